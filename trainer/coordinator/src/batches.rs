@@ -163,13 +163,17 @@ pub async fn supervised(
         let algorithm = config.spec.algorithm.resolve();
         let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
         let size = u64::from(size);
-        let first = u64::from(step.saturating_sub(1)) * size;
-        let prompts: Result<Vec<_>, _> =
-            (first..first + size).map(|position| input.train.prompt(position)).collect();
+        let first = u64::from(step.saturating_sub(1)).saturating_mul(size);
+        let prompts: Result<Vec<_>, _> = (first..first.saturating_add(size))
+            .map(|position| input.train.prompt(position))
+            .collect();
         let prompts = prompts.map_err(InputError::from)?;
         for prompt in &prompts {
-            let tokens =
-                prompt.tokens.len() + prompt.completion_tokens.as_ref().map_or(0, Vec::len);
+            let tokens = prompt
+                .completion_tokens
+                .as_ref()
+                .map_or(0, Vec::len)
+                .saturating_add(prompt.tokens.len());
             if tokens > input.context as usize {
                 return Err(InputError::TooLong {
                     dataset: "training",

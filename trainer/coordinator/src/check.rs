@@ -42,6 +42,6 @@ fn describe(text: &mut String, name: &str, data: &Dataset) {
         let _ = writeln!(text, "  {}: {}", row.location, row.source);
     }
     if unusable.len() > SHOWN {
-        let _ = writeln!(text, "  and {} more", unusable.len() - SHOWN);
+        let _ = writeln!(text, "  and {} more", unusable.len().saturating_sub(SHOWN));
     }
 }

@@ -16,6 +16,7 @@ mod judged;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -124,8 +125,9 @@ impl Evaluator {
     fn prompts_beside(&self, samples: u32) -> usize {
         let spec = &self.config.spec;
         let group = spec.algorithm.resolve().map_or(1, Algorithm::group_size);
-        let step = u64::from(spec.rollout.batch_size) * u64::from(group);
-        let prompts = step / BESIDE / (u64::from(samples) + 1);
+        let step = u64::from(spec.rollout.batch_size).saturating_mul(u64::from(group));
+        let completions = NonZeroU64::MIN.saturating_add(u64::from(samples));
+        let prompts = step / BESIDE / completions;
         usize::try_from(prompts).unwrap_or(PROMPTS).clamp(1, PROMPTS)
     }
 }
@@ -165,14 +167,14 @@ impl Evaluation<'_> {
         let mut judgement = Judgement::default();
         while let Some(result) = scored.next().await {
             let (at, tokens, verdict) = result?;
-            judgement.tokens += tokens.0;
-            judgement.newer_tokens += tokens.1;
+            judgement.tokens = judgement.tokens.saturating_add(tokens.0);
+            judgement.newer_tokens = judgement.newer_tokens.saturating_add(tokens.1);
             match verdict {
                 Verdict::Scored(scored) => {
                     judgement.completions.insert(at as u32, (scored, tokens.0));
                 }
                 Verdict::Rejected(error) => {
-                    judgement.rejected += 1;
+                    judgement.rejected = judgement.rejected.saturating_add(1);
                     tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
                         left out of the evaluation");
                 }

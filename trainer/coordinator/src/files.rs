@@ -121,7 +121,7 @@ impl Files {
     /// pruned stay out.
     pub fn append_samples(&self, journal: &Journal, data: &Dataset) -> Result<(), JournalError> {
         let newest = self.samples.newest().unwrap_or_default();
-        for step in newest + 1..=journal.newest_batch()?.0 {
+        for step in newest.saturating_add(1)..=journal.newest_batch()?.0 {
             match journal.samples(step) {
                 Ok(samples) => self.samples.append(step, &shown(step, &samples, data)),
                 Err(JournalError::Pruned { .. }) => {}
@@ -134,7 +134,7 @@ impl Files {
     /// Appends the numbers that a crash between journal and file left out, then links the files.
     pub fn catch_up(&self, journal: &Journal) -> Result<(), JournalError> {
         let newest = self.metrics.newest().unwrap_or_default();
-        for step in newest + 1..=journal.last_step()? {
+        for step in newest.saturating_add(1)..=journal.last_step()? {
             if let Some(metrics) = journal.metrics(step)? {
                 self.append_metrics(&metrics);
             }

@@ -18,6 +18,11 @@
 //! Imports point down or to the left. Only `server`, `scheduler` and `process` see the whole
 //! [`coordinator::Coordinator`]; other modules receive the handles that they use.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 pub mod batches;
 pub mod check;
 pub mod clock;

@@ -356,7 +356,7 @@ fn given_another_chance(mut record: Record) -> Record {
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();
         record.last_failure = None;
-        record.attempt += 1;
+        record.attempt = record.attempt.saturating_add(1);
     }
     record
 }
@@ -366,7 +366,7 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
     if record.stage == Stage::Finished && last_step < total_steps {
         record.stage = Stage::default();
         record.exported = false;
-        record.attempt += 1;
+        record.attempt = record.attempt.saturating_add(1);
     }
     record
 }

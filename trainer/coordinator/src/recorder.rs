@@ -78,7 +78,7 @@ impl Recorder {
     pub fn weights_arrived(&self, version: Version, issued: Now) {
         let seconds = self.clock.now().saturating_sub(issued).as_secs_f64();
         let mut newest = self.newest();
-        newest.sync_seconds.entry(version.step + 1).or_insert(seconds);
+        newest.sync_seconds.entry(version.step.saturating_add(1)).or_insert(seconds);
         newest.sync_seconds.retain(|step, _| *step > version.step);
     }
 
@@ -188,8 +188,8 @@ fn mean(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Option<f64> {
 fn reward_component_means(samples: &[Sample]) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::<String, (f64, u32)>::new();
     for (name, value) in samples.iter().flat_map(|sample| &sample.reward_components) {
-        let sum = sums.entry(name.clone()).or_default();
-        *sum = (sum.0 + value, sum.1 + 1);
+        let (sum, count) = sums.entry(name.clone()).or_default();
+        (*sum, *count) = (*sum + value, count.saturating_add(1));
     }
     sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))).collect()
 }
@@ -197,9 +197,10 @@ fn reward_component_means(samples: &[Sample]) -> BTreeMap<String, f64> {
 /// Number of samples by staleness: steps done by the learners since the oldest weights that sampled
 /// any of the sample's tokens.
 fn staleness_histogram(step: u32, samples: &[Sample]) -> BTreeMap<u32, u32> {
-    let mut histogram = BTreeMap::new();
+    let mut histogram = BTreeMap::<u32, u32>::new();
     for oldest in samples.iter().filter_map(Sample::oldest) {
-        *histogram.entry(step.saturating_sub(1).saturating_sub(oldest)).or_default() += 1;
+        let count = histogram.entry(step.saturating_sub(1).saturating_sub(oldest)).or_default();
+        *count = count.saturating_add(1);
     }
     histogram
 }

@@ -191,7 +191,8 @@ async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
         crate::files::write_dropped_rows(&fence, lines)
     };
     let evaluation = input.evaluation.as_ref();
-    let count = input.train.unusable().len() + evaluation.map_or(0, |data| data.unusable().len());
+    let of_evaluation = evaluation.map_or(0, |data| data.unusable().len());
+    let count = input.train.unusable().len().saturating_add(of_evaluation);
     coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
     if count > 0 {
         tracing::warn!(
@@ -354,6 +355,6 @@ pub async fn fail(coordinator: &Coordinator, error: &WorkError) {
             "failed to record the failure; retrying"
         );
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(MAX_RETRY);
+        wait = wait.saturating_mul(2).min(MAX_RETRY);
     }
 }

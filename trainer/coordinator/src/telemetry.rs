@@ -136,7 +136,8 @@ impl Metrics {
                 .iter()
                 .map(|engine| engine.version.map_or(0, |version| i64::from(version.step)))
         };
-        self.lag.set(versions().max().unwrap_or(0) - versions().min().unwrap_or(0));
+        let (newest, oldest) = (versions().max(), versions().min());
+        self.lag.set(newest.unwrap_or_default().saturating_sub(oldest.unwrap_or_default()));
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())

@@ -53,7 +53,7 @@ impl Admission {
     pub fn oldest(&self, step: u32) -> u32 {
         let lag =
             if self.stale == StaleSamples::Drop { 0 } else { self.every_steps.saturating_sub(1) };
-        step.saturating_sub(1 + self.max_staleness + lag)
+        step.saturating_sub(1).saturating_sub(self.max_staleness).saturating_sub(lag)
     }
 
     /// Whether a sample whose oldest token was sampled with weights of `oldest` steps is too stale

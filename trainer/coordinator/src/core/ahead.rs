@@ -78,8 +78,8 @@ impl Run {
                 self.finish(steps, now)
             };
         }
-        if self.is_fixed(steps + 1) {
-            Instruction::Train { step: steps + 1 }
+        if self.is_fixed(steps.saturating_add(1)) {
+            Instruction::Train { step: steps.saturating_add(1) }
         } else {
             Instruction::Wait
         }
@@ -116,7 +116,9 @@ impl Run {
         let due = if exactly {
             steps
         } else {
-            steps - steps % self.settings.admission.every_steps.max(1)
+            steps.saturating_sub(
+                steps.checked_rem(self.settings.admission.every_steps).unwrap_or_default(),
+            )
         };
         let current =
             |version: Version| version.attempt == self.record.attempt && version.step >= due;

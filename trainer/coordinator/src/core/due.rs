@@ -40,7 +40,7 @@ impl Run {
         } else if self.settings.rollouts {
             Work::Rollout(version)
         } else {
-            Work::Prepare { step: steps + 1 }
+            Work::Prepare { step: steps.saturating_add(1) }
         }
     }
 
@@ -48,8 +48,9 @@ impl Run {
     /// A late evaluation stays due until the next one.
     pub(super) fn evaluation_due(&self, steps: u32) -> bool {
         let Some(every) = self.settings.evaluation_every else { return false };
-        let scheduled =
-            if steps == self.settings.total_steps { steps } else { steps - steps % every.max(1) };
+        let since =
+            if steps == self.settings.total_steps { None } else { steps.checked_rem(every) };
+        let scheduled = steps.saturating_sub(since.unwrap_or_default());
         !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
     }
 

@@ -94,7 +94,7 @@ impl Run {
             Work::Validate if self.data_open => Instruction::Validate { step: steps },
             Work::Validate | Work::RolloutAhead | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
-            Work::None => Instruction::Train { step: steps + 1 },
+            Work::None => Instruction::Train { step: steps.saturating_add(1) },
         })
     }
 
@@ -178,7 +178,7 @@ impl Run {
                 Instruction::PublishToDisk { version, path }
             }
             WeightSyncMethod::Distributed => {
-                self.serial += 1;
+                self.serial = self.serial.saturating_add(1);
                 let transfers: Vec<_> = engines
                     .iter()
                     .filter(|engine| engine.lacks(version))
@@ -203,9 +203,9 @@ impl Run {
     fn transfer(&self, version: Version, engine: &EngineView, world: u32) -> Transfer {
         Transfer {
             engine: engine.name.clone(),
-            sender: engine.index % world.max(1),
+            sender: engine.index.checked_rem(world).unwrap_or_default(),
             group: format!("{version}.{:x}-{}.{}", self.incarnation, self.serial, engine.index),
-            world_size: 1 + self.settings.engine_ranks,
+            world_size: self.settings.engine_ranks.saturating_add(1),
         }
     }
 

@@ -168,11 +168,11 @@ impl Run {
                 instance: report.instance.clone(),
                 started_at: report.started_at,
                 uid: report.uid.clone(),
-                first_rank: index as u32 * self.settings.processes,
+                first_rank: (index as u32).saturating_mul(self.settings.processes),
             };
         Some(Layout {
             members: chosen.iter().enumerate().map(member).collect(),
-            world_size: self.settings.supervisors * self.settings.processes,
+            world_size: self.settings.supervisors.saturating_mul(self.settings.processes),
             rendezvous_address: first.address.clone(),
             rendezvous_port: first.rendezvous_port,
             restore: self.restore(),
@@ -240,12 +240,17 @@ impl Run {
                 self.record.stage = Stage::Failed;
                 return;
             }
-            self.record.restarts += u32::from(counted);
+            self.record.restarts = self.record.restarts.saturating_add(u32::from(counted));
             let draw = backoff::draw(self.incarnation, self.record.attempt);
             self.backoff_until = self.restart_policy().map(|policy| {
-                now + backoff::wait(policy, self.record.restarts_without_progress, draw)
+                now.saturating_add(backoff::wait(
+                    policy,
+                    self.record.restarts_without_progress,
+                    draw,
+                ))
             });
-            self.record.restarts_without_progress += 1;
+            let without_progress = &mut self.record.restarts_without_progress;
+            *without_progress = without_progress.saturating_add(1);
         }
         self.start_new_attempt(true);
     }
@@ -271,7 +276,7 @@ impl Run {
     }
 
     fn start_new_attempt(&mut self, restarting: bool) {
-        self.record.attempt += 1;
+        self.record.attempt = self.record.attempt.saturating_add(1);
         self.verified = self.facts.checkpoints.is_empty();
         self.record.stage =
             if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
@@ -319,7 +324,7 @@ fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
     let (code, log_tail) = supervisors::failed(report)?;
     let (reason, how) = match code {
         EXIT_LEARNER_INPUT => (LEARNER_INPUT, format!("exited with code {code}")),
-        128.. => ("LearnerKilled", format!("was killed by signal {}", code - 128)),
+        128.. => ("LearnerKilled", format!("was killed by signal {}", code.saturating_sub(128))),
         _ => ("LearnerExited", format!("exited with code {code}")),
     };
     let tail = log_tail.trim().replace('\n', " | ");

@@ -218,7 +218,7 @@ impl Run {
     /// Extends deadlines by a time in which the coordinator processed no requests.
     pub fn extend_deadlines(&mut self, time: Now) {
         self.supervisors.extend_deadlines(time);
-        self.since += time;
+        self.since = self.since.saturating_add(time);
     }
 
     /// Newest reported step.
@@ -270,7 +270,7 @@ impl Run {
     }
 
     fn unique(&mut self) -> String {
-        self.serial += 1;
+        self.serial = self.serial.saturating_add(1);
         format!("{:x}-{}", self.incarnation, self.serial)
     }
 }

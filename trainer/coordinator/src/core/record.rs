@@ -47,7 +47,7 @@ impl Record {
         if self.stage == Stage::Failed {
             self.stage = Stage::default();
             self.last_failure = None;
-            self.attempt += 1;
+            self.attempt = self.attempt.saturating_add(1);
         }
     }
 }

@@ -65,10 +65,11 @@ impl Supervisors {
     ) -> bool {
         let holder = match self.seen.get(name) {
             Some(Seen { report, at }) => {
-                Some((&report.instance, &report.uid, report.started_at, *at + SILENCE))
+                Some((&report.instance, &report.uid, report.started_at, at.saturating_add(SILENCE)))
             }
-            None => known
-                .map(|member| (&member.instance, &member.uid, member.started_at, since + GRACE)),
+            None => known.map(|member| {
+                (&member.instance, &member.uid, member.started_at, since.saturating_add(GRACE))
+            }),
         };
         let is_listed = |uid: &Option<String>| uid.is_some() && uid.as_ref() == self.pods.get(name);
         let is_its_name = holder.is_none_or(|(instance, uid, started_at, until)| {
@@ -92,7 +93,7 @@ impl Supervisors {
 
     /// Extends all deadlines by a time in which the coordinator processed no reports.
     pub fn extend_deadlines(&mut self, time: Now) {
-        self.seen.values_mut().for_each(|seen| seen.at += time);
+        self.seen.values_mut().for_each(|seen| seen.at = seen.at.saturating_add(time));
     }
 
     /// State of a member. `since` is the coordinator's start.

@@ -198,11 +198,14 @@ fn decoded_size(header: &[u8]) -> Option<u64> {
 /// A variable-length integer of at most five bytes, and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0;
-    for (index, byte) in bytes.iter().enumerate().take(5) {
-        value |= u64::from(byte & 0x7f) << (7 * index);
+    let mut rest = bytes;
+    for shift in [0, 7, 14, 21, 28] {
+        let (byte, after) = rest.split_first()?;
+        value |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            return Some((value, bytes.get(index + 1..)?));
+            return Some((value, after));
         }
+        rest = after;
     }
     None
 }

@@ -403,7 +403,7 @@ fn walk(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), DataE
         let path = entry.map_err(unreadable)?.path();
         let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         if path.is_dir() && !hidden && depth < MAX_DEPTH {
-            walk(&path, depth + 1, found)?;
+            walk(&path, depth.saturating_add(1), found)?;
         } else if !hidden && is_data(&path) {
             found.push(path);
         }
@@ -434,7 +434,7 @@ fn is_deep(yaml: &str) -> bool {
     let mut depth = 0_usize;
     let mut opens = |symbol: u8| {
         match symbol {
-            b'[' | b'{' => depth += 1,
+            b'[' | b'{' => depth = depth.saturating_add(1),
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }

@@ -175,7 +175,7 @@ impl Dataset {
             if prompt == 0 {
                 return Err(DataError::EmptyPrompt { location });
             }
-            if prompt + completion > context as usize {
+            if prompt.saturating_add(completion) > context as usize {
                 return Err(DataError::TooLong { location, prompt, completion, context });
             }
         }
@@ -241,11 +241,11 @@ impl Source<'_> {
         let path = PathBuf::from(self.path);
         let SplitFiles { paths, rows: expected } = files::select(&path, self.selector)?;
         let mut reader = (0..).zip(RowReader::new(paths, ReadLimits::default()));
-        let (mut rows, mut dropped) = (Vec::new(), 0);
+        let (mut rows, mut dropped) = (Vec::new(), 0_u64);
         loop {
             let batch = self.batch(&mut reader)?;
             if batch.is_empty() {
-                let found = rows.len() as u64 + dropped;
+                let found = dropped.saturating_add(rows.len() as u64);
                 if let Some(expected) = expected.filter(|expected| *expected != found) {
                     return Err(DataError::RowCount { path, found, expected });
                 }
@@ -254,7 +254,7 @@ impl Source<'_> {
             let before = batch.len();
             // Rows of a sample are counted once drawn.
             let batch = if self.sample.is_some() { batch } else { self.fitting(batch, tokenizer)? };
-            dropped += (before - batch.len()) as u64;
+            dropped = dropped.saturating_add(before.saturating_sub(batch.len()) as u64);
             rows.extend(batch);
         }
         if let Some((limit, seed)) = self.sample {
@@ -300,15 +300,16 @@ impl Source<'_> {
         }
         let mut rows: Vec<Option<Row>> = rows.into_iter().map(Some).collect();
         let mut drawn = places.into_iter().filter_map(|at| rows.get_mut(at as usize)?.take());
-        let (mut fitting, mut dropped) = (Vec::new(), 0);
+        let (mut fitting, mut dropped) = (Vec::new(), 0_u64);
         while fitting.len() < limit {
-            let batch: Vec<Row> = drawn.by_ref().take((limit - fitting.len()).min(BATCH)).collect();
+            let missing = limit.saturating_sub(fitting.len());
+            let batch: Vec<Row> = drawn.by_ref().take(missing.min(BATCH)).collect();
             if batch.is_empty() {
                 break;
             }
             let before = batch.len();
             let batch = self.fitting(batch, tokenizer)?;
-            dropped += (before - batch.len()) as u64;
+            dropped = dropped.saturating_add(before.saturating_sub(batch.len()) as u64);
             fitting.extend(batch);
         }
         fitting.sort_by_key(|row| row.number);

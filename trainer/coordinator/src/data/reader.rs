@@ -110,7 +110,7 @@ impl OpenFile {
                     path: self.path.to_path_buf(),
                     source,
                 })?;
-                self.number += 1;
+                self.number = self.number.saturating_add(1);
                 let fields = row.as_ref().map(object);
                 self.spend(fields.as_ref())?;
                 fields
@@ -148,7 +148,7 @@ impl OpenFile {
             if read == 0 {
                 return Ok(None);
             }
-            self.number += 1;
+            self.number = self.number.saturating_add(1);
             if read as u64 > limit {
                 return Err(DataError::LongRow { location: self.location(), limit });
             }
@@ -169,10 +169,12 @@ fn size(value: &Value) -> u64 {
         Value::String(text) => text.len() as u64,
         Value::Array(items) => items.iter().map(size).sum(),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| name.len() as u64 + size(value)).sum()
+            let field =
+                |(name, value): (&String, &Value)| size(value).saturating_add(name.len() as u64);
+            fields.iter().map(field).sum()
         }
     };
-    content + size_of::<Value>() as u64
+    content.saturating_add(size_of::<Value>() as u64)
 }
 
 fn object(row: &Row) -> Fields {

@@ -3,6 +3,8 @@
 //! The shuffle is part of the journal's format: a resumed run must see the order that it started
 //! with, in every release. RFC 8439 fixes ChaCha's output; `shuffle` of the rand crate may change.
 
+use std::num::NonZeroU64;
+
 use parking_lot::Mutex;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -23,12 +25,12 @@ impl RowOrder {
 
     /// Row index at a loader position.
     pub fn row(&self, position: u64) -> u64 {
-        let rows = self.rows.max(1);
+        let rows = NonZeroU64::new(self.rows).unwrap_or(NonZeroU64::MIN);
         let (epoch, offset) = (position / rows, position % rows);
         let Some(seed) = self.seed else { return offset };
         let mut cache = self.cache.lock();
         if cache.as_ref().is_none_or(|(cached, _)| *cached != epoch) {
-            *cache = Some((epoch, permutation(seed, epoch, rows)));
+            *cache = Some((epoch, permutation(seed, epoch, rows.get())));
         }
         cache
             .as_ref()
@@ -47,7 +49,8 @@ fn permutation(seed: u64, epoch: u64, rows: u64) -> Vec<u64> {
     let mut permutation: Vec<u64> = (0..rows).collect();
     for last in (1..permutation.len()).rev() {
         // Multiply-shift maps 64 random bits to 0..=last with a bias below rows ÷ 2⁶⁴.
-        let below = (u128::from(random.next_u64()) * (last as u128 + 1)) >> 64;
+        let below =
+            u128::from(random.next_u64()).saturating_mul((last as u128).saturating_add(1)) >> 64;
         permutation.swap(last, below as usize);
     }
     permutation

@@ -122,8 +122,8 @@ impl EngineClient {
         request: &GenerateRequest,
         events: &mut Events,
     ) -> Result<(), EngineError> {
-        let deadline =
-            GENERATE_TIMEOUT + Duration::from_secs(request.sampling_params.max_new_tokens.into());
+        let sampling = Duration::from_secs(request.sampling_params.max_new_tokens.into());
+        let deadline = GENERATE_TIMEOUT.saturating_add(sampling);
         let call = Call {
             method: Method::POST,
             route: "/generate",

@@ -169,8 +169,8 @@ impl Lease<'_> {
         let tokens = tokens.min(self.tokens);
         let requests = self.requests.min(1);
         self.fleet.slots().release(&self.engine.name, &self.engine.url, requests, tokens);
-        self.requests -= requests;
-        self.tokens -= tokens;
+        self.requests = self.requests.saturating_sub(requests);
+        self.tokens = self.tokens.saturating_sub(tokens);
     }
 }
 

@@ -38,7 +38,8 @@ impl Progress {
             self.chunks.load(Ordering::Relaxed),
             now.saturating_sub(self.checked).min(MAX_CHECK_GAP),
         );
-        self.idle = if due && chunks == self.seen { self.idle + passed } else { Duration::ZERO };
+        let idles = due && chunks == self.seen;
+        self.idle = if idles { self.idle.saturating_add(passed) } else { Duration::ZERO };
         (self.seen, self.checked) = (chunks, now);
         self.idle >= HANG_TIMEOUT
     }

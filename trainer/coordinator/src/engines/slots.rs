@@ -143,15 +143,17 @@ impl Slots {
         tokens: u64,
         now: Duration,
     ) -> Option<Leased> {
-        let free = |slot: &Slot| slot.requests == 0 || slot.requests + requests <= MAX_REQUESTS;
+        let free = |slot: &Slot| {
+            slot.requests == 0 || slot.requests.saturating_add(requests) <= MAX_REQUESTS
+        };
         let ready = self.table.iter_mut().filter(|(_, slot)| {
             slot.routable(now)
                 && slot.version().is_some_and(|version| weights.allow(version))
                 && free(slot)
         });
         let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
-        slot.requests += requests;
-        slot.tokens += tokens;
+        slot.requests = slot.requests.saturating_add(requests);
+        slot.tokens = slot.tokens.saturating_add(tokens);
         Some(Leased {
             name: name.clone(),
             url: slot.url.clone(),
@@ -230,7 +232,7 @@ impl Slot {
     /// Records a failed poll that was sent at `asked`. A refused connection means that the process
     /// ended.
     pub fn missed(&mut self, asked: Duration, connection_refused: bool) {
-        self.missed += 1;
+        self.missed = self.missed.saturating_add(1);
         self.hung = self.hung.take().filter(|_| !connection_refused);
         self.silent_since.get_or_insert(asked);
         if self.missed >= MAX_MISSED_POLLS {
@@ -261,9 +263,9 @@ impl Slot {
         if now < self.backoff_until {
             return;
         }
-        let wait = BACKOFF.0 * 2u32.saturating_pow(self.failures.min(16));
-        self.failures += 1;
-        self.backoff_until = now + wait.min(BACKOFF.1);
+        let wait = BACKOFF.0.saturating_mul(2u32.saturating_pow(self.failures.min(16)));
+        self.failures = self.failures.saturating_add(1);
+        self.backoff_until = now.saturating_add(wait.min(BACKOFF.1));
     }
 
     /// Ends the backoff after a successful call.
@@ -276,13 +278,13 @@ impl Slot {
     pub fn update_begins(&mut self) {
         self.syncing = true;
         self.tainted = true;
-        self.updates += 1;
+        self.updates = self.updates.saturating_add(1);
     }
 
     /// Ends an update, with the verified version if it succeeded.
     pub fn update_ends(&mut self, version: Option<Version>, now: Duration) {
         self.syncing = false;
-        self.updates += 1;
+        self.updates = self.updates.saturating_add(1);
         match version {
             Some(version) => {
                 self.label = Some(version.to_string());

@@ -49,13 +49,13 @@ impl Events {
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.chunks.fetch_add(1, Ordering::Relaxed);
         if self.rest.is_empty() {
-            let complete = self.take_complete(bytes)?;
-            self.rest.extend_from_slice(&bytes[complete..]);
+            let rest = self.take_complete(bytes)?;
+            self.rest.extend_from_slice(rest);
         } else {
             let mut rest = std::mem::take(&mut self.rest);
             rest.extend_from_slice(bytes);
-            let complete = self.take_complete(&rest)?;
-            rest.drain(..complete);
+            let incomplete = self.take_complete(&rest)?.len();
+            rest.drain(..rest.len().saturating_sub(incomplete));
             self.rest = rest;
         }
         if self.rest.len() > self.max_bytes {
@@ -64,29 +64,35 @@ impl Events {
         Ok(())
     }
 
-    /// Keeps the newest complete event of `bytes`. Returns the length of all complete events.
-    fn take_complete(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
-        let (mut complete, mut newest) = (0, None);
-        for end in memmem::find_iter(bytes, END) {
+    /// Keeps the newest complete event of `bytes`. Returns the bytes after it.
+    fn take_complete<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], StreamError> {
+        let (mut rest, mut newest) = (bytes, None);
+        while let Some((event, after)) = split_event(rest) {
             self.remaining = self.remaining.checked_sub(1).ok_or(StreamError::TooMany)?;
-            if end - complete > self.max_bytes {
+            if event.len() > self.max_bytes {
                 return Err(StreamError::TooLong(self.max_bytes));
             }
-            let content = bytes[complete..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
+            let content = event.strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
             newest = content.filter(|content| *content != DONE).or(newest);
-            complete = end + END.len();
+            rest = after;
         }
         if let Some(newest) = newest {
             self.newest.clear();
             self.newest.extend_from_slice(newest);
         }
-        Ok(complete)
+        Ok(rest)
     }
 
     /// Content of the newest complete event.
     pub fn newest(&self) -> Option<&[u8]> {
         Some(self.newest.as_slice()).filter(|newest| !newest.is_empty())
     }
+}
+
+/// The first event of `bytes` and the bytes after it.
+fn split_event(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (event, rest) = bytes.split_at_checked(memmem::find(bytes, END)?)?;
+    Some((event, rest.strip_prefix(END)?))
 }
 
 #[cfg(test)]

@@ -30,23 +30,29 @@ pub fn pass_at(n: u32, c: u32, k: u32) -> Option<f64> {
     if wrong < k {
         return Some(1.0);
     }
-    Some(1.0 - (wrong + 1..=n).map(|i| 1.0 - f64::from(k) / f64::from(i)).product::<f64>())
+    Some(
+        1.0 - (wrong.saturating_add(1)..=n)
+            .map(|i| 1.0 - f64::from(k) / f64::from(i))
+            .product::<f64>(),
+    )
 }
 
 /// Whether the most frequent answer of the first `k` samples is correct; of equally frequent ones
 /// the one given first. None if there are fewer than `k`.
 pub fn majority_at(samples: &[Scored], k: u32) -> Option<bool> {
-    let mut votes = BTreeMap::<usize, (usize, usize)>::new();
+    let mut votes = BTreeMap::<usize, (u32, usize)>::new();
     for (index, answer) in samples
         .get(..k as usize)?
         .iter()
         .enumerate()
         .filter_map(|(index, sample)| Some((index, sample.answer?)))
     {
-        votes.entry(answer).or_insert((0, index)).0 += 1;
+        let (count, _) = votes.entry(answer).or_insert((0, index));
+        *count = count.saturating_add(1);
     }
     let winner = votes.values().max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)));
-    Some(winner.is_some_and(|(_, first)| samples[*first].correct))
+    let winner = winner.and_then(|(_, first)| samples.get(*first));
+    Some(winner.is_some_and(|sample| sample.correct))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub fn summary(
     let majority =
         by_size(&|judged, k| judged.majority_at.get(&k).map(|right| f64::from(u8::from(*right))));
     let (tokens, newer) = judged.iter().fold((0, 0), |(tokens, newer), judged| {
-        (tokens + judged.tokens, newer + judged.newer_tokens)
+        (judged.tokens.saturating_add(tokens), judged.newer_tokens.saturating_add(newer))
     });
     Some(EvaluationMetrics {
         step,

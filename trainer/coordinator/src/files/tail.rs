@@ -23,7 +23,7 @@ pub fn newest_step(file: &mut File) -> io::Result<Option<u32>> {
     let mut end = line_start(file, file.metadata()?.len())?;
     file.set_len(end)?;
     while end > 0 {
-        let start = line_start(file, end - 1)?;
+        let start = line_start(file, end.saturating_sub(1))?;
         if let Some(step) = parse(file, start, end)? {
             return Ok(Some(step));
         }
@@ -33,12 +33,13 @@ pub fn newest_step(file: &mut File) -> io::Result<Option<u32>> {
 }
 
 fn parse(file: &mut File, start: u64, end: u64) -> io::Result<Option<u32>> {
-    if end - start > MAX_LINE {
+    let length = end.saturating_sub(start);
+    if length > MAX_LINE {
         return Ok(None);
     }
     file.seek(SeekFrom::Start(start))?;
     let mut line = Vec::new();
-    file.take(end - start).read_to_end(&mut line)?;
+    file.take(length).read_to_end(&mut line)?;
     Ok(serde_json::from_slice::<Step>(&line).ok().map(|line| line.step))
 }
 
@@ -50,9 +51,9 @@ fn line_start(file: &mut File, end: u64) -> io::Result<u64> {
         let start = end.saturating_sub(CHUNK);
         file.seek(SeekFrom::Start(start))?;
         chunk.clear();
-        file.take(end - start).read_to_end(&mut chunk)?;
+        file.take(end.saturating_sub(start)).read_to_end(&mut chunk)?;
         if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
-            return Ok(start + newline as u64 + 1);
+            return Ok(start.saturating_add(newline as u64).saturating_add(1));
         }
         end = start;
     }

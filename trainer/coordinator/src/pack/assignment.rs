@@ -36,11 +36,13 @@ pub fn assign(
         let first = plan.micro_batch_minibatch.len() as u32;
         let mut micro_batches = 0;
         for (rank, samples) in (0..).zip(balance(lengths, part.clone(), world_size)) {
-            let bins = first_fit(lengths, &samples, max_tokens);
+            let bins = first_fit(&samples, max_tokens);
             micro_batches = micro_batches.max(bins.len());
             for (bin, samples) in (first..).zip(bins) {
                 for sample in samples {
-                    plan.assignments[sample] = Assignment { rank, minibatch, micro_batch: bin };
+                    if let Some(assignment) = plan.assignments.get_mut(sample) {
+                        *assignment = Assignment { rank, minibatch, micro_batch: bin };
+                    }
                 }
             }
         }
@@ -50,28 +52,30 @@ pub fn assign(
 }
 
 /// Assigns samples longest first to the rank with the fewest tokens (Graham's LPT rule). Returns
-/// the samples of each rank, longest first.
-fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<usize>> {
-    let mut samples: Vec<usize> = part.collect();
-    samples.sort_by_key(|&sample| (Reverse(lengths[sample]), sample));
-    let mut ranks = vec![Vec::new(); world_size as usize];
-    let mut tokens = vec![0_u64; world_size as usize];
-    for sample in samples {
-        let rank = (0..tokens.len()).min_by_key(|&rank| (tokens[rank], rank)).unwrap_or(0);
-        tokens[rank] += lengths[sample];
-        ranks[rank].push(sample);
+/// the samples of each rank with their lengths, longest first.
+fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<(usize, u64)>> {
+    let of_part = lengths.iter().copied().enumerate().skip(part.start).take(part.len());
+    let mut samples: Vec<(usize, u64)> = of_part.collect();
+    samples.sort_by_key(|&(sample, length)| (Reverse(length), sample));
+    let mut ranks = vec![(0_u64, Vec::new()); world_size as usize];
+    for (sample, length) in samples {
+        // The first of ranks with equally many tokens.
+        let Some((tokens, rank)) = ranks.iter_mut().min_by_key(|(tokens, _)| *tokens) else {
+            break;
+        };
+        *tokens = tokens.saturating_add(length);
+        rank.push((sample, length));
     }
-    ranks
+    ranks.into_iter().map(|(_, samples)| samples).collect()
 }
 
 /// First-fit decreasing: puts each sample into the first bin with room, else into a new bin.
-fn first_fit(lengths: &[u64], samples: &[usize], max_tokens: u64) -> Vec<Vec<usize>> {
+fn first_fit(samples: &[(usize, u64)], max_tokens: u64) -> Vec<Vec<usize>> {
     let mut bins: Vec<(u64, Vec<usize>)> = Vec::new();
-    for &sample in samples {
-        let length = lengths[sample];
+    for &(sample, length) in samples {
         match bins.iter_mut().find(|(tokens, _)| tokens.saturating_add(length) <= max_tokens) {
             Some((tokens, bin)) => {
-                *tokens += length;
+                *tokens = tokens.saturating_add(length);
                 bin.push(sample);
             }
             None => bins.push((length, vec![sample])),

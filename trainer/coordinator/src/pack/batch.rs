@@ -36,15 +36,12 @@ pub enum SampleError {
 /// Converts sampled completions in canonical order. Samples of a position form a prompt group;
 /// groups are numbered from 0.
 pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError> {
-    let mut group = 0;
-    let mut result = Vec::with_capacity(samples.len());
-    for (index, sample) in samples.iter().enumerate() {
-        if index > 0 && samples[index - 1].position != sample.position {
-            group += 1;
-        }
-        result.push(from_sample(group, sample)?);
-    }
-    Ok(result)
+    let groups = samples.chunk_by(|one, next| one.position == next.position);
+    (0..)
+        .zip(groups)
+        .flat_map(|(group, samples)| samples.iter().map(move |sample| (group, sample)))
+        .map(|(group, sample)| from_sample(group, sample))
+        .collect()
 }
 
 fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> {

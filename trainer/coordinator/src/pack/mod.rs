@@ -12,6 +12,8 @@
 mod assignment;
 pub mod batch;
 
+use std::num::NonZeroUsize;
+
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
 
 use assignment::Assignment;
@@ -115,25 +117,23 @@ fn split(
     minibatches: u32,
 ) -> Result<Vec<std::ops::Range<usize>>, PackError> {
     let mut starts = Vec::new();
+    let mut end = 0_usize;
     let mut seen = std::collections::BTreeSet::new();
-    for (index, sample) in samples.iter().enumerate() {
-        if index > 0 && samples[index - 1].group == sample.group {
-            continue;
+    for group in samples.chunk_by(|one, next| one.group == next.group) {
+        if let Some(first) = group.first().filter(|first| !seen.insert(first.group)) {
+            return Err(PackError::SplitGroup { step, sample: end, group: first.group });
         }
-        if !seen.insert(sample.group) {
-            return Err(PackError::SplitGroup { step, sample: index, group: sample.group });
-        }
-        starts.push(index);
+        starts.push(end);
+        end = end.saturating_add(group.len());
     }
-    let groups = starts.len();
-    if groups == 0 {
+    starts.push(end);
+    let groups = seen.len();
+    let Some(parts) = NonZeroUsize::new(groups.min(minibatches as usize)) else {
         return Err(PackError::Empty { step });
-    }
-    let parts = (minibatches as usize).min(groups);
-    starts.push(samples.len());
-    Ok((0..parts)
-        .map(|part| starts[part * groups / parts]..starts[(part + 1) * groups / parts])
-        .collect())
+    };
+    let start =
+        |part: usize| starts.get(part.saturating_mul(groups) / parts).copied().unwrap_or(end);
+    Ok((0..parts.get()).map(|part| start(part)..start(part.saturating_add(1))).collect())
 }
 
 /// A rank's sequences, sorted by micro-batch and sample.
@@ -160,7 +160,7 @@ fn rank_batch(samples: &[TrainSample], header: BatchHeader) -> RankBatch {
         sampler_logprobs_T: Vec::new(),
     };
     for sequence in &batch.header.sequences {
-        let sample = &samples[sequence.sample as usize];
+        let Some(sample) = samples.get(sequence.sample as usize) else { continue };
         batch.tokens_T.extend_from_slice(&sample.tokens);
         batch.loss_mask_T.extend_from_slice(&sample.loss_mask);
         batch.sampler_logprobs_T.extend_from_slice(&sample.sampler_logprobs);

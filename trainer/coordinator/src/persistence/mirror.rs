@@ -156,7 +156,7 @@ impl Mirror {
             if let Some(entry) = &log.waiting {
                 self.write(entry, log.next)?;
                 log.waiting = None;
-                log.next += 1;
+                log.next = log.next.saturating_add(1);
             }
         }
     }
@@ -237,7 +237,8 @@ impl Mirror {
         let numbers: Vec<u64> =
             self.bucket.list(LOG)?.into_keys().filter_map(|name| name.parse().ok()).collect();
         let Some(last) = numbers.iter().max().copied() else { return Ok(0) };
-        for number in last - last % WHOLE_EVERY..=last {
+        let entries = last % WHOLE_EVERY;
+        for number in last.saturating_sub(entries)..=last {
             let bytes = self.bucket.read(&entry_name(number), MAX_ENTRY)?;
             let torn = |detail| MirrorError::Torn {
                 place: self.bucket.place(&entry_name(number)),
@@ -247,8 +248,8 @@ impl Mirror {
                 .ok_or_else(|| torn("was altered"))?;
             self.apply(journal, &bytes)?;
         }
-        tracing::info!(entries = last % WHOLE_EVERY + 1, "rebuilt the journal from the bucket");
-        Ok(last + 1)
+        tracing::info!(entries = entries.saturating_add(1), "rebuilt the journal from the bucket");
+        Ok(last.saturating_add(1))
     }
 
     fn read_samples(&self, journal: &mut Journal) -> Result<(), MirrorError> {

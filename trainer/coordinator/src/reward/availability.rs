@@ -76,7 +76,7 @@ impl Availability {
         if !is_last {
             return Next::Retry;
         }
-        failures.rejected_in_a_row += 1;
+        failures.rejected_in_a_row = failures.rejected_in_a_row.saturating_add(1);
         Next::Reject
     }
 

@@ -213,9 +213,9 @@ impl Rewards {
 impl WeightedVerifier {
     /// Calls the verifier until it succeeds, its retries are exhausted, or it was down too long.
     async fn score(&self, question: Question<'_>) -> Result<Score, RewardError> {
-        let mut tries = 0;
+        let mut tries = 0_u32;
         loop {
-            tries += 1;
+            tries = tries.saturating_add(1);
             let source = match self.verifier.score(question).await {
                 Ok(score) => {
                     self.availability.answered();
@@ -256,13 +256,12 @@ fn max_outage(spec: &RewardSpec) -> Duration {
 
 /// Wait after the given number of tries: 1, 2, 4, … 30 seconds.
 fn backoff(tries: u32) -> Duration {
-    Duration::from_secs(1 << (tries.clamp(1, 6) - 1)).min(MAX_BACKOFF)
+    Duration::from_secs(2_u64.saturating_pow(tries.saturating_sub(1))).min(MAX_BACKOFF)
 }
 
 fn last_characters(text: &str, count: usize) -> String {
-    let start =
-        text.char_indices().rev().nth(count.saturating_sub(1)).map_or(0, |(start, _)| start);
-    text[start..].to_owned()
+    let start = text.char_indices().rev().nth(count.saturating_sub(1)).map(|(start, _)| start);
+    start.and_then(|start| text.get(start..)).unwrap_or(text).to_owned()
 }
 
 #[cfg(test)]

@@ -31,7 +31,9 @@ impl Completion {
             || part.tokens.last().is_some_and(|last| stop_token_ids.contains(last));
         let tokens = part.tokens.len() as u32;
         match self.versions.last_mut() {
-            Some(run) if run.version == part.version => run.tokens += tokens,
+            Some(run) if run.version == part.version => {
+                run.tokens = run.tokens.saturating_add(tokens);
+            }
             _ if tokens == 0 => {}
             _ => self.versions.push(VersionRun { version: part.version, tokens }),
         }

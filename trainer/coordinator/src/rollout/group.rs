@@ -102,7 +102,8 @@ impl Groups<'_> {
             self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
         // The step that the position is for if no group is dropped: a seed depends on nothing that
         // happens.
-        let step = (position / u64::from(rollout.batch_size.max(1)) + 1) as u32;
+        let steps_before = position.checked_div(rollout.batch_size.into()).unwrap_or_default();
+        let step = steps_before.saturating_add(1) as u32;
         let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
         let wanted: Vec<_> = missing
             .iter()
@@ -206,7 +207,8 @@ impl Groups<'_> {
 
 /// Whether all normalized rewards would be 0.
 fn has_zero_variance(rewards: &[f64]) -> bool {
-    let equal = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
+    let equal =
+        rewards.iter().zip(rewards.iter().skip(1)).all(|(one, next)| one.total_cmp(next).is_eq());
     rewards.len() < COMPARABLE || equal
 }
 

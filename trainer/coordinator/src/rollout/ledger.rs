@@ -89,7 +89,7 @@ impl Ledger {
         Self {
             rule,
             drops: rule.batch_size.saturating_mul(attempts.saturating_sub(1)),
-            step: fixed_step + 1,
+            step: fixed_step.saturating_add(1),
             first: next_position,
             groups: VecDeque::new(),
             scanned: 0,
@@ -109,14 +109,16 @@ impl Ledger {
     /// Admits the next position if a step up to `through` has room for it; answers the position and
     /// the last step it can be for.
     pub fn admit(&mut self, through: u32) -> Option<(u64, u32)> {
-        let undecided = self.groups.len() - self.scanned - self.certain;
-        let step = self.step
-            + ((self.accepted.len() + undecided) / self.rule.batch_size.max(1) as usize) as u32;
+        let undecided = self.groups.len().saturating_sub(self.scanned).saturating_sub(self.certain);
+        let admitted = self.accepted.len().saturating_add(undecided);
+        let batches = admitted.checked_div(self.rule.batch_size as usize).unwrap_or(admitted);
+        let step = self.step.saturating_add(batches as u32);
         if step > through {
             return None;
         }
+        let position = self.first.saturating_add(self.groups.len() as u64);
         self.groups.push_back(Group::UnderWay);
-        Some((self.first + self.groups.len() as u64 - 1, step))
+        Some((position, step))
     }
 
     /// The group at a position is finished.
@@ -127,27 +129,27 @@ impl Ledger {
             return;
         };
         let ahead = index.saturating_sub(self.scanned);
-        let within_limit = self.dropped as usize + ahead < self.drops as usize;
+        let within_limit = ahead.saturating_add(self.dropped as usize) < self.drops as usize;
         let certain = index >= self.scanned
             && (outcome.oldest.is_none() || outcome.droppable && within_limit);
         if let Some(group @ Group::UnderWay) = self.groups.get_mut(index) {
             *group = Group::Finished { outcome, certain };
-            self.certain += usize::from(certain);
+            self.certain = self.certain.saturating_add(usize::from(certain));
         }
     }
 
     /// Next action. Call it until it returns `None`.
     pub fn take(&mut self) -> Option<Next> {
         while self.accepted.len() < self.rule.batch_size as usize {
-            let position = self.first + self.scanned as u64;
+            let position = self.first.saturating_add(self.scanned as u64);
             let group = self.groups.get_mut(self.scanned)?;
             let Group::Finished { outcome, certain } = *group else { return None };
             if outcome.oldest.is_none() {
-                self.empty += 1;
-                self.certain -= usize::from(certain);
+                self.empty = self.empty.saturating_add(1);
+                self.certain = self.certain.saturating_sub(usize::from(certain));
             } else if outcome.droppable && self.dropped < self.drops {
-                self.dropped += 1;
-                self.certain -= usize::from(certain);
+                self.dropped = self.dropped.saturating_add(1);
+                self.certain = self.certain.saturating_sub(usize::from(certain));
             } else if outcome.oldest.is_some_and(|oldest| self.rule.refuses(self.step, oldest)) {
                 *group = Group::UnderWay;
                 return Some(Next::Again { position, step: self.step });
@@ -155,19 +157,20 @@ impl Ledger {
                 self.capped |= outcome.droppable && self.drops > 0;
                 self.accepted.push(position);
             }
-            self.scanned += 1;
+            self.scanned = self.scanned.saturating_add(1);
         }
         self.groups.drain(..self.scanned);
-        self.first += self.scanned as u64;
+        self.first = self.first.saturating_add(self.scanned as u64);
         let batch = Batch {
             step: self.step,
             positions: std::mem::take(&mut self.accepted),
-            dropped: std::mem::take(&mut self.dropped) + std::mem::take(&mut self.empty),
+            dropped: std::mem::take(&mut self.dropped)
+                .saturating_add(std::mem::take(&mut self.empty)),
             capped: std::mem::take(&mut self.capped),
             next_position: self.first,
         };
         self.scanned = 0;
-        self.step += 1;
+        self.step = self.step.saturating_add(1);
         Some(Next::Batch(batch))
     }
 }

@@ -124,7 +124,7 @@ impl<'a> Schedule<'a> {
         let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
         let next_position = if beyond {
-            let without_drops = u64::from(started_from) * u64::from(rule.batch_size);
+            let without_drops = u64::from(started_from).saturating_mul(u64::from(rule.batch_size));
             rollouts.restored_position.unwrap_or(without_drops)
         } else {
             next_position
@@ -156,7 +156,8 @@ impl<'a> Schedule<'a> {
                 let have = self.pending.remove(&position).unwrap_or_default();
                 in_progress.push(groups.make(self.request(position, step, have)));
             }
-            if self.only.is_some_and(|version| self.ledger.step() > version.step + 1) {
+            if self.only.is_some_and(|version| self.ledger.step() > version.step.saturating_add(1))
+            {
                 return Ok(());
             }
             tokio::select! {
@@ -179,7 +180,7 @@ impl<'a> Schedule<'a> {
     /// Last step whose batch may be in progress.
     async fn through(&self) -> u32 {
         match self.only {
-            Some(version) => version.step + 1,
+            Some(version) => version.step.saturating_add(1),
             None => self.rollouts.run.read(Run::sampling_limit).await,
         }
     }
@@ -210,7 +211,7 @@ impl<'a> Schedule<'a> {
                 Ok((stale.len() as u32, have))
             })
             .await?;
-        self.stale += stale;
+        self.stale = self.stale.saturating_add(stale);
         self.rollouts.recorder.metrics.stale_samples.inc_by(stale.into());
         tracing::info!(position, step, samples = stale, "samples are too old and made again");
         Ok(have)

@@ -165,12 +165,12 @@ impl<'s> Sampler<'s> {
         prompt: &[i64],
         wanted: &SampleRequest,
     ) -> Result<Sampled, RefusedEverywhere> {
-        let mut refusals = 0;
+        let mut refusals = 0_u32;
         let mut completion = Completion::default();
         let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
         while let Err(error) = result {
             if let EngineError::Rejected { status: StatusCode::BAD_REQUEST, message, .. } = &error {
-                refusals += 1;
+                refusals = refusals.saturating_add(1);
                 if refusals >= REFUSALS {
                     return Err(RefusedEverywhere(message.clone()));
                 }
@@ -310,5 +310,5 @@ fn stops(rollout: &RolloutSpec, input: &Input) -> Stops {
 }
 
 fn cost(prompt: &[i64], wanted: &SampleRequest) -> u64 {
-    prompt.len() as u64 + u64::from(wanted.max_new_tokens)
+    (prompt.len() as u64).saturating_add(wanted.max_new_tokens.into())
 }

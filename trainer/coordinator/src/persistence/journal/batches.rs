@@ -17,16 +17,17 @@ impl Journal {
         if self.is_fixed(step)? {
             return Ok(());
         }
-        if step == 0 || (last != 0 && step != last + 1) {
+        if step == 0 || (last != 0 && step != last.saturating_add(1)) {
             return Err(JournalError::OutOfOrder { step, last });
         }
         let transaction = self.connection.transaction().map_err(failed())?;
-        let mut samples = 0;
+        let mut samples = 0_usize;
         for position in &batch.positions {
             let mut statement = transaction
                 .prepare_cached("UPDATE samples SET step = ?1 WHERE position = ?2")
                 .map_err(failed())?;
-            samples += statement.execute(params![step, position]).map_err(failed())?;
+            let pruned = statement.execute(params![step, position]).map_err(failed())?;
+            samples = samples.saturating_add(pruned);
         }
         let sql = "INSERT INTO batches (step, samples, next_position, dropped_groups, \
             stale_samples) VALUES (?1, ?2, ?3, ?4, ?5)";

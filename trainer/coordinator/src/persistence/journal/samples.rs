@@ -37,7 +37,7 @@ impl Journal {
         let failed = || JournalError::sqlite("write samples");
         let (_, next_position) = self.newest_batch()?;
         let transaction = self.connection.transaction().map_err(failed())?;
-        let mut new = 0;
+        let mut new = 0_usize;
         for sample in samples {
             if insert(&transaction, sample, None)? {
                 if sample.position < next_position {
@@ -47,7 +47,7 @@ impl Journal {
                         index: sample.index,
                     });
                 }
-                new += 1;
+                new = new.saturating_add(1);
             }
         }
         transaction.commit().map_err(failed())?;
