@@ -81,7 +81,7 @@ impl Engine {
         if *self == Self::Embedded { (0.2, 3.0) } else { (2.0, 30.0) }
     }
 
-    /// Time limit of a job after its last fault; longer than every timeout of the job's programs.
+    /// Time limit of a step after the last fault; longer than every timeout of the job's programs.
     pub(super) fn limit(&self) -> Duration {
         Duration::from_secs(if *self == Self::Embedded { 300 } else { 900 })
     }

@@ -91,11 +91,7 @@ pub(super) fn run_with_faults(
 
     let mut monitor = Monitor::default();
     let injections = Schedule::new(seed, testbed, faults).play(testbed, &mut monitor);
-    let limit = testbed.engine.limit();
-    monitor.until(testbed, limit, |monitor| monitor.succeeded() || !monitor.can_succeed());
-    monitor.check(monitor.succeeded(), || {
-        format!("the job has not succeeded within {} s after its last fault", limit.as_secs())
-    });
+    await_end(testbed, &mut monitor);
     monitor.check_restarts(
         injections.iter().filter(|injection| injection.fault.may_count_restart).count(),
     );
@@ -117,6 +113,21 @@ pub(super) fn run_with_faults(
         *summary.injected.entry((injection.fault.target, injection.phase)).or_default() += 1;
     }
     Ok(summary)
+}
+
+/// Waits until the job ends, as long as it makes steps.
+fn await_end(testbed: &Testbed, monitor: &mut Monitor) {
+    let limit = testbed.engine.limit();
+    let has_ended = |monitor: &Monitor| monitor.succeeded() || !monitor.can_succeed();
+    let mut before = None;
+    while !has_ended(monitor) && before != Some(monitor.steps()) {
+        let steps = monitor.steps();
+        monitor.until(testbed, limit, |monitor| has_ended(monitor) || monitor.steps() > steps);
+        before = Some(steps);
+    }
+    monitor.check(monitor.succeeded(), || {
+        format!("the job has made no step for {} s after its last fault", limit.as_secs())
+    });
 }
 
 /// Checks that the operator and controllers write nothing for a succeeded job.

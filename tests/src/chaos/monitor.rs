@@ -135,6 +135,11 @@ impl Monitor {
         self.condition("Succeeded") == "True"
     }
 
+    /// Number of reported steps.
+    pub(super) fn steps(&self) -> usize {
+        self.metrics.lines().count()
+    }
+
     /// Whether the job has not failed.
     pub(super) fn can_succeed(&self) -> bool {
         self.condition("Succeeded") != "False"

@@ -1,5 +1,10 @@
 //! Command-line arguments. Keys are passed as files.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::path::PathBuf;
 
 /// Serves a Llama-family model over the part of SGLang's HTTP API that a run needs.

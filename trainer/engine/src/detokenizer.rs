@@ -2,6 +2,13 @@
 //! depend on preceding tokens. A few preceding tokens (at first of the prompt) are decoded with the
 //! new ones and their text is removed.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
+use std::ops::Range;
+
 use rljob_text::{TextError, TextTokenizer};
 
 /// Prompt tokens decoded before the first completion token.
@@ -27,7 +34,8 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// Starts with no text, after `prompt`.
     pub fn new(prompt: &[i64], skip_special_tokens: bool) -> Self {
-        let ids = prompt[prompt.len().saturating_sub(NEIGHBOURS)..].to_vec();
+        let neighbours = prompt.get(prompt.len().saturating_sub(NEIGHBOURS)..);
+        let ids = neighbours.unwrap_or_default().to_vec();
         Self {
             skip_special_tokens,
             settled: ids.len(),
@@ -52,15 +60,19 @@ impl Detokenizer {
     }
 
     fn new_text(&self, tokenizer: &TextTokenizer) -> Result<String, TextError> {
-        let all = tokenizer.decode_as(&self.ids[self.start..], self.skip_special_tokens)?;
-        let before =
-            tokenizer.decode_as(&self.ids[self.start..self.settled], self.skip_special_tokens)?;
+        let decode = |range: Range<usize>| {
+            let ids = self.ids.get(range).unwrap_or_default();
+            tokenizer.decode_as(ids, self.skip_special_tokens)
+        };
+        let all = decode(self.start..self.ids.len())?;
+        let before = decode(self.start..self.settled)?;
         Ok(all.chars().skip(before.chars().count()).collect())
     }
 
     /// Final text; up to the last space if a character is incomplete.
     pub fn so_far(&self) -> String {
-        let printable = self.unsettled.rfind([' ', '\n']).map_or("", |end| &self.unsettled[..=end]);
+        let end = self.unsettled.rfind([' ', '\n']);
+        let printable = end.and_then(|end| self.unsettled.get(..=end)).unwrap_or_default();
         format!("{}{printable}", self.text)
     }
 

@@ -1,6 +1,11 @@
 //! Engine handle for the HTTP server: request validation, the bounded queue and the channel to the
 //! scheduler thread.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -90,8 +95,8 @@ impl Engine {
     pub async fn start(arguments: &Arguments, loaded: LoadedModel) -> Result<Self, StartError> {
         let LoadedModel { model, limits, max_total_tokens, eos, tokenizer, architecture } = loaded;
         let max_running = arguments.max_running_requests as usize;
-        let capacity = max_running + arguments.max_queued_requests as usize;
-        let (commands, receiver) = mpsc::channel(capacity + CONTROL_COMMANDS);
+        let capacity = max_running.saturating_add(arguments.max_queued_requests as usize);
+        let (commands, receiver) = mpsc::channel(capacity.saturating_add(CONTROL_COMMANDS));
         let model_path = arguments.model_path.display().to_string();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served =

@@ -1,5 +1,10 @@
 //! Response types of `/generate`, in SGLang's format.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use serde::ser::{Serialize, Serializer};
 use serde_json::json;
 

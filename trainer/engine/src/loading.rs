@@ -1,6 +1,11 @@
 //! Model loading: waits for a complete folder, reads or initializes the weights and derives the
 //! limits.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -116,14 +121,18 @@ pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
     };
     weights.copy_from(&blocks)?;
     let shape = cache_shape(&config, kind);
-    let max_total_tokens = arguments
-        .max_total_tokens
-        .unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024))
-        as usize;
+    let max_total_tokens = arguments.max_total_tokens.unwrap_or_else(|| {
+        CACHE_BYTES.checked_div(shape.bytes_per_token()).unwrap_or_default().max(1024)
+    }) as usize;
     let context_length = context_length(&config, arguments.context_length, folder)?;
-    let capacity = max_total_tokens / slots_of(arguments.deterministic);
+    let capacity =
+        max_total_tokens.checked_div(slots_of(arguments.deterministic)).unwrap_or_default();
     let (limits, eos) = (
-        Limits { context_length, capacity, vocabulary: config.vocab_size },
+        Limits {
+            context_length,
+            capacity: capacity.unwrap_or_default(),
+            vocabulary: config.vocab_size,
+        },
         config.eos_token_ids.clone(),
     );
     tracing::info!(

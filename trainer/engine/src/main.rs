@@ -1,6 +1,11 @@
 //! `rljob-engine` program. Exits with 0 after SIGTERM or SIGINT, and with 1 if the model cannot be
 //! loaded or served.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::future::Future;
 
 use anyhow::Context as _;

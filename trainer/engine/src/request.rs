@@ -1,5 +1,10 @@
 //! Generation requests: validation before queueing, and the response channel.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
@@ -128,7 +133,7 @@ impl Limits {
         {
             format!(
                 "The input_ids contain {id}, which is outside the vocabulary (0 to {}).",
-                self.vocabulary - 1
+                self.vocabulary.saturating_sub(1)
             )
         } else if prompt >= self.context_length {
             format!(
@@ -137,7 +142,7 @@ impl Limits {
                 self.context_length
             )
         } else if let Some(new) =
-            requested.filter(|new| *new > (self.context_length - prompt) as i64)
+            requested.filter(|new| *new > self.context_length.saturating_sub(prompt) as i64)
         {
             self.too_many(prompt, new)
         } else if let Some(message) = self.exceeds_cache(prompt, requested.unwrap_or(1)) {
@@ -271,7 +276,7 @@ impl Sampling {
         outside.map_or(Ok(()), |id| {
             Err(format!(
                 "stop_token_ids contain {id}, which is outside the vocabulary (0 to {}).",
-                vocabulary - 1
+                vocabulary.saturating_sub(1)
             ))
         })
     }

@@ -1,5 +1,10 @@
 //! Server lifecycle: load, listen, serve, drain.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;

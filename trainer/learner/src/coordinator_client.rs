@@ -5,6 +5,11 @@
 //! to [`PATIENCE`]. A 409 means that the attempt was superseded, and ends the learner. The token is
 //! read for each request, because it may be rotated.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -248,7 +253,7 @@ impl CoordinatorClient {
             let call = format!("{method} {path}");
             tracing::warn!(call, error = last, "the coordinator is unavailable; retrying");
             std::thread::sleep(backoff);
-            backoff = (backoff * 2).min(BACKOFF.1);
+            backoff = backoff.saturating_mul(2).min(BACKOFF.1);
         }
     }
 

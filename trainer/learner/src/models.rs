@@ -8,6 +8,11 @@
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

@@ -1,6 +1,11 @@
 //! Startup of a [`Learner`]: settings of libtorch, shape of the model, process group, then weights
 //! from a checkpoint, a folder or a seed.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

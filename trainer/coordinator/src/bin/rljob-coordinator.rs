@@ -1,5 +1,10 @@
 //! `rljob-coordinator`: arguments, logging and exit codes. The library has everything else.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

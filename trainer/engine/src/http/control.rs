@@ -170,11 +170,12 @@ pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>
             query.timeout
         ));
     }
-    let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(query.timeout);
+    let timeout = Duration::from_secs_f64(query.timeout);
+    let start = tokio::time::Instant::now();
     loop {
         match engine.call(Command::Flush).await {
             Some(true) => return FLUSHED.into_response(),
-            Some(false) if tokio::time::Instant::now() < deadline => {
+            Some(false) if start.elapsed() < timeout => {
                 tokio::time::sleep(FLUSH_POLL).await;
             }
             Some(false) if query.timeout > 0.0 => {

@@ -164,7 +164,7 @@ impl GenerateInput {
                 )));
             }
         }
-        let mut requests = Vec::with_capacity(prompts.len() * samples);
+        let mut requests = Vec::with_capacity(prompts.len().saturating_mul(samples));
         for (index, prompt) in prompts.into_iter().enumerate() {
             let room = engine.limits.room(prompt.len());
             let sampling = self

@@ -12,6 +12,11 @@
 //! With a certificate, open routes are served with and without TLS, the others with TLS only.
 //! As in SGLang, /health does not respond with 200 while the engine is paused.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod auth;
 mod control;
 mod generate;

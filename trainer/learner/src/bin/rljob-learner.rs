@@ -1,6 +1,11 @@
 //! `rljob-learner`: one rank of the learner group, started by a supervisor. The library's `learner`
 //! module has its loop.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -45,11 +45,11 @@ pub fn load(
     check_files(folder, &manifest)?;
     let parts: Vec<Part<'_>> =
         shapes.iter().map(|(role, shape)| Part::new(*role, shape, rank, world_size)).collect();
-    for source in 0..manifest.world_size {
+    for (source, entry) in (0..manifest.world_size).zip(&manifest.files) {
         if !parts.iter().any(|part| part.overlaps(source, manifest.world_size)) {
             continue;
         }
-        let bytes = read_checked(folder, &manifest.files[source as usize])?;
+        let bytes = read_checked(folder, entry)?;
         crate::heartbeat::advance();
         let place = folder.place(&shard_file(source, manifest.world_size));
         let file = SafeTensors::deserialize(&bytes)
@@ -100,26 +100,27 @@ impl<'a> Part<'a> {
         source: u32,
         world_size: u32,
     ) -> Result<(), CheckpointError> {
-        for (block, held) in ranges(self.shape, source, world_size).into_iter().enumerate() {
-            let shared = overlap(&held, &self.wanted[block]);
+        let held = ranges(self.shape, source, world_size).into_iter().zip(&self.wanted);
+        for (block, ((held, wanted), targets)) in held.zip(&self.blocks).enumerate() {
+            let shared = overlap(&held, wanted);
             if shared.is_empty() {
                 continue;
             }
-            for (part, target) in PARTS.iter().zip(&self.blocks[block]) {
+            let length = shared.end.saturating_sub(shared.start);
+            for (part, target) in PARTS.iter().zip(targets) {
                 let name = tensor_name(self.role, block, part);
                 let view = file
                     .tensor(&name)
                     .map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
-                let bytes = ((shared.start - held.start) as usize * 4)
-                    ..((shared.end - held.start) as usize * 4);
+                let byte =
+                    |element: i64| (element.saturating_sub(held.start) as usize).saturating_mul(4);
                 let data = view
                     .data()
-                    .get(bytes)
+                    .get(byte(shared.start)..byte(shared.end))
                     .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
-                let length = shared.end - shared.start;
                 let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
                 target
-                    .f_narrow(0, shared.start - self.wanted[block].start, length)?
+                    .f_narrow(0, shared.start.saturating_sub(wanted.start), length)?
                     .f_copy_(&values)?;
             }
         }
@@ -135,7 +136,8 @@ fn ranges(shape: &ModelShape, rank: u32, world_size: u32) -> Vec<Range<i64>> {
 /// Elements of a block of `numel` in the shard of rank `rank`, without padding.
 fn part_of(numel: i64, rank: u32, world_size: u32) -> Range<i64> {
     let shard = shard_numel(numel, world_size);
-    (shard * i64::from(rank)).min(numel)..(shard * (i64::from(rank) + 1)).min(numel)
+    let start = shard.saturating_mul(i64::from(rank)).min(numel);
+    start..start.saturating_add(shard).min(numel)
 }
 
 fn overlap(a: &Range<i64>, b: &Range<i64>) -> Range<i64> {

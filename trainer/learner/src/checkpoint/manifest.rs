@@ -56,8 +56,8 @@ pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> 
                 sha256: format!("{:x}", hash.finalize()),
             });
         }
-        size += read as u64;
-        hash.update(&buffer[..read]);
+        size = size.saturating_add(read as u64);
+        hash.update(buffer.get(..read).unwrap_or_default());
     }
 }
 

@@ -11,6 +11,11 @@
 //! If the run store is a bucket, each file is written to the local disk, uploaded and removed; the
 //! manifest is written when the bucket has the file of every rank with its size.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod load;
 pub mod manifest;
 mod shard;

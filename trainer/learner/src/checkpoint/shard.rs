@@ -101,7 +101,7 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
 
 fn host_bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
     let tensor = tensor.to_device(tch::Device::Cpu).to_kind(Kind::Float).contiguous();
-    let mut bytes = vec![0; tensor.numel() * 4];
+    let mut bytes = vec![0; tensor.numel().saturating_mul(4)];
     tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
     Ok(bytes)
 }

@@ -8,6 +8,11 @@
 //!  Qwen3     no             yes                                   128
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -190,7 +195,7 @@ impl Raw {
         let head_dim = if architecture == Architecture::Qwen3 {
             128
         } else {
-            self.hidden_size / self.num_attention_heads.max(1)
+            self.hidden_size.checked_div(self.num_attention_heads).unwrap_or_default()
         };
         let config = ModelConfig {
             vocab_size: self.vocab_size,
@@ -311,7 +316,7 @@ impl ModelConfig {
                 "the model would have more than {MAX_PARAMETERS} parameters: is the file damaged?"
             ));
         }
-        if self.num_attention_heads % self.num_key_value_heads != 0 {
+        if self.num_attention_heads.checked_rem(self.num_key_value_heads) != Some(0) {
             return Err(format!(
                 "num_key_value_heads {} does not divide num_attention_heads {}",
                 self.num_key_value_heads, self.num_attention_heads

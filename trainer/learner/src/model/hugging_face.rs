@@ -5,6 +5,11 @@
 //!  config.json  generation_config.json  model.safetensors │ model.safetensors.index.json + shards
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -129,9 +134,8 @@ impl Weights {
         let mut problems = Vec::new();
         for spec in layout.blocks().iter().flat_map(Layout::tensors) {
             unknown.remove(spec.name.as_str());
-            let Some(info) =
-                self.of.get(&spec.name).and_then(|&file| self.files[file].info(&spec.name))
-            else {
+            let file = self.of.get(&spec.name).and_then(|&file| self.files.get(file));
+            let Some(info) = file.and_then(|file| file.info(&spec.name)) else {
                 problems.push(format!("`{}` is missing", spec.name));
                 continue;
             };
@@ -155,8 +159,8 @@ impl Weights {
     fn read_block(&mut self, block: &Layout, kind: Kind) -> Result<Tensor, ModelError> {
         let flat = Tensor::f_empty([block.numel()], (kind, tch::Device::Cpu))?;
         for (spec, mut view) in block.tensors().iter().zip(block.views(&flat)) {
-            let Some(&file) = self.of.get(&spec.name) else { continue };
-            let file = &mut self.files[file];
+            let file = self.of.get(&spec.name).and_then(|&file| self.files.get_mut(file));
+            let Some(file) = file else { continue };
             let Some(info) = file.info(&spec.name).cloned() else { continue };
             let Some(stored) = safetensors_file::kind(info.dtype) else { continue };
             view.f_copy_(&file.read(&info, stored)?)?;

@@ -1,6 +1,11 @@
 //! Safetensors files of libtorch tensors: reads one tensor at a time, and writes without a copy of
 //! all bytes.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
@@ -50,7 +55,7 @@ impl SafetensorsFile {
         file.read_exact(&mut header).map_err(failed)?;
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-        let data = 8 + length;
+        let data = length.saturating_add(8);
         if data.checked_add(metadata.data_len() as u64) != Some(size) {
             return Err(damaged(safetensors::SafeTensorError::MetadataIncompleteBuffer));
         }
@@ -74,10 +79,10 @@ impl SafetensorsFile {
     pub fn read(&mut self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
         heartbeat::advance();
         let (begin, end) = info.data_offsets;
-        let mut bytes = vec![0; end - begin];
+        let mut bytes = vec![0; end.saturating_sub(begin)];
         let read = self
             .file
-            .seek(SeekFrom::Start(self.data + begin as u64))
+            .seek(SeekFrom::Start(self.data.saturating_add(begin as u64)))
             .and_then(|_| self.file.read_exact(&mut bytes));
         read.map_err(|source| ModelError::File {
             operation: "read",
@@ -161,7 +166,7 @@ impl View for Lazy {
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.numel() * self.kind.elt_size_in_bytes()
+        self.tensor.numel().saturating_mul(self.kind.elt_size_in_bytes())
     }
 }
 

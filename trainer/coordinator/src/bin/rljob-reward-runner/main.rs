@@ -9,6 +9,11 @@
 //! In a pod it is a container without tokens, bucket keys, service account and run volume. With
 //! `rljob run`, the coordinator starts a session itself.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod children;
 mod limits;
 mod serve;

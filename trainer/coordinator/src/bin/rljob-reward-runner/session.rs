@@ -163,7 +163,7 @@ async fn read_line(
     limit: usize,
 ) -> anyhow::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    input.take(limit as u64 + 1).read_until(b'\n', &mut line).await?;
+    input.take((limit as u64).saturating_add(1)).read_until(b'\n', &mut line).await?;
     if line.len() > limit {
         line.truncate(EXCERPT);
         return Err(TooLong(String::from_utf8_lossy(&line).into_owned()).into());
@@ -174,12 +174,12 @@ async fn read_line(
 /// Copies standard error to this process's own, and keeps its last line.
 async fn log(stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
     let mut stderr = BufReader::new(stderr);
-    let (mut line, mut second, mut lines) = (Vec::new(), tokio::time::Instant::now(), 0);
+    let (mut line, mut second, mut lines) = (Vec::new(), tokio::time::Instant::now(), 0_u32);
     while matches!((&mut stderr).take(MAX_LOG_LINE).read_until(b'\n', &mut line).await, Ok(1..)) {
         if second.elapsed() >= Duration::from_secs(1) {
             (second, lines) = (tokio::time::Instant::now(), 0);
         }
-        lines += 1;
+        lines = lines.saturating_add(1);
         let text = String::from_utf8_lossy(&line).replace(char::is_control, " ");
         if !text.trim().is_empty() {
             if lines <= LOG_RATE {

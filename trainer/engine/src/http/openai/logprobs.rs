@@ -39,12 +39,16 @@ pub fn objects(generation: &Generation, start: usize) -> Value {
         return Value::Null;
     };
     let object = |token: &TokenLogprob| {
-        json!({"token": text(token),
-        "bytes": text(token).as_bytes(), "logprob": token.0})
+        Map::from_iter([
+            ("token".to_owned(), text(token).into()),
+            ("bytes".to_owned(), text(token).as_bytes().into()),
+            ("logprob".to_owned(), token.0.into()),
+        ])
     };
     let content = tokens.iter().enumerate().map(|(index, token)| {
         let mut value = object(token);
-        value["top_logprobs"] = top.get(index).into_iter().flatten().map(object).collect();
+        let likeliest = top.get(index).into_iter().flatten().map(object);
+        value.insert("top_logprobs".to_owned(), likeliest.collect());
         value
     });
     json!({"content": content.collect::<Vec<_>>()})

@@ -21,11 +21,12 @@ impl Usage {
 
     /// Sums the counts, with `n` samples per prompt.
     pub fn value(&self, n: usize) -> Value {
+        let is_first = |index: &usize| index.checked_rem(n).is_none_or(|sample| sample == 0);
         let prompt: usize =
-            self.0.iter().filter(|(index, _)| *index % n == 0).map(|(_, [prompt, _])| prompt).sum();
+            self.0.iter().filter(|(index, _)| is_first(index)).map(|(_, [prompt, _])| prompt).sum();
         let completion: usize = self.0.values().map(|[_, completion]| completion).sum();
         json!({
-            "prompt_tokens": prompt, "total_tokens": prompt + completion,
+            "prompt_tokens": prompt, "total_tokens": prompt.saturating_add(completion),
             "completion_tokens": completion,
             "prompt_tokens_details": null, "reasoning_tokens": 0
         })

@@ -46,7 +46,7 @@ pub async fn listen(stdout: Option<ChildStdout>, heartbeats: &Mutex<Heartbeats>)
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stdout.read(&mut buffer).await {
         let mut heartbeats = heartbeats.lock();
-        heartbeats.record(&buffer[..read], Instant::now());
+        heartbeats.record(buffer.get(..read).unwrap_or_default(), Instant::now());
     }
 }
 

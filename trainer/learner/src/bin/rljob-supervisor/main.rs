@@ -3,6 +3,11 @@
 //! Its modules are not part of the library, so that it links no libtorch and survives when a
 //! learner runs out of memory. Read [`supervisor`] first, then [`order`] and [`process`].
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod health;
 mod heartbeat;
 mod log_tail;

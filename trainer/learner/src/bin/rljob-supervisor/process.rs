@@ -158,7 +158,7 @@ async fn forward(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
     let Some(mut stderr) = stderr else { return };
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
-        for line in tail.push(&buffer[..read]) {
+        for line in tail.push(buffer.get(..read).unwrap_or_default()) {
             eprintln!("[rank {rank}] {line}");
         }
     }
@@ -169,7 +169,8 @@ async fn forward(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
 
 /// Exit code, or 128 + n for signal n.
 fn exit_code(status: ExitStatus) -> i32 {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(NOT_STARTED)
+    let signal = || status.signal().map(|signal| signal.saturating_add(128));
+    status.code().or_else(signal).unwrap_or(NOT_STARTED)
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub struct Supervisor {
     report_error: Option<String>,
     /// Last response of the coordinator.
     responded: Instant,
-    /// Deadline of the termination, after SIGTERM or SIGINT.
+    /// Start of the termination, by SIGTERM or SIGINT.
     terminating: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ impl Supervisor {
                 self.responded = Instant::now();
             }
             backoff = if response.is_err() {
-                (backoff * 2).min(MAX_BACKOFF)
+                backoff.saturating_mul(2).min(MAX_BACKOFF)
             } else if self.runs_any() {
                 INTERVAL
             } else {
@@ -176,14 +176,16 @@ impl Supervisor {
             seconds = self.settings.grace.as_secs(),
             "terminating; learners keep running so that they can write a checkpoint"
         );
-        self.terminating = Some(Instant::now() + self.settings.grace);
+        self.terminating = Some(Instant::now());
     }
 
     /// Whether the termination is complete: past its deadline, without running learners, or without
     /// a coordinator that could order a checkpoint.
     fn is_terminated(&self) -> bool {
-        self.terminating.is_some_and(|deadline| {
-            Instant::now() >= deadline || !self.runs_any() || self.responded.elapsed() > ABSENT
+        self.terminating.is_some_and(|since| {
+            since.elapsed() >= self.settings.grace
+                || !self.runs_any()
+                || self.responded.elapsed() > ABSENT
         })
     }
 
@@ -231,7 +233,7 @@ impl Supervisor {
         );
         self.state.attempt = Some(group.attempt);
         self.rendezvous_port = free_port()?;
-        let ranks = group.first_rank..group.first_rank + self.settings.processes;
+        let ranks = group.first_rank..group.first_rank.saturating_add(self.settings.processes);
         self.learners = ranks
             .map(|rank| {
                 LearnerProcess::start(
