@@ -7,6 +7,10 @@
 //! [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`status`], [`run_config`], then
 //! [`mod@crd`] and [`freeze`].
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
 #![warn(missing_docs)]
 
 pub mod job;

@@ -165,7 +165,7 @@ impl TrainerSpec {
 
     /// FSDP ranks of all pods.
     pub fn world_size(&self) -> u32 {
-        self.replicas.max(0).unsigned_abs() * self.processes()
+        self.replicas.max(0).unsigned_abs().saturating_mul(self.processes())
     }
 }
 
@@ -209,7 +209,7 @@ pub fn is_gpu(name: &str) -> bool {
 /// GPUs in `limits`, of all resource names.
 pub fn gpus(resources: &ResourceRequirements) -> u32 {
     let limits = resources.limits.iter().flatten().filter(|(name, _)| is_gpu(name));
-    limits.filter_map(|(_, quantity)| quantity.0.parse::<u32>().ok()).sum()
+    limits.filter_map(|(_, quantity)| quantity.0.parse().ok()).fold(0, u32::saturating_add)
 }
 
 fn one() -> i32 {
@@ -244,6 +244,11 @@ mod tests {
             ),
             (limits(serde_json::json!({"amd.com/gpu": "4"})), EngineKind::SGLang, 4),
             (limits(serde_json::json!({"nvidia.com/mig-1g.10gb": 1})), EngineKind::SGLang, 1),
+            (
+                limits(serde_json::json!({"nvidia.com/gpu": u32::MAX, "amd.com/gpu": 1})),
+                EngineKind::SGLang,
+                u32::MAX,
+            ),
             (inference(serde_json::json!({"sglang": {}})), EngineKind::SGLang, 0),
             (inference(serde_json::json!({"embedded": {}})), EngineKind::Embedded, 0),
         ] {

@@ -131,9 +131,9 @@ pub fn children(resources: &Resources) -> Vec<Child> {
     children.extend(network_policies.iter().map(|policy| child(Kind::NetworkPolicy, policy)));
     children.push(child(Kind::PodDisruptionBudget, disruption_budget));
     children.extend(services.iter().map(|service| child(Kind::Service, service)));
-    children.extend(stateful_sets.iter().map(|set| Child {
-        name: (Kind::StatefulSet, set["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
-        object: set.clone(),
+    children.extend(stateful_sets.iter().map(|set| {
+        let name = set.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        Child { name: (Kind::StatefulSet, name.to_owned()), object: set.clone() }
     }));
     children
 }

@@ -64,12 +64,12 @@ pub fn yaml(image: &str) -> Result<String, serde_yaml::Error> {
 }
 
 fn metadata(namespaced: bool) -> Value {
-    let mut metadata =
-        json!({ "name": OPERATOR_NAME, "labels": { "app.kubernetes.io/name": OPERATOR_NAME } });
+    let labels = json!({ "app.kubernetes.io/name": OPERATOR_NAME });
     if namespaced {
-        metadata["namespace"] = OPERATOR_NAMESPACE.into();
+        json!({ "name": OPERATOR_NAME, "labels": labels, "namespace": OPERATOR_NAMESPACE })
+    } else {
+        json!({ "name": OPERATOR_NAME, "labels": labels })
     }
-    metadata
 }
 
 fn cluster_role() -> Value {

@@ -79,7 +79,7 @@ impl Term {
     #[cfg(test)]
     pub fn ending_in(time: Duration) -> Self {
         let term = Self::inactive();
-        term.set_end(Instant::now() + time);
+        term.renew(Instant::now(), time);
         term
     }
 
@@ -87,9 +87,10 @@ impl Term {
         (now.duration_since(self.start).as_millis() as u64) < self.end.load(Ordering::Acquire)
     }
 
-    fn set_end(&self, end: Instant) {
-        self.end
-            .store(end.saturating_duration_since(self.start).as_millis() as u64, Ordering::Release);
+    /// Sets the end to `length` after `at`.
+    fn renew(&self, at: Instant, length: Duration) {
+        let end = at.saturating_duration_since(self.start).saturating_add(length);
+        self.end.store(end.as_millis() as u64, Ordering::Release);
     }
 
     fn end(&self) {
@@ -177,7 +178,7 @@ impl Elector {
         let before = Instant::now();
         match tokio::time::timeout(REQUEST_TIMEOUT, self.compare_and_set(before)).await {
             Ok(Ok(true)) => {
-                self.term.set_end(before + TERM);
+                self.term.renew(before, TERM);
                 true
             }
             Ok(Ok(false)) => {
@@ -217,12 +218,12 @@ impl Elector {
                 self.leases
                     .create(
                         &PostParams::default(),
-                        &Lease { metadata, spec: Some(self.held(None)) },
+                        &Lease { metadata, spec: Some(held(None, &self.identity)) },
                     )
                     .await
             }
             (Step::Renew | Step::Take, Some(lease)) => {
-                let lease = Lease { spec: Some(self.held(spec.as_ref())), ..lease };
+                let lease = Lease { spec: Some(held(spec.as_ref(), &self.identity)), ..lease };
                 self.leases.replace(OPERATOR_NAME, &PostParams::default(), &lease).await
             }
         };
@@ -230,22 +231,6 @@ impl Elector {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(error),
-        }
-    }
-
-    /// The spec of the Lease held by this candidate, after `old`.
-    fn held(&self, old: Option<&LeaseSpec>) -> LeaseSpec {
-        let now = Some(MicroTime(Timestamp::now()));
-        let renewed = old.filter(|old| old.holder_identity.as_deref() == Some(&self.identity));
-        let transitions =
-            old.and_then(|old| old.lease_transitions).unwrap_or(-1) + i32::from(renewed.is_none());
-        LeaseSpec {
-            holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: Some(LEASE.as_secs() as i32),
-            acquire_time: renewed.map_or_else(|| now.clone(), |old| old.acquire_time.clone()),
-            renew_time: now.clone(),
-            lease_transitions: Some(transitions),
-            ..LeaseSpec::default()
         }
     }
 
@@ -291,6 +276,21 @@ fn step(lease: Option<&LeaseSpec>, identity: &str, unchanged: Duration) -> Step 
     }
 }
 
+/// The spec of the Lease held by a candidate, after `old`.
+fn held(old: Option<&LeaseSpec>, identity: &str) -> LeaseSpec {
+    let now = Some(MicroTime(Timestamp::now()));
+    let renewed = old.filter(|old| old.holder_identity.as_deref() == Some(identity));
+    let transitions = old.and_then(|old| old.lease_transitions).unwrap_or(-1);
+    LeaseSpec {
+        holder_identity: Some(identity.to_owned()),
+        lease_duration_seconds: Some(LEASE.as_secs() as i32),
+        acquire_time: renewed.map_or_else(|| now.clone(), |old| old.acquire_time.clone()),
+        renew_time: now.clone(),
+        lease_transitions: Some(transitions.saturating_add(i32::from(renewed.is_none()))),
+        ..LeaseSpec::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,11 +319,29 @@ mod tests {
     }
 
     #[test]
+    fn transitions_of_a_lease_count_other_holders_and_end_at_their_limit() {
+        let lease = |holder: &str, transitions| LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_transitions: transitions,
+            ..LeaseSpec::default()
+        };
+        for (old, expected) in [
+            (None, 0),
+            (Some(lease("you", None)), 0),
+            (Some(lease("me", Some(3))), 3),
+            (Some(lease("you", Some(3))), 4),
+            (Some(lease("you", Some(i32::MAX))), i32::MAX),
+        ] {
+            assert_eq!(held(old.as_ref(), "me").lease_transitions, Some(expected), "{old:?}");
+        }
+    }
+
+    #[test]
     fn a_term_expires() {
         let term = Term::inactive();
         let now = term.start + Duration::from_secs(1);
         assert!(!term.is_active_at(now));
-        term.set_end(now + TERM);
+        term.renew(now, TERM);
         assert!(term.is_active_at(now));
         assert!(!term.is_active_at(now + TERM), "the term has expired");
         assert!(Term::endless().is_active_at(now));

@@ -18,6 +18,11 @@
 //! [`desired`], [`execute`]; then [`cache`], [`poll`], [`memory`], [`leader`], [`requests`] and
 //! [`server`].
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 pub mod controller;
 
 pub mod validate;

@@ -89,7 +89,7 @@ impl Failures {
         let mut failures = self.0.lock();
         let count = failures.entry(uid.to_owned()).or_default();
         let delay = FIRST_RETRY_DELAY.saturating_mul(1 << (*count).min(6));
-        *count += 1;
+        *count = count.saturating_add(1);
         delay.min(LONGEST_RETRY_DELAY)
     }
 

@@ -1,6 +1,11 @@
 //! Operator process: reads the token key, serves metrics and health, and runs the controller,
 //! either always or while it is the leader. Stops on SIGTERM.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,5 +1,10 @@
 //! `rljob`: runs jobs on this machine, shows runs, validates and renders job files.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 

@@ -236,7 +236,8 @@ fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
 /// before a hyphen or a dot.
 fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
     let ends = name.match_indices(['-', '.']).map(|(end, _)| end).chain([name.len()]);
-    ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
+    let names = ends.filter_map(|end| name.get(..end));
+    names.map(|name| ObjectRef::new(name).within(namespace)).collect()
 }
 
 #[cfg(test)]

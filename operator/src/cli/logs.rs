@@ -115,11 +115,10 @@ fn print(
         Read::by_ref(&mut file).take(CHUNK).read_to_end(&mut bytes)?;
         let full = bytes.len() as u64 == CHUNK;
         // Lines longer than a chunk are printed in parts.
-        let end = bytes
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(if full { bytes.len() } else { 0 }, |end| end + 1);
-        for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
+        let is_part = full && !bytes.contains(&b'\n');
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        for line in lines.filter(|line| is_part || line.ends_with(b"\n")) {
+            offset = offset.saturating_add(line.len() as u64);
             if !name.is_empty() {
                 write!(out, "{name} | ")?;
             }
@@ -127,7 +126,6 @@ fn print(
             out.write_all(printable(&line).as_bytes())?;
         }
         out.flush()?;
-        offset += end as u64;
         if !full {
             return Ok(offset);
         }
@@ -136,20 +134,20 @@ fn print(
 
 /// Offset of the last `lines` lines.
 fn start_of_last(file: &mut File, lines: usize) -> io::Result<u64> {
-    let mut position = file.metadata()?.len();
-    let mut found = 0;
-    while position > 0 {
-        let length = position.min(CHUNK);
-        file.seek(SeekFrom::Start(position - length))?;
-        let mut bytes = vec![0; length as usize];
+    let mut end = file.metadata()?.len();
+    let mut lines = lines;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = vec![0; CHUNK.min(end) as usize];
         file.read_exact(&mut bytes)?;
-        for (index, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            if found == lines {
-                return Ok(position - length + index as u64 + 1);
-            }
-            found += 1;
+        // Each byte with the offset of the next one.
+        let after = (start..=end).rev().zip(bytes.iter().rev());
+        for (offset, _) in after.filter(|(_, byte)| **byte == b'\n') {
+            let Some(left) = lines.checked_sub(1) else { return Ok(offset) };
+            lines = left;
         }
-        position -= length;
+        end = start;
     }
     Ok(0)
 }

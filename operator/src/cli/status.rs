@@ -117,7 +117,8 @@ fn table(rows: &[Row]) -> String {
     });
     let all: Vec<[String; 5]> = std::iter::once(head).chain(cells).collect();
     let width = |column: usize| {
-        all.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
+        let cells = all.iter().filter_map(|cells| cells.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
     };
     let widths: Vec<usize> = (0..4).map(width).collect();
     let line = |[name, status, steps, reward, message]: &[String; 5]| {

@@ -71,7 +71,7 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
             // The process may have exited.
             _ = terminate.recv() => drop(kill_process(program, Signal::TERM)),
             // The pipe carries no data.
-            _ = lifeline.read_u8() => break SIGNALLED + Signal::KILL.as_raw(),
+            _ = lifeline.read_u8() => break SIGNALLED.saturating_add(Signal::KILL.as_raw()),
         }
     };
     loop {
@@ -145,7 +145,7 @@ fn parent_of(stat: &str) -> Option<&str> {
 fn exit_code(status: WaitStatus) -> i32 {
     status
         .exit_status()
-        .or_else(|| status.terminating_signal().map(|signal| SIGNALLED + signal))
+        .or_else(|| status.terminating_signal().map(|signal| SIGNALLED.saturating_add(signal)))
         .unwrap_or(SIGNALLED)
 }
 

@@ -14,7 +14,7 @@ pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>, acts_under: Option
         Some(identity)
             if recorded.holder.as_deref() != Some(identity) || highest > recorded.number =>
         {
-            Epoch { number: highest + 1, holder: Some(identity.to_owned()) }
+            Epoch { number: highest.saturating_add(1), holder: Some(identity.to_owned()) }
         }
         _ => recorded.clone(),
     }

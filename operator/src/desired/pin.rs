@@ -113,11 +113,12 @@ pub fn has_marks(wanted: &Value) -> bool {
 pub fn fill(mut wanted: Value, live: &Value) -> Option<Value> {
     if template_text(&wanted).is_some_and(is_mark) {
         let text = template_text(live)?;
-        wanted["spec"]["template"] = serde_json::from_str(text).ok()?;
-        wanted["metadata"]["annotations"][ANNOTATION_TEMPLATE] = text.into();
+        *wanted.pointer_mut("/spec/template")? = serde_json::from_str(text).ok()?;
+        let annotations = wanted.pointer_mut("/metadata/annotations")?;
+        *annotations.get_mut(ANNOTATION_TEMPLATE)? = text.into();
     }
     if run_config_text(&wanted).is_some_and(is_mark) {
-        wanted["data"][RUN_CONFIG_FILE] = run_config_text(live)?.into();
+        *wanted.get_mut("data")?.get_mut(RUN_CONFIG_FILE)? = run_config_text(live)?.into();
     }
     Some(wanted)
 }

@@ -120,7 +120,7 @@ fn supervisor_grace_seconds(job: &ValidatedJob) -> i64 {
     let template = template::of_role(job, Role::Trainer);
     let set = template.and_then(|template| template.spec.get("terminationGracePeriodSeconds"));
     let seconds = set.and_then(serde_json::Value::as_i64).unwrap_or(TRAINER_GRACE_SECONDS);
-    (seconds - KILL_SECONDS).max(0)
+    seconds.saturating_sub(KILL_SECONDS).max(0)
 }
 
 fn command(job: &ValidatedJob, role: Role) -> Vec<String> {

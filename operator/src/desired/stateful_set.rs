@@ -45,7 +45,9 @@ pub(super) fn build_stateful_set(
     // Serialization of plain data with text keys cannot fail.
     let mut set = serde_json::to_value(set).unwrap_or_default();
     // The template keeps fields that are newer than the typed one.
-    set["spec"]["template"] = template;
+    if let Some(typed) = set.pointer_mut("/spec/template") {
+        *typed = template;
+    }
     set
 }
 

@@ -21,10 +21,14 @@ pub(super) fn merge(ours: PodTemplateSpec, job: &ValidatedJob, role: Role) -> Va
     // Serialization of plain data with text keys cannot fail.
     let mut ours = serde_json::to_value(ours).unwrap_or_default();
     let Some(template) = of_role(job, role) else { return ours };
-    release_user(&mut ours["spec"], &template.spec);
+    if let Some(pod) = ours.get_mut("spec") {
+        release_user(pod, &template.spec);
+    }
     let theirs = serde_json::to_value(template).unwrap_or_default();
     merge_values(&mut ours, &theirs);
-    remove_unmounted(&mut ours["spec"]);
+    if let Some(pod) = ours.get_mut("spec") {
+        remove_unmounted(pod);
+    }
     ours
 }
 

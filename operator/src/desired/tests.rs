@@ -281,3 +281,15 @@ fn an_sglang_engine_reads_its_keys_from_a_file() {
     let text = serde_json::to_string(&stateful_sets).unwrap();
     assert!(!text.contains(&tokens.engine_api) && !text.contains(&tokens.engine_admin));
 }
+
+#[test]
+fn learners_have_the_grace_period_of_their_pod_minus_the_time_of_a_kill() {
+    for (period, expected) in [(60, "--grace-seconds=55"), (i64::MIN, "--grace-seconds=0")] {
+        let mut job = validated();
+        let template = serde_json::json!({"spec": {"terminationGracePeriodSeconds": period}});
+        job.spec.trainer.template = serde_json::from_value(template).unwrap();
+        let template = pod::build_template(&job, Role::Trainer, &settings());
+        let text = serde_json::to_string(&template).unwrap();
+        assert!(text.contains(&format!("\"{expected}\"")), "{text}");
+    }
+}

@@ -82,9 +82,6 @@ async fn publish(context: &Context, object: &RLJob, event: StatusEvent) {
 }
 
 fn truncated(note: &str) -> String {
-    let mut end = note.len().min(NOTE_LIMIT);
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
-    note[..end].to_owned()
+    let longest = (0..=NOTE_LIMIT.min(note.len())).rev().find_map(|end| note.get(..end));
+    longest.unwrap_or_default().to_owned()
 }

@@ -19,8 +19,8 @@ impl Exits {
     /// Counts an exit after `uptime`. Returns the delay of the restart, or `None` after
     /// [`MAX_EXITS`] consecutive exits.
     pub fn count(&mut self, uptime: Duration) -> Option<Duration> {
-        self.0 = if uptime >= STEADY { 1 } else { self.0 + 1 };
-        let delay = FIRST.saturating_mul(1 << (self.0 - 1).min(16)).min(LONGEST);
+        self.0 = if uptime >= STEADY { 1 } else { self.0.saturating_add(1) };
+        let delay = FIRST.saturating_mul(1 << self.0.saturating_sub(1).min(16)).min(LONGEST);
         (self.0 < MAX_EXITS).then_some(delay)
     }
 }

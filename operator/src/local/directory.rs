@@ -239,14 +239,9 @@ impl RunDirectory {
     /// [`DirectoryError::Io`].
     pub fn generate_uid(&self) -> Result<String, DirectoryError> {
         let hex = random_hex().map_err(failed("generate a UID for", &self.path))?;
-        Ok(format!(
-            "{}-{}-4{}-8{}-{}",
-            &hex[..8],
-            &hex[8..12],
-            &hex[13..16],
-            &hex[17..20],
-            &hex[20..32]
-        ))
+        let [a, b, c, d, e] =
+            [0..8, 8..12, 13..16, 17..20, 20..32].map(|digits| hex.get(digits).unwrap_or_default());
+        Ok(format!("{a}-{b}-4{c}-8{d}-{e}"))
     }
 
     fn write_secret(&self, name: &str, text: &str) -> Result<(), DirectoryError> {

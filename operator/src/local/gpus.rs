@@ -29,14 +29,14 @@ pub fn available() -> Vec<String> {
 /// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
 pub fn share(gpus: &[String], per_replica: u32, index: i32) -> String {
     let per_replica = per_replica as usize;
-    let first = per_replica * index.max(0) as usize;
-    gpus.get(first..first + per_replica).unwrap_or_default().join(",")
+    let first = per_replica.saturating_mul(index.max(0) as usize);
+    gpus.get(first..first.saturating_add(per_replica)).unwrap_or_default().join(",")
 }
 
 /// Problem if the engines of a job request more GPUs than are available.
 pub fn shortage(job: &ValidatedJob, available: usize) -> Option<String> {
     let inference = &job.spec.inference;
-    let wanted = inference.replicas.max(0) as usize * inference.gpus() as usize;
+    let wanted = (inference.replicas.max(0) as usize).saturating_mul(inference.gpus() as usize);
     (wanted > available).then(|| {
         let (replicas, each) = (inference.replicas, inference.gpus());
         format!(

@@ -197,10 +197,11 @@ pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     };
     let mut missing = Vec::new();
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
-        let problems = missing_model(runs, job, &jobs[..index])
+        let earlier = jobs.get(..index).unwrap_or_default();
+        let problems = missing_model(runs, job, earlier)
             .into_iter()
             .chain(missing_data(job))
-            .chain(missing_checkpoint(runs, job, &jobs[..index]));
+            .chain(missing_checkpoint(runs, job, earlier));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
     missing

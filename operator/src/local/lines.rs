@@ -128,10 +128,8 @@ pub fn summary(
 pub fn one_line(text: &str) -> String {
     let line =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
-    match line.char_indices().nth(600) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    let start: String = line.chars().take(600).collect();
+    if start.len() < line.len() { start + "…" } else { line }
 }
 
 fn counter(what: &str, step: u32, total: u32) -> String {

@@ -50,8 +50,10 @@ pub(super) struct Process {
     pub(super) stdin: Option<ChildStdin>,
     pub(super) port: Option<u16>,
     pub(super) starts: u32,
-    /// Time of the start, or of the next start while the process does not run.
-    pub(super) since: Instant,
+    /// Time of the start, or of the exit while the process does not run.
+    since: Instant,
+    /// Time from an exit to the next start.
+    delay: Duration,
     exits_in_a_row: Exits,
     /// Newest failure.
     pub(super) exit: Option<Exit>,
@@ -68,6 +70,7 @@ impl Process {
             port: None,
             starts: 0,
             since,
+            delay: Duration::ZERO,
             exits_in_a_row,
             exit: None,
         }
@@ -102,7 +105,7 @@ impl Process {
             command.spawn().map_err(|source| ProcessError::Start { program, source })?;
         self.stdin = child.stdin.take();
         self.child = Some(child);
-        self.starts += 1;
+        self.starts = self.starts.saturating_add(1);
         self.since = now;
         Ok(())
     }
@@ -124,6 +127,11 @@ impl Process {
         Ok(log)
     }
 
+    /// Whether the process must start.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.child.is_none() && now.duration_since(self.since) >= self.delay
+    }
+
     /// Exit status and uptime, if the process exited.
     pub(super) fn reap(
         &mut self,
@@ -138,9 +146,11 @@ impl Process {
             Some(Ok(None)) | None => return Ok(None),
         };
         self.child = None;
+        let uptime = now.duration_since(self.since);
+        self.since = now;
         // Remaining processes of the group.
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
-        Ok(Some((status, now - self.since)))
+        Ok(Some((status, uptime)))
     }
 
     /// The exit, in the form that kubelet reports.
@@ -159,7 +169,6 @@ impl Process {
         &mut self,
         status: ExitStatus,
         uptime: Duration,
-        now: Instant,
     ) -> Result<Option<String>, ProcessError> {
         let name = &self.spec.name;
         let Some(wait) = self.exits_in_a_row.count(uptime) else {
@@ -174,10 +183,10 @@ impl Process {
         };
         if status.success() {
             // Supervisors exit with 0 at the end of the run; if the run continues, they restart.
-            self.since = now + wait.max(AFTER_SUCCESS);
+            self.delay = wait.max(AFTER_SUCCESS);
             return Ok(None);
         }
-        self.since = now + wait;
+        self.delay = wait;
         self.exit = Some(self.failure(status));
         Ok(Some(format!(
             "{name} exited with {}; restarting in {:.1} s (log: {})",
@@ -190,7 +199,10 @@ impl Process {
 
 /// Exit code; 128 + n for signal n.
 fn exit_code(status: ExitStatus) -> i32 {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or_default()
+    status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128_i32.saturating_add(signal)))
+        .unwrap_or_default()
 }
 
 /// Last non-empty line of a log, at most 16 KiB of it; empty if the log cannot be read.

@@ -63,9 +63,9 @@ impl Processes {
                 {
                     self.directory_in_use = Some(last_line(&process.log));
                 }
-                lines.extend(process.record_exit(status, uptime, now)?);
+                lines.extend(process.record_exit(status, uptime)?);
             }
-            if process.child.is_none() && now >= process.since {
+            if process.is_due(now) {
                 process.start(&self.programs, now)?;
             }
         }
@@ -143,20 +143,20 @@ impl Processes {
 
     /// Waits up to `timeout` for the supervisors to exit at the coordinator's instruction.
     pub async fn wait_for_trainers(&mut self, timeout: Duration) {
-        self.wait(Instant::now() + timeout, |process| process.spec.role == Role::Trainer).await;
+        self.wait(timeout, |process| process.spec.role == Role::Trainer).await;
     }
 
     /// Sends SIGTERM to all processes, and SIGKILL after `timeout`.
     pub async fn stop(mut self, timeout: Duration) {
         self.signal(Signal::TERM);
-        self.wait(Instant::now() + timeout, |_| true).await;
+        self.wait(timeout, |_| true).await;
         self.kill().await;
     }
 
     /// Kills all processes immediately.
     pub async fn kill(mut self) {
         self.all.iter_mut().for_each(|process| process.stdin = None);
-        self.wait(Instant::now() + KILL_TIMEOUT, |process| process.spec.exits_with_stdin).await;
+        self.wait(KILL_TIMEOUT, |process| process.spec.exits_with_stdin).await;
         self.signal(Signal::KILL);
         for child in self.all.iter_mut().filter_map(|process| process.child.as_mut()) {
             if let Err(error) = child.wait().await {
@@ -165,10 +165,12 @@ impl Processes {
         }
     }
 
-    async fn wait(&mut self, deadline: Instant, selected: impl Fn(&Process) -> bool) {
+    async fn wait(&mut self, timeout: Duration, selected: impl Fn(&Process) -> bool) {
+        let start = Instant::now();
         for process in self.all.iter_mut().filter(|process| selected(process)) {
             let Some(child) = &mut process.child else { continue };
-            if tokio::time::timeout_at(deadline, child.wait()).await.is_ok() {
+            let left = timeout.saturating_sub(start.elapsed());
+            if tokio::time::timeout(left, child.wait()).await.is_ok() {
                 process.child = None;
             }
         }

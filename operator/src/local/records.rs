@@ -145,10 +145,10 @@ impl<T> Thinned<T> {
             self.seen = self.seen.saturating_add(1);
         }
         if self.kept.len() >= Self::MAX {
-            let mut index = 0_usize;
+            let mut is_kept = false;
             self.kept.retain(|_| {
-                index += 1;
-                !index.is_multiple_of(2)
+                is_kept = !is_kept;
+                is_kept
             });
             self.stride = self.stride.saturating_mul(2);
         }

@@ -59,7 +59,7 @@ fn samples(path: &Path) -> io::Result<Vec<SampleLine>> {
         report::shown_steps(&steps).map(|step| (step, report::SAMPLES_PER_STEP)).collect();
     Tail::new(path.to_owned()).each(|sample: SampleLine| {
         if let Some(left @ 1..) = wanted.get_mut(&sample.step) {
-            *left -= 1;
+            *left = left.saturating_sub(1);
             samples.push(sample);
         }
         Ok(())

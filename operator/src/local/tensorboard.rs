@@ -101,11 +101,12 @@ impl EventFile {
             OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let (mut complete, mut newest) = (0, None);
-        while let Some((event, length)) = first_record(&bytes[complete..]) {
+        let (mut rest, mut newest) = (bytes.as_slice(), None);
+        while let Some((event, after)) = first_record(rest) {
             newest = newest.max(step_of(event));
-            complete += length;
+            rest = after;
         }
+        let complete = bytes.len().saturating_sub(rest.len());
         file.set_len(complete as u64)?;
         file.seek(SeekFrom::End(0))?;
         if complete == 0 {
@@ -130,14 +131,14 @@ fn record(event: &[u8]) -> Vec<u8> {
     [&length[..], &masked_crc(&length), event, &masked_crc(event)].concat()
 }
 
-/// The first event and the length of its record; `None` if the record is incomplete.
-fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
+/// The first event and the bytes after its record; `None` if the record is incomplete.
+fn first_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (length_crc, rest) = rest.split_first_chunk::<4>()?;
-    let event = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-    let event_crc = rest[event.len()..].first_chunk::<4>()?;
-    (*length_crc == masked_crc(length) && *event_crc == masked_crc(event))
-        .then_some((event, event.len() + 16))
+    let (event, rest) =
+        rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let (event_crc, rest) = rest.split_first_chunk::<4>()?;
+    (*length_crc == masked_crc(length) && *event_crc == masked_crc(event)).then_some((event, rest))
 }
 
 /// Masked CRC of TFRecord.
@@ -172,10 +173,9 @@ fn scalar_event(step: u32, wall_time: f64, scalars: &[(String, f32)]) -> Vec<u8>
 /// Step of an event from [`scalar_event`].
 fn step_of(event: &[u8]) -> Option<u32> {
     let step = event.get(9..)?.strip_prefix(&[0x10])?;
-    let (mut value, mut shift) = (0_u64, 0);
-    for byte in step.iter().take(5) {
+    let mut value = 0_u64;
+    for (byte, shift) in step.iter().zip([0, 7, 14, 21, 28]) {
         value |= u64::from(byte & 0x7f) << shift;
-        shift += 7;
         if byte & 0x80 == 0 {
             return u32::try_from(value).ok();
         }
@@ -203,12 +203,13 @@ mod tests {
     use super::*;
 
     fn steps(path: &Path) -> Vec<Option<u32>> {
-        let (bytes, mut at, mut steps) = (fs::read(path).unwrap(), 0, Vec::new());
-        while let Some((event, length)) = first_record(&bytes[at..]) {
+        let (bytes, mut steps) = (fs::read(path).unwrap(), Vec::new());
+        let mut rest = bytes.as_slice();
+        while let Some((event, after)) = first_record(rest) {
             steps.push(step_of(event));
-            at += length;
+            rest = after;
         }
-        assert_eq!(at, bytes.len(), "truncated record");
+        assert!(rest.is_empty(), "truncated record");
         steps
     }
 

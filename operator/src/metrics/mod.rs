@@ -155,11 +155,9 @@ impl Metrics {
                 .with_label_values(&[self.bounded(reason)])
                 .inc_by(u64::from(counted));
         }
-        if restarts > counted {
-            self.runs
-                .restarts
-                .with_label_values(&["PodLost"])
-                .inc_by(u64::from(restarts - counted));
+        let lost = restarts.saturating_sub(counted);
+        if lost > 0 {
+            self.runs.restarts.with_label_values(&["PodLost"]).inc_by(u64::from(lost));
         }
         for incident in status::new_incidents(old, new) {
             self.runs.incidents.with_label_values(&[&incident.reason, role(&incident.pod)]).inc();
@@ -216,11 +214,12 @@ impl Metrics {
         for status in statuses {
             let state = condition(status, CONDITION_SUCCEEDED)
                 .map_or(REASON_STARTING, |condition| condition.reason.as_str());
-            *states.entry(state.to_owned()).or_default() += 1;
+            let count = states.entry(state.to_owned()).or_default();
+            *count = count.saturating_add(1);
             for condition in &status.conditions {
-                *conditions
-                    .entry((condition.type_.clone(), condition.status.clone()))
-                    .or_default() += 1;
+                let key = (condition.type_.clone(), condition.status.clone());
+                let count = conditions.entry(key).or_default();
+                *count = count.saturating_add(1);
             }
         }
         self.jobs.reset();
@@ -303,7 +302,8 @@ fn weight_lag(report: &CoordinatorStatus) -> Option<i64> {
         .filter_map(|engine| engine.version)
         .map(|version| version.step)
         .min()?;
-    (report.phase == Phase::Running).then(|| i64::from(report.step) - i64::from(oldest))
+    (report.phase == Phase::Running)
+        .then(|| i64::from(report.step).saturating_sub(i64::from(oldest)))
 }
 
 #[cfg(test)]

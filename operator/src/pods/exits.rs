@@ -58,7 +58,7 @@ fn failure(pod: &PodFacts, last: &ContainerExit) -> Failure {
         _ if exit.reason == OUT_OF_MEMORY => {
             "was killed: out of memory of its limit or of its node".to_owned()
         }
-        code @ 129.. => format!("was killed by signal {}", code - 128),
+        code @ 129.. => format!("was killed by signal {}", code.saturating_sub(128)),
         code => format!("exited with code {code}"),
     };
     let last_line = exit.message.lines().rev().find(|line| !line.trim().is_empty());

@@ -18,6 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_STATUS: usize = 4 << 20;
 /// Largest error response in bytes.
 const MAX_ERROR: usize = 16 << 10;
+/// Most epochs by which a coordinator is ahead of a recorded epoch that was restored or lost.
+const MAX_LOST_EPOCHS: u64 = 1 << 16;
 /// Message about a coordinator without TLS.
 pub const PLAIN_COORDINATOR: &str = "the coordinator does not prove its identity: it runs an older \
     release; suspend and resume the job to run all of its pods with this release";
@@ -152,7 +154,7 @@ pub(super) async fn exchange(
     .map_err(|error| incompatible(version, &format!("its status is unreadable: {error}")))?;
     status
         .check()
-        .and_then(|()| check_steps(&status, order.max_steps))
+        .and_then(|()| check_run(&status, order))
         .map_err(|problem| incompatible(version, &problem))?;
     // A restarted container of the same pod has lost the desired state.
     if status.epoch != Some(order.desired.epoch)
@@ -163,10 +165,14 @@ pub(super) async fn exchange(
     Ok(status)
 }
 
-fn check_steps(status: &CoordinatorStatus, max: u32) -> Result<(), String> {
-    let steps = status.step.max(status.total_steps);
+fn check_run(status: &CoordinatorStatus, order: &CoordinatorOrder) -> Result<(), String> {
+    let (steps, max) = (status.step.max(status.total_steps), order.max_steps);
     if steps > max {
         return Err(format!("its status has {steps} steps of a run of {max} steps"));
+    }
+    let (epoch, recorded) = (status.epoch.unwrap_or_default(), order.desired.epoch);
+    if epoch > recorded.saturating_add(MAX_LOST_EPOCHS) {
+        return Err(format!("its status has epoch {epoch} of a run in epoch {recorded}"));
     }
     Ok(())
 }
@@ -301,15 +307,25 @@ mod tests {
         };
         let answer = asked_for(StatusCode::OK, silent).await;
         assert!(answer.ends_with("operation timed out"), "{answer}");
-        let huge = CoordinatorStatus { epoch: Some(u64::MAX), ..report() };
-        let huge: &'static str = serde_json::to_string(&huge).unwrap().leak();
-        let answer = asked(StatusCode::OK, huge).await;
-        assert!(answer.contains("epoch in its status exceeds 1099511627776"), "{answer}");
         for (step, total_steps) in [(11, 10), (3, 11)] {
             let other = CoordinatorStatus { step, total_steps, ..report() };
             let other: &'static str = serde_json::to_string(&other).unwrap().leak();
             let answer = asked(StatusCode::OK, other).await;
             assert!(answer.contains("its status has 11 steps of a run of 10 steps"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_epoch_far_above_the_recorded_one_is_invalid() {
+        let recorded = facts().epoch.number;
+        let highest = recorded + MAX_LOST_EPOCHS;
+        for (epoch, is_valid) in [(highest, true), (highest + 1, false), (u64::MAX, false)] {
+            let status = CoordinatorStatus { epoch: Some(epoch), ..report() };
+            let status: &'static str = serde_json::to_string(&status).unwrap().leak();
+            let answer = asked(StatusCode::CONFLICT, status).await;
+            let problem = format!("its status has epoch {epoch} of a run in epoch {recorded};");
+            assert_eq!(answer == "Running", is_valid, "{answer}");
+            assert_eq!(answer.contains(&problem), !is_valid, "{answer}");
         }
     }
 }

@@ -14,7 +14,7 @@ const LIMIT: usize = 16;
 pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<Incident> {
     // If more are ongoing than the log holds, always the same ones are logged, so that the status
     // stops changing.
-    let seen = &seen[..seen.len().min(LIMIT)];
+    let seen = seen.get(..LIMIT).unwrap_or(seen);
     let mut log = old.to_vec();
     for incident in seen {
         let new = Incident {

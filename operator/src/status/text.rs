@@ -82,7 +82,9 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     let missing: Vec<String> = roles
         .iter()
         .filter(|(_, counts, wanted)| counts.ready < *wanted)
-        .map(|(role, counts, wanted)| format!("{} of {wanted} {role} pods", wanted - counts.ready))
+        .map(|(role, counts, wanted)| {
+            format!("{} of {wanted} {role} pods", wanted.saturating_sub(counts.ready))
+        })
         .collect();
     (!missing.is_empty()).then(|| format!("{}{}", missing.join(", "), cause(facts)))
 }

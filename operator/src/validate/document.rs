@@ -1,5 +1,6 @@
 //! Text → RLJobs: several YAML documents, a `List`, or JSON. Every problem has its path and line.
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use kube::ResourceExt;
@@ -70,11 +71,10 @@ fn repeated(jobs: &[RLJob]) -> impl Iterator<Item = Problem> {
         let namespace = job.namespace().unwrap_or_else(|| "default".to_owned());
         format!("{namespace}/{}", job.name_any())
     };
-    let names: Vec<String> = jobs.iter().map(name).collect();
-    let is_repeated = |index: &usize| names[..*index].contains(&names[*index]);
-    let repeated: Vec<usize> = (0..names.len()).filter(is_repeated).collect();
-    repeated.into_iter().map(move |index| {
-        let message = format!("`{}` is the name of an earlier job of the file", names[index]);
+    let mut names = HashSet::new();
+    let repeated = jobs.iter().map(name).filter(move |name| !names.insert(name.clone()));
+    repeated.map(|name| {
+        let message = format!("`{name}` is the name of an earlier job of the file");
         Problem::new("metadata.name", message)
     })
 }

@@ -104,11 +104,11 @@ fn check_lengths(rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
 }
 
 fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    if spec.weight_sync.every_steps > spec.rollout.max_staleness + 1 {
+    let most = spec.rollout.max_staleness.saturating_add(1);
+    if spec.weight_sync.every_steps > most {
         let message = format!(
-            "must be at most rollout.maxStaleness + 1 = {}: the batch of the next step could not \
-                be sampled",
-            spec.rollout.max_staleness + 1
+            "must be at most rollout.maxStaleness + 1 = {most}: the batch of the next step could \
+                not be sampled"
         );
         problems.push(Problem::new("spec.weightSync.everySteps", message));
     }

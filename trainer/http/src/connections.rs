@@ -53,7 +53,7 @@ impl Connections {
             }
         }
         let number = *next;
-        *next += 1;
+        *next = next.wrapping_add(1);
         let entry = Entry { requests: Arc::default(), close: CancellationToken::new() };
         entries.insert(number, entry.clone());
         let Entry { requests, close } = entry;

@@ -10,6 +10,11 @@
 //! of connections, and idle ones make room for new ones: probes and metrics are always answered.
 //! Certificates: docs/decisions/0013.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod authority;
 mod connections;
 mod identity;

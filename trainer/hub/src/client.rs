@@ -96,14 +96,14 @@ impl HubClient {
         commit: &str,
     ) -> Result<Vec<RemoteFile>, HubError> {
         let first = repository.api_url(&self.base, &["tree", commit])?;
-        let (mut url, mut files, mut pages) = (first, Vec::new(), 0);
+        let (mut url, mut files, mut pages) = (first, Vec::new(), 0_usize);
         url.set_query(Some("recursive=true"));
         loop {
             let (entries, next): (Vec<TreeEntry>, _) = self.json(repository, &url).await?;
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
                 files.push(entry.file(repository)?);
             }
-            pages += 1;
+            pages = pages.saturating_add(1);
             if files.len() > MAX_FILES || pages > MAX_PAGES {
                 return Err(response_error(&url, format!("more than {MAX_FILES} files")));
             }
@@ -154,13 +154,13 @@ impl HubClient {
                 (since, backoff) = (Instant::now(), self.settings.backoff.0);
             }
             let wait = wait.unwrap_or(backoff).min(MAX_RETRY_AFTER);
-            if since.elapsed() + wait > self.settings.patience {
+            if since.elapsed().saturating_add(wait) > self.settings.patience {
                 let seconds = since.elapsed().as_secs();
                 return Err(HubError::Unavailable { url: url.to_owned(), seconds, detail });
             }
             tracing::warn!(url, detail, "request to the hub failed; retrying");
             tokio::time::sleep(wait).await;
-            backoff = (backoff * 2).min(self.settings.backoff.1);
+            backoff = backoff.saturating_mul(2).min(self.settings.backoff.1);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Download of one file: resumed from its `.part` file, verified, then renamed.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +77,7 @@ pub(crate) async fn fetch(
     if let Some(parent) = target.parent() {
         tokio::fs::create_dir_all(parent).await.map_err(HubError::io("create", parent))?;
     }
-    let mut corrupt = 0;
+    let mut corrupt = 0_u32;
     loop {
         let part = Part::open(file, &target, progress).await?;
         let part = complete(client, repository, commit, part).await?;
@@ -88,7 +88,7 @@ pub(crate) async fn fetch(
         }
         progress.subtract(file.size);
         tokio::fs::remove_file(&path).await.map_err(HubError::io("remove", &path))?;
-        corrupt += 1;
+        corrupt = corrupt.saturating_add(1);
         tracing::warn!(file = file.path, found, "the file does not match its checksum");
         if corrupt == MAX_CORRUPT {
             return Err(HubError::Corrupt {
@@ -180,13 +180,14 @@ impl<'a> Part<'a> {
     }
 
     async fn write(&mut self, chunk: &[u8]) -> Result<(), Attempt> {
-        if self.written + chunk.len() as u64 > self.file.size {
+        let written = self.written.saturating_add(chunk.len() as u64);
+        if written > self.file.size {
             self.reset().await?;
             return Err(transient("the response is longer than the file"));
         }
         self.output.write_all(chunk).await.map_err(HubError::io("write", &self.path))?;
         self.hasher.update(chunk);
-        self.written += chunk.len() as u64;
+        self.written = written;
         self.progress.add(chunk.len() as u64);
         Ok(())
     }
@@ -219,7 +220,7 @@ fn range_start(response: &Response) -> Option<u64> {
 /// Checksum state and length of a part file; one that is longer than the file is removed.
 fn hash_existing(path: &Path, file: &RemoteFile) -> std::io::Result<(Hasher, u64)> {
     let mut hasher = Hasher::new(file);
-    let mut input = match std::fs::File::open(path) {
+    let input = match std::fs::File::open(path) {
         Ok(input) => input,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((hasher, 0)),
         Err(error) => return Err(error),
@@ -228,14 +229,15 @@ fn hash_existing(path: &Path, file: &RemoteFile) -> std::io::Result<(Hasher, u64
         std::fs::remove_file(path)?;
         return Ok((hasher, 0));
     }
-    let (mut written, mut buffer) = (0, vec![0; 1 << 20]);
+    let (mut input, mut written) = (BufReader::with_capacity(1 << 20, input), 0_u64);
     loop {
-        match input.read(&mut buffer)? {
-            0 => return Ok((hasher, written)),
-            read => {
-                hasher.update(&buffer[..read]);
-                written += read as u64;
-            }
+        let bytes = input.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok((hasher, written));
         }
+        hasher.update(bytes);
+        let read = bytes.len();
+        written = written.saturating_add(read as u64);
+        input.consume(read);
     }
 }

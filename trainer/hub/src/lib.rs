@@ -10,6 +10,11 @@
 //! The crate knows no jobs: who downloads what, and where the commit is recorded, is decided by the
 //! caller (docs/decisions/0011).
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod client;
 mod error;
 mod fetch;

@@ -112,7 +112,7 @@ impl<'a> SnapshotDownload<'a> {
 
     /// Downloads and verifies files.
     pub async fn fetch(&mut self, files: Vec<RemoteFile>) -> Result<(), HubError> {
-        let total: u64 = files.iter().map(|file| file.size).sum();
+        let total = files.iter().map(|file| file.size).fold(0, u64::saturating_add);
         let limit = self.client.settings.max_bytes;
         if total > limit {
             let repository = self.repository.to_string();
@@ -162,7 +162,8 @@ impl<'a> SnapshotDownload<'a> {
             let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
             size(&path).max(size(&with_suffix(&path, PART))).min(file.size)
         };
-        let needed: u64 = files.iter().map(|file| file.size - present(&file)).sum();
+        let missing = files.iter().map(|file| file.size.saturating_sub(present(&file)));
+        let needed = missing.fold(0, u64::saturating_add);
         let volume = rustix::fs::statvfs(&self.partial)
             .map_err(|error| HubError::io("look up", &self.partial)(error.into()))?;
         let available = volume.f_bavail.saturating_mul(volume.f_frsize);
@@ -181,7 +182,7 @@ impl<'a> SnapshotDownload<'a> {
                 "downloaded {} of {} MiB ({} %)",
                 done >> 20,
                 total >> 20,
-                done * 100 / total.max(1)
+                done.saturating_mul(100).checked_div(total).unwrap_or(0)
             );
         }
     }

@@ -291,7 +291,9 @@ async fn a_snapshot_larger_than_the_volume_is_rejected_before_the_download() {
             .await
             .unwrap();
     let huge = RemoteFile { size: 1 << 62, ..download.files()[0].clone() };
-    let error = download.fetch(vec![huge]).await.unwrap_err();
-    assert!(matches!(error, HubError::DiskFull { needed, .. } if needed == 1 << 62), "{error}");
+    for (count, size) in [(1, 1 << 62), (4, u64::MAX)] {
+        let error = download.fetch(vec![huge.clone(); count]).await.unwrap_err();
+        assert!(matches!(error, HubError::DiskFull { needed, .. } if needed == size), "{error}");
+    }
     assert_eq!(fixture.ranges(), []);
 }

@@ -4,6 +4,11 @@
 //! place in the code are therefore limited ([`limit`]): 20 at once, then one every 3 s. Once a
 //! minute, a line says how many were left out.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::io::IsTerminal;
 use std::thread;
 use std::time::{Duration, Instant};

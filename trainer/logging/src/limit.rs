@@ -1,15 +1,15 @@
 //! Limits of log lines, by place in the code. Pure.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tracing::callsite::Identifier;
 
 /// Lines of one place that are written at once.
 const BURST: u32 = 20;
-/// Time per further line.
-const INTERVAL: Duration = Duration::from_secs(3);
+/// Seconds per further line.
+const SECONDS_PER_LINE: u64 = 3;
 
 /// Limits of all places. Their number is that of the log statements in the program.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Bucket {
 
     fn admits(&mut self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.filled);
-        let new = u32::try_from(elapsed.as_millis() / INTERVAL.as_millis()).unwrap_or(u32::MAX);
+        let new = u32::try_from(elapsed.as_secs() / SECONDS_PER_LINE).unwrap_or(u32::MAX);
         if new > 0 {
             self.tokens = self.tokens.saturating_add(new).min(BURST);
             self.filled = now;
@@ -73,6 +73,8 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Lines of a retry every 250 ms that are admitted in a number of seconds.

@@ -16,6 +16,10 @@
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
 #![warn(missing_docs)]
 
 pub mod peer;

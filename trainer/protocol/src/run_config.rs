@@ -80,7 +80,7 @@ pub fn parse(text: &str) -> Result<(RunConfig, Vec<String>), RunConfigError> {
 /// Moves the fields of release 0.1 whose place has changed.
 fn convert_version_1(spec: &mut Map<String, Value>) {
     if let Some(name) = take(spec, "model", "exportOf") {
-        spec["model"]["rljob"] = json!({ "name": name });
+        set(spec, "model", "rljob", json!({ "name": name }));
     }
     if let Some(Value::Object(mut reward)) = spec.remove("reward") {
         reward.insert("name".to_owned(), REWARD.into());
@@ -99,8 +99,10 @@ fn convert_version_1(spec: &mut Map<String, Value>) {
     }
     let extra_args = take(spec, "inference", "extraArgs").unwrap_or_else(|| json!([]));
     match take(spec, "inference", "engine").as_ref().and_then(Value::as_str) {
-        Some("SGLang") => spec["inference"]["sglang"] = json!({ "extraArgs": extra_args }),
-        Some(_) => spec["inference"]["embedded"] = json!({}),
+        Some("SGLang") => {
+            set(spec, "inference", "sglang", json!({ "extraArgs": extra_args }));
+        }
+        Some(_) => set(spec, "inference", "embedded", json!({})),
         None => {}
     }
     let resource = take(spec, "inference", "gpuResourceName");
@@ -121,4 +123,11 @@ fn convert_version_1(spec: &mut Map<String, Value>) {
 /// Removes `section.field`.
 fn take(spec: &mut Map<String, Value>, section: &str, field: &str) -> Option<Value> {
     spec.get_mut(section)?.as_object_mut()?.remove(field)
+}
+
+/// Sets `section.field` if the section exists.
+fn set(spec: &mut Map<String, Value>, section: &str, field: &str, value: Value) {
+    if let Some(section) = spec.get_mut(section).and_then(Value::as_object_mut) {
+        section.insert(field.to_owned(), value);
+    }
 }

@@ -58,20 +58,16 @@ const MAX_ENTRIES: usize = 16384;
 const MAX_NAME: usize = 253;
 /// Longest message in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Highest epoch: sums of a few do not overflow.
-const MAX_EPOCH: u64 = 1 << 40;
-/// Highest other counter.
+/// Highest counter.
 const MAX_COUNTER: u32 = u32::MAX / 2;
 
 impl CoordinatorStatus {
-    /// Checks the limits of a status that another process sent.
+    /// Checks the limits of a status that another process sent, except that of the epoch, which
+    /// depends on the recorded one.
     ///
     /// # Errors
     /// The first field that exceeds its limit.
     pub fn check(&self) -> Result<(), String> {
-        if self.epoch.is_some_and(|epoch| epoch > MAX_EPOCH) {
-            return Err(format!("epoch in its status exceeds {MAX_EPOCH}"));
-        }
         let counters =
             [("step", self.step), ("attempt", self.attempt), ("restarts", self.restarts)];
         if let Some((field, _)) = counters.iter().find(|(_, value)| *value > MAX_COUNTER) {

@@ -238,8 +238,8 @@ impl Bucket {
 
     /// Passes the content of an object to `take` in order.
     fn each_range(&self, key: &Key, size: u64, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
-        let ranges =
-            (0..size.div_ceil(RANGE)).map(|index| index * RANGE..size.min((index + 1) * RANGE));
+        let starts = (0..size).step_by(RANGE as usize);
+        let ranges = starts.map(|start| start..size.min(start.saturating_add(RANGE)));
         let read = |range: Range<u64>| async move {
             self.retry(|| self.store.get_range(key, range.clone())).await
         };
@@ -284,12 +284,13 @@ impl Bucket {
         loop {
             match call().await {
                 Err(error)
-                    if is_transient(&error) && started.elapsed() + backoff < self.retry_limit =>
+                    if is_transient(&error)
+                        && started.elapsed().saturating_add(backoff) < self.retry_limit =>
                 {
                     tracing::warn!(error = %line(&error),
                         "the bucket's server is unavailable; retrying");
                     tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF.1);
+                    backoff = backoff.saturating_mul(2).min(BACKOFF.1);
                 }
                 result => {
                     (self.on_response)();

@@ -10,6 +10,11 @@
 //! (`manifest.json`, `complete.json`), which is written last and removed first. The crate does not
 //! know what the folders contain.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod bucket;
 pub mod coordinator_resolver;
 mod credentials;

@@ -62,7 +62,7 @@ impl<'a> ModelFolderWait<'a> {
         if self.checks.is_multiple_of(CHECKS_PER_LOG) {
             tracing::info!(folder = %folder.display(), "waiting for the model folder");
         }
-        self.checks += 1;
+        self.checks = self.checks.saturating_add(1);
         Ok(false)
     }
 }

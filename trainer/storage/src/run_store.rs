@@ -1,7 +1,7 @@
 //! Run stores: listing, reading, hashing and removing files in a directory or a bucket prefix.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::{BucketConfig, RunConfig};
@@ -183,11 +183,8 @@ fn folders(of: &Path, marker: &str) -> Result<Vec<Folder>, StorageError> {
 }
 
 fn sha256(path: &Path) -> std::io::Result<Sha256> {
-    let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hash),
-            read => hash.update(&buffer[..read]),
-        }
-    }
+    let (mut file, mut hash) =
+        (BufReader::with_capacity(1 << 20, File::open(path)?), Sha256::new());
+    std::io::copy(&mut file, &mut hash)?;
+    Ok(hash)
 }

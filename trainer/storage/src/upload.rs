@@ -91,23 +91,21 @@ impl Bucket {
         size: u64,
     ) -> Result<(), Error> {
         let length = PART.max(size.div_ceil(PARTS));
-        let part = |index: u64| async move {
-            let (file, start) = (Arc::clone(file), index * length);
+        let part = |(index, start): (usize, u64)| async move {
+            let file = Arc::clone(file);
             let bytes = tokio::task::spawn_blocking(move || {
-                let mut bytes = vec![0; length.min(size - start) as usize];
+                let mut bytes = vec![0; length.min(size.saturating_sub(start)) as usize];
                 file.read_exact_at(&mut bytes, start).map(|()| bytes)
             });
             let bytes = bytes
                 .await?
                 .map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
             let payload = PutPayload::from(bytes);
-            self.retry(|| self.store.put_part(key, id, index as usize, payload.clone())).await
+            self.retry(|| self.store.put_part(key, id, index, payload.clone())).await
         };
-        let parts: Vec<PartId> = futures::stream::iter(0..size.div_ceil(length))
-            .map(part)
-            .buffered(CONCURRENCY)
-            .try_collect()
-            .await?;
+        let starts = (0..size).step_by(length as usize).enumerate();
+        let parts: Vec<PartId> =
+            futures::stream::iter(starts).map(part).buffered(CONCURRENCY).try_collect().await?;
         match self.retry(|| self.store.complete_multipart(key, id, parts.clone())).await {
             // The upload was completed and the response was lost; the caller verifies the size.
             Err(Error::NotFound { .. }) => self.retry(|| self.store.head(key)).await.map(drop),

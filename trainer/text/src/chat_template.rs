@@ -136,7 +136,7 @@ fn replace_generation_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         result.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let end = tag.find("%}").map_or(tag.len(), |end| end.saturating_add(2));
         let (tag, after) = tag.split_at(end);
         let name =
             tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();

@@ -11,6 +11,11 @@
 //! depend on the date, the machine or anything outside the folder: a prompt has the same tokens in
 //! every attempt.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod chat_template;
 mod error;
 mod folder;
@@ -259,9 +264,11 @@ fn turn<'t>(role: &'static str, content: &'t str) -> BTreeMap<&'static str, &'t 
 /// Substrings with the form of a special token: `<|…|>` without white space.
 fn literal_tokens(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("<|").filter_map(|(start, _)| {
-        let length = text[start + 2..].find("|>")? + 4;
-        let token = &text[start..start + length];
-        (!token[2..].contains("<|") && !token.contains(char::is_whitespace)).then_some(token)
+        let rest = text.get(start..)?;
+        let length = rest.get(2..)?.find("|>")?.saturating_add(4);
+        let token = rest.get(..length)?;
+        let is_nested = token.strip_prefix("<|")?.contains("<|");
+        (!is_nested && !token.contains(char::is_whitespace)).then_some(token)
     })
 }
 

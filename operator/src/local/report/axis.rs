@@ -78,7 +78,7 @@ fn round_numbers(low: f64, high: f64, count: u32) -> Vec<f64> {
         .find(|step| *step >= rough * 0.999)
         .unwrap_or(rough);
     let first = (low / step - 1e-9).ceil();
-    (0..=2 * count)
+    (0..=count.saturating_mul(2))
         .map(|index| (first + f64::from(index)) * step)
         .take_while(|tick| *tick <= high + step * 1e-9)
         .collect()

@@ -116,7 +116,7 @@ fn thinned(series: &Series, scale: Scale) -> Series {
     let points = shown
         .into_iter()
         .enumerate()
-        .filter(|(index, _)| index % stride == 0 || *index == last)
+        .filter(|(index, _)| index.is_multiple_of(stride) || *index == last)
         .map(|(_, point)| point)
         .collect();
     Series { name: series.name.clone(), points }

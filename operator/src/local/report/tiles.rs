@@ -82,7 +82,7 @@ fn tiles(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Vec<Tile> 
     }
     if let Some(attempt) = steps.last().map(|step| step.attempt).filter(|attempt| *attempt > 0) {
         // Numbered from 0. Resuming an interrupted run starts an attempt, too.
-        tiles.push(Tile::new("Attempts", (attempt + 1).to_string()));
+        tiles.push(Tile::new("Attempts", attempt.saturating_add(1).to_string()));
     }
     tiles
 }

@@ -18,7 +18,7 @@ pub(super) fn check_algorithm(
     let members = [("grpo", spec.grpo.is_some()), ("sft", spec.sft.is_some())];
     exactly_one("spec.algorithm", &members, problems);
     for (index, reward) in rewards.iter().enumerate() {
-        check_reward(index, reward, &rewards[..index], problems);
+        check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
     }
     let train = &dataset.train;
     prompts::check_train(train, problems);
@@ -123,7 +123,7 @@ fn check_reward(
     }
     let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
     for (place_index, place) in places.iter().enumerate() {
-        if places[..place_index].contains(place) {
+        if places.iter().take(place_index).any(|earlier| earlier == place) {
             problems.push(Problem::new(
                 format!("{path}.math.extract[{place_index}]"),
                 format!("{place:?} is a duplicate"),

@@ -65,7 +65,7 @@ pub(super) fn check_volumes(volumes: &[VolumeSpec], policy: Policy, problems: &m
             let message = format!("names that start with `{RESERVED_PREFIX}` are reserved");
             problems.push(Problem::new(format!("{path}.name"), message));
         }
-        let earlier = &volumes[..index];
+        let earlier = volumes.get(..index).unwrap_or_default();
         if earlier.iter().any(|other| other.name == volume.name) {
             let message = format!("`{}` is the name of an earlier volume", volume.name);
             problems.push(Problem::new(format!("{path}.name"), message));
