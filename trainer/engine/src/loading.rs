@@ -128,11 +128,7 @@ pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
     let capacity =
         max_total_tokens.checked_div(slots_of(arguments.deterministic)).unwrap_or_default();
     let (limits, eos) = (
-        Limits {
-            context_length,
-            capacity: capacity.unwrap_or_default(),
-            vocabulary: config.vocab_size,
-        },
+        Limits { context_length, capacity, vocabulary: config.vocab_size },
         config.eos_token_ids.clone(),
     );
     tracing::info!(
