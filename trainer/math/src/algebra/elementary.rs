@@ -9,7 +9,7 @@ use crate::algebra::roots::root;
 use crate::algebra::{
     Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer, numeric,
 };
-use crate::limits::{Checked, Fuel, TOO_LARGE, UNDEFINED, Unsupported};
+use crate::limits::{Checked, Fuel, MAX_BITS, TOO_LARGE, UNDEFINED, Unsupported};
 
 /// Maximum argument of an exact factorial or binomial.
 const MAX_FACTORIAL: u32 = 500;
@@ -264,10 +264,19 @@ pub fn rounded(value: &Value, up: bool) -> Checked<Value> {
 }
 
 /// Greatest common divisor or least common multiple of whole numbers.
-pub fn divisor_or_multiple(left: &Value, right: &Value, multiple: bool) -> Checked<Value> {
+pub fn divisor_or_multiple(
+    left: &Value,
+    right: &Value,
+    multiple: bool,
+    fuel: &Fuel,
+) -> Checked<Value> {
     let (Some(a), Some(b)) = (whole(left), whole(right)) else {
         return Err(Unsupported("gcd and lcm of values that are not whole"));
     };
+    fuel.spend(left.work().saturating_mul(right.work()))?;
     let result = if multiple { a.lcm(&b) } else { a.gcd(&b) };
+    if result.bits() > MAX_BITS {
+        return Err(TOO_LARGE);
+    }
     Ok(Value::from(Rational::from_integer(result)))
 }

@@ -7,6 +7,8 @@ use crate::limits::{Checked, Fuel, TOO_LARGE};
 
 /// Largest trial divisor.
 const MAX_FACTOR: u64 = 20_000;
+/// Trial divisors of a 64-bit number per unit of work.
+const DIVISORS: u64 = 16;
 /// Maximum size of a number to factor, in bits.
 const MAX_BITS: u64 = 4096;
 /// Maximum size of a factor without small divisors, in bits.
@@ -35,6 +37,7 @@ pub fn factors(number: &BigUint, fuel: &Fuel) -> Checked<Vec<(BigUint, u32)>> {
         }
         divisor += if divisor == 2 { 1 } else { 2 };
     }
+    fuel.spend(divisor / DIVISORS * (1 + number.bits() / 64))?;
     if rest.bits() > MAX_REST {
         return Err(TOO_LARGE);
     }

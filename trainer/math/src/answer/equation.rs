@@ -162,10 +162,10 @@ pub fn solved(difference: &Value, order: Order, fuel: &Fuel) -> Checked<Option<(
     let end = |closed| End { value: Some(boundary.clone()), closed };
     let infinite = End { value: None, closed: false };
     let region = match order {
-        Order::Less => Region::interval(infinite, end(false)),
-        Order::LessOrEqual => Region::interval(infinite, end(true)),
-        Order::Greater => Region::interval(end(false), infinite),
-        Order::GreaterOrEqual => Region::interval(end(true), infinite),
+        Order::Less => Region::interval(infinite, end(false), fuel),
+        Order::LessOrEqual => Region::interval(infinite, end(true), fuel),
+        Order::Greater => Region::interval(end(false), infinite, fuel),
+        Order::GreaterOrEqual => Region::interval(end(true), infinite, fuel),
         Order::NotEqual => Ok(Region::point(boundary.clone()).complement()),
     }?;
     Ok(Some((name, region)))

@@ -48,9 +48,9 @@ impl Region {
     }
 
     /// The interval between two ends; empty intervals are errors.
-    pub fn interval(low: End, high: End) -> Checked<Self> {
+    pub fn interval(low: End, high: End, fuel: &Fuel) -> Checked<Self> {
         if let (Some(a), Some(b)) = (&low.value, &high.value)
-            && order(a, b, &Fuel::default())? != Ordering::Less
+            && order(a, b, fuel)? != Ordering::Less
         {
             return Err(Unsupported("the ends of an interval are not in order"));
         }

@@ -1,5 +1,6 @@
 //! Relations: assignments, equations, inequalities and membership.
 
+use crate::answer::equal::equal;
 use crate::answer::equation::{Equation, Inequality, Order, solved};
 use crate::answer::split::{bracketed, parts, positions};
 use crate::answer::{Answer, Parser};
@@ -75,7 +76,7 @@ impl<'a> Parser<'a> {
                 rest.iter().map(|side| self.deeper()?.shape(side)).collect::<Checked<_>>()?;
             let Some(answer) = answers.last() else { return Err(parse::SYNTAX) };
             // `x = 2 + 3 = 5`: all values are equal.
-            if !answers.iter().all(|other| other.equals(answer)) {
+            if !answers.iter().all(|other| equal(other, answer, self.fuel)) {
                 return Err(Unsupported("the sides of an equation differ"));
             }
             let is_variable = variable(first).is_some();

@@ -207,7 +207,8 @@ impl Answer {
                         Ok(End { value, closed })
                     }
                 };
-                Region::interval(end(low, *open == '[', true)?, end(high, *close == ']', false)?)
+                let (low, high) = (end(low, *open == '[', true)?, end(high, *close == ']', false)?);
+                Region::interval(low, high, fuel)
             }
             _ => Err(not_real),
         }

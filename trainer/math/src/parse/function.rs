@@ -75,7 +75,7 @@ impl Parser<'_> {
         self.expect('(')?;
         let mut value = self.sum()?;
         while self.eat(',') {
-            value = divisor_or_multiple(&value, &self.sum()?, multiple)?;
+            value = divisor_or_multiple(&value, &self.sum()?, multiple, self.fuel)?;
         }
         self.expect(')')?;
         Ok(value)
