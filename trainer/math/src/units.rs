@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use num_traits::CheckedMul;
+
 use crate::algebra::{Rational, integer};
 
 /// Exponent of each dimension, and the factor to the dimension's base unit.
@@ -139,7 +141,10 @@ pub fn find(name: &str) -> Option<Unit> {
         let lower = name.to_lowercase();
         TABLE.iter().find(|row| lower.len() > 2 && row.0.contains(&lower.as_str()))
     })?;
-    Some(Unit { dimensions: BTreeMap::from([(row.1, 1)]), scale: integer(row.2) / integer(row.3) })
+    Some(Unit {
+        dimensions: BTreeMap::from([(row.1, 1)]),
+        scale: Rational::new(row.2.into(), row.3.into()),
+    })
 }
 
 /// Units that one letter outside `\text` may abbreviate.
@@ -162,13 +167,14 @@ pub fn is_introduction(word: &str) -> bool {
 
 impl Unit {
     /// Product with another unit to a power.
-    pub fn with(mut self, other: &Self, exponent: i32) -> Self {
+    pub fn with(mut self, other: &Self, exponent: i32) -> Option<Self> {
         for (dimension, own) in &other.dimensions {
-            *self.dimensions.entry(dimension).or_default() += own * exponent;
+            let sum = self.dimensions.entry(dimension).or_default();
+            *sum = sum.checked_add(exponent.checked_mul(*own)?)?;
         }
         self.dimensions.retain(|_, exponent| *exponent != 0);
-        self.scale *= other.scale.pow(exponent);
-        self
+        self.scale = self.scale.checked_mul(&other.scale.pow(exponent))?;
+        Some(self)
     }
 
     pub fn none() -> Self {

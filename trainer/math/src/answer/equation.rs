@@ -1,6 +1,7 @@
 //! Canonical forms of equations and inequalities: all terms on one side, compared up to a factor.
 
 use std::collections::BTreeMap;
+use std::ops::Neg;
 
 use crate::algebra::{Generator, Monomial, Poly, Value, numeric};
 use crate::answer::region::{End, Region};
@@ -101,7 +102,7 @@ fn whole_exponents(poly: &Poly, fuel: &Fuel) -> Checked<Poly> {
     for (generator, exponent) in poly.terms().flat_map(|(monomial, _)| monomial) {
         if generator.is_open() && *exponent < 0.into() {
             let needed = factor.entry(generator.clone()).or_insert(0.into());
-            *needed = (*needed).max(-*exponent);
+            *needed = (*needed).max(exponent.neg());
         }
     }
     poly.times(&Poly::term(crate::algebra::integer(1), factor), fuel)
