@@ -33,6 +33,11 @@
 //! Math-Verify parses with ANTLR and compares with SymPy, with rounding and timeouts. The
 //! extraction order follows Math-Verify; the forms follow GSM8K, MATH, AIME and olympiad answers.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 mod algebra;
 mod answer;
 mod extract;

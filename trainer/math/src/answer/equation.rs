@@ -66,7 +66,7 @@ impl Equation {
 
     fn from_difference(difference: &Value, fuel: &Fuel) -> Checked<Self> {
         let poly = whole_exponents(difference.numerator(), fuel)?;
-        let terms = poly.by_open_part();
+        let terms = poly.by_open_part()?;
         if !terms.keys().any(|monomial| !monomial.is_empty()) {
             return Err(Unsupported("an equation without variables is not supported"));
         }
@@ -140,7 +140,7 @@ impl Inequality {
 /// The solutions of `difference ⋈ 0` if it is linear in one variable.
 pub fn solved(difference: &Value, order: Order, fuel: &Fuel) -> Checked<Option<(String, Region)>> {
     let Some(polynomial) = difference.polynomial() else { return Ok(None) };
-    let mut parts = polynomial.by_open_part();
+    let mut parts = polynomial.by_open_part()?;
     let constant = parts.remove(&Monomial::new()).unwrap_or_default();
     let (Some((monomial, slope)), true) = (parts.pop_first(), parts.is_empty()) else {
         return Ok(None);
