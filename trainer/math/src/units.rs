@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use num_traits::CheckedMul;
 
 use crate::algebra::{Rational, integer};
+use crate::limits::MAX_BITS;
 
 /// Exponent of each dimension, and the factor to the dimension's base unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +167,7 @@ pub fn is_introduction(word: &str) -> bool {
 }
 
 impl Unit {
-    /// Product with another unit to a power.
+    /// Product with another unit to a power; `None` if it exceeds the size limits.
     pub fn with(mut self, other: &Self, exponent: i32) -> Option<Self> {
         for (dimension, own) in &other.dimensions {
             let sum = self.dimensions.entry(dimension).or_default();
@@ -174,7 +175,8 @@ impl Unit {
         }
         self.dimensions.retain(|_, exponent| *exponent != 0);
         self.scale = self.scale.checked_mul(&other.scale.pow(exponent))?;
-        Some(self)
+        let bits = self.scale.numer().bits().max(self.scale.denom().bits());
+        (bits <= MAX_BITS).then_some(self)
     }
 
     pub fn none() -> Self {

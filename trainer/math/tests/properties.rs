@@ -234,6 +234,13 @@ fn joined(count: usize, separator: &str, item: impl Fn(usize) -> String) -> Stri
 }
 
 #[test]
+fn units_whose_scale_exceeds_the_size_limits_are_unsupported() {
+    let unit = |count| format!("5 {}", vec!["\\text{mi}^9"; count].join("*"));
+    assert!(parse_reference(&unit(20)).is_ok());
+    assert!(parse_reference(&unit(150)).is_err());
+}
+
+#[test]
 fn texts_that_need_more_work_than_the_fuel_are_unsupported() {
     for text in [
         format!("lcm({})", joined(80, ",", |n| format!("2^{{4000}}+{n}"))),
