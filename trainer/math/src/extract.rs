@@ -66,7 +66,8 @@ fn explained(content: &str) -> Interpretations {
     parse(content).or_else(|error| {
         let lower = content.to_ascii_lowercase();
         let end = EXPLANATIONS.iter().filter_map(|words| lower.find(words)).min();
-        end.map_or(Err(error), |end| parse(&content[..end]))
+        let before = end.and_then(|end| content.get(..end));
+        before.map_or(Err(error), parse)
     })
 }
 
@@ -103,19 +104,19 @@ fn hashes(text: &str) -> Option<&str> {
 
 /// Content of the last `\boxed{…}` or `\fbox{…}`, up to its closing brace or the end of the text.
 fn boxed(text: &str) -> Option<&str> {
-    let command = |name: &str| text.rfind(name).map(|at| at + name.len());
-    let start = command("\\boxed{").max(command("\\fbox{"))?;
-    Some(content(&text[start..]))
+    let after = |command: &str| text.rsplit_once(command).map(|(_, after)| after);
+    let found = [after("\\boxed{"), after("\\fbox{")];
+    found.into_iter().flatten().min_by_key(|after| after.len()).map(content)
 }
 
 /// Contents of all boxes that are not nested.
 fn boxes(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = text;
-    while let Some(start) = rest.find("\\boxed{") {
-        let inside = content(&rest[start + 7..]);
+    while let Some((_, after)) = rest.split_once("\\boxed{") {
+        let inside = content(after);
         found.push(inside);
-        rest = &rest[start + 7 + inside.len()..];
+        rest = after.strip_prefix(inside).unwrap_or_default();
         if found.len() > MAX_BOXES {
             break;
         }
@@ -126,17 +127,15 @@ fn boxes(text: &str) -> Vec<&str> {
 /// The text up to the brace that closes it.
 fn content(text: &str) -> &str {
     let mut depth = 1_usize;
-    for (index, byte) in text.bytes().enumerate() {
-        match byte {
-            b'{' => depth += 1,
-            b'}' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return &text[..index];
-        }
-    }
-    text
+    let close = text.bytes().position(|byte| {
+        depth = match byte {
+            b'{' => depth.saturating_add(1),
+            b'}' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        depth == 0
+    });
+    close.and_then(|close| text.get(..close)).unwrap_or(text)
 }
 
 /// Text after the last `answer is` or `answer:`, up to the end of its sentence or line.
@@ -145,25 +144,25 @@ fn phrase(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let start = ["answer is", "answer:", "answer**:", "answer is:"]
         .iter()
-        .filter_map(|words| lower.rfind(words).map(|at| at + words.len()))
+        .filter_map(|words| lower.rfind(words)?.checked_add(words.len()))
         .max()?;
-    let rest = text[start..].trim_start_matches(|character: char| {
+    let rest = text.get(start..)?.trim_start_matches(|character: char| {
         character.is_whitespace() || matches!(character, ':' | '*' | '=')
     });
     let line = rest.lines().next().unwrap_or_default();
     let sentence = line
         .match_indices(['.', '?'])
-        .map(|(at, _)| at)
-        .find(|at| line[at + 1..].starts_with(char::is_whitespace));
-    nonempty(&line[..sentence.unwrap_or(line.len())])
+        .filter_map(|(at, _)| line.split_at_checked(at))
+        .find(|(_, end)| end.chars().nth(1).is_some_and(char::is_whitespace));
+    nonempty(sentence.map_or(line, |(sentence, _)| sentence))
 }
 
 /// The last formula between its delimiters.
 fn formula(text: &str) -> Option<&str> {
     let between = |open: &str, close: &str| {
-        let end = text.rfind(close)?;
-        let start = text[..end].rfind(open)? + open.len();
-        Some((end, nonempty(&text[start..end])?))
+        let (before, _) = text.rsplit_once(close)?;
+        let (_, inside) = before.rsplit_once(open)?;
+        Some((before.len(), nonempty(inside)?))
     };
     let (_, content) =
         [between("$$", "$$"), between("$", "$"), between("\\(", "\\)"), between("\\[", "\\]")]

@@ -17,7 +17,7 @@ pub const MAX_BITS: u64 = 8192;
 /// Maximum numerator and denominator of an exponent of a variable or root.
 pub const MAX_EXPONENT: i64 = 4096;
 /// Work of one parse or comparison, in products of two small integers, each about 0.2 µs.
-const FUEL: u64 = 100_000;
+const FUEL: u64 = 50_000;
 
 /// A text that is not fully understood; such an answer equals nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

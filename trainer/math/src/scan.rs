@@ -1,9 +1,11 @@
 //! Number scanner: finds the numbers of prose in one pass. Supports thousands separators and
 //! decimals (`1,234.50`), fractions (`3/4`, `\frac{3}{4}`), signs and percent signs.
 
+use std::ops::Neg;
+
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use num_traits::Zero;
+use num_traits::{CheckedDiv, Zero};
 
 /// Maximum number of digits; a longer numeral has no value.
 const MAX_DIGITS: usize = 1000;
@@ -54,17 +56,17 @@ impl Numeral<'_> {
     /// Whether an open bracket before it encloses a comma.
     fn is_in_tuple(&self) -> bool {
         let line = self.before.lines().next_back().unwrap_or_default();
-        let Some(open) = line.rfind(['(', '[']) else { return false };
-        let inside = &line[open..];
+        let Some((_, inside)) = line.rsplit_once(['(', '[']) else { return false };
         !inside.contains([')', ']'])
             && (inside.contains(',') || self.after.trim_start().starts_with(','))
     }
 }
 
 fn ends_with_word(text: &str, word: &str) -> bool {
-    let start = text.len().saturating_sub(word.len());
-    text.get(start..).is_some_and(|end| end.eq_ignore_ascii_case(word))
-        && !text[..start].ends_with(char::is_alphanumeric)
+    let parts = text.split_at_checked(text.len().saturating_sub(word.len()));
+    parts.is_some_and(|(before, end)| {
+        end.eq_ignore_ascii_case(word) && !before.ends_with(char::is_alphanumeric)
+    })
 }
 
 /// Value of a numeral; `None` if it has too many digits or divides by zero.
@@ -72,12 +74,12 @@ struct Value(Option<BigRational>);
 
 impl Value {
     fn negated(self) -> Self {
-        Self(self.0.map(|value| -value))
+        Self(self.0.map(Neg::neg))
     }
 
     fn over(self, below: Self) -> Self {
         let below = below.0.filter(|below| !below.is_zero());
-        Self(self.0.zip(below).map(|(above, below)| above / below))
+        Self(self.0.zip(below).and_then(|(above, below)| above.checked_div(&below)))
     }
 }
 
@@ -102,13 +104,13 @@ impl<'a> Scanner<'a> {
             let first = self.rest().chars().next()?;
             let start = self.at;
             if let Some(value) = self.latex_fraction().or_else(|| self.plain()) {
-                let before = &self.text[..start];
+                let (before, _) = self.text.split_at_checked(start)?;
                 let value = if negative(before) { value.negated() } else { value };
                 let after = self.rest();
                 let percent = after.starts_with('%') || after.starts_with("\\%");
                 return Some(Numeral { value: value.0, percent, before, after });
             }
-            self.at = start + first.len_utf8();
+            self.at = start.saturating_add(first.len_utf8());
         }
     }
 
@@ -121,7 +123,7 @@ impl<'a> Scanner<'a> {
         let (above, body) = signed_numeral(body)?;
         let (below, body) = signed_numeral(body.strip_prefix("}{")?)?;
         let body = body.strip_prefix('}')?;
-        self.at = self.text.len() - body.len();
+        self.at = self.text.len().saturating_sub(body.len());
         Some(above.over(below))
     }
 
@@ -132,7 +134,7 @@ impl<'a> Scanner<'a> {
             None => (number, rest),
             Some((divisor, rest)) => (number.over(divisor), rest),
         };
-        self.at = self.text.len() - rest.len();
+        self.at = self.text.len().saturating_sub(rest.len());
         Some(number)
     }
 }
@@ -145,19 +147,14 @@ fn signed_numeral(text: &str) -> Option<(Value, &str)> {
 /// An unsigned numeral at the start of a text, with the rest of the text.
 fn numeral(text: &str) -> Option<(Value, &str)> {
     let whole = whole_digits(text);
-    let fraction = match text[whole..].strip_prefix('.') {
-        Some(rest) => digits(rest),
-        None => 0,
-    };
-    let end = if fraction > 0 { whole + 1 + fraction } else { whole };
-    if end == 0 {
-        return None;
-    }
-    let plain: Vec<u8> =
-        text[..end].bytes().filter(u8::is_ascii_digit).take(MAX_DIGITS + 1).collect();
+    let fraction = text.get(whole..)?.strip_prefix('.').map_or(0, digits);
+    let point = usize::from(fraction > 0);
+    let end = whole.saturating_add(point).saturating_add(fraction);
+    let (numeral, rest) = text.split_at_checked(end).filter(|_| end > 0)?;
+    let plain: Vec<u8> = numeral.bytes().filter(u8::is_ascii_digit).take(MAX_DIGITS + 1).collect();
     let value = if plain.len() > MAX_DIGITS { None } else { BigInt::parse_bytes(&plain, 10) };
     let value = value.map(|value| BigRational::new(value, BigInt::from(10).pow(fraction as u32)));
-    Some((Value(value), &text[end..]))
+    Some((Value(value), rest))
 }
 
 /// Length of leading digits with optional thousands separators: 9 for `1,234,567`, 1 for `1,2`.
@@ -166,8 +163,9 @@ fn whole_digits(text: &str) -> usize {
     if !(1..=3).contains(&end) {
         return end;
     }
-    while text[end..].strip_prefix(',').is_some_and(|rest| digits(rest) == 3) {
-        end += 4;
+    let group = |rest: &str| rest.strip_prefix(',').is_some_and(|rest| digits(rest) == 3);
+    while text.get(end..).is_some_and(group) {
+        end = end.saturating_add(4);
     }
     end
 }

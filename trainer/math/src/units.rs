@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use num_traits::CheckedMul;
+
 use crate::algebra::{Rational, integer};
+use crate::limits::MAX_BITS;
 
 /// Exponent of each dimension, and the factor to the dimension's base unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +142,10 @@ pub fn find(name: &str) -> Option<Unit> {
         let lower = name.to_lowercase();
         TABLE.iter().find(|row| lower.len() > 2 && row.0.contains(&lower.as_str()))
     })?;
-    Some(Unit { dimensions: BTreeMap::from([(row.1, 1)]), scale: integer(row.2) / integer(row.3) })
+    Some(Unit {
+        dimensions: BTreeMap::from([(row.1, 1)]),
+        scale: Rational::new(row.2.into(), row.3.into()),
+    })
 }
 
 /// Units that one letter outside `\text` may abbreviate.
@@ -161,14 +167,16 @@ pub fn is_introduction(word: &str) -> bool {
 }
 
 impl Unit {
-    /// Product with another unit to a power.
-    pub fn with(mut self, other: &Self, exponent: i32) -> Self {
+    /// Product with another unit to a power; `None` if it exceeds the size limits.
+    pub fn with(mut self, other: &Self, exponent: i32) -> Option<Self> {
         for (dimension, own) in &other.dimensions {
-            *self.dimensions.entry(dimension).or_default() += own * exponent;
+            let sum = self.dimensions.entry(dimension).or_default();
+            *sum = sum.checked_add(exponent.checked_mul(*own)?)?;
         }
         self.dimensions.retain(|_, exponent| *exponent != 0);
-        self.scale *= other.scale.pow(exponent);
-        self
+        self.scale = self.scale.checked_mul(&other.scale.pow(exponent))?;
+        let bits = self.scale.numer().bits().max(self.scale.denom().bits());
+        (bits <= MAX_BITS).then_some(self)
     }
 
     pub fn none() -> Self {

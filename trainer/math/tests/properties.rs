@@ -228,3 +228,40 @@ fn expensive_texts_end_quickly() {
         println!("{:?} {excerpt}", start.elapsed());
     }
 }
+
+fn joined(count: usize, separator: &str, item: impl Fn(usize) -> String) -> String {
+    (0..count).map(item).collect::<Vec<_>>().join(separator)
+}
+
+#[test]
+fn units_whose_scale_exceeds_the_size_limits_are_unsupported() {
+    let unit = |count| format!("5 {}", vec!["\\text{mi}^9"; count].join("*"));
+    assert!(parse_reference(&unit(20)).is_ok());
+    assert!(parse_reference(&unit(150)).is_err());
+}
+
+#[test]
+fn texts_that_need_more_work_than_the_fuel_are_unsupported() {
+    for text in [
+        format!("lcm({})", joined(80, ",", |n| format!("2^{{4000}}+{n}"))),
+        joined(80, "+", |n| format!("√(2^{{1000}}+{n})")),
+        joined(80, "+", |n| format!("\\ln(2^{{900}}-{n})")),
+        joined(80, "+", |n| format!("(2^{{900}}+{n})^x")),
+        joined(40, ",", |n| format!("\\pm\\ln {}98765432101234567899876543210123457", n + 1)),
+    ] {
+        let reason = parse_reference(&text).map_err(|reason| reason.to_string());
+        let expected = "the answer exceeds the size limits";
+        assert!(reason.as_ref().is_err_and(|reason| reason == expected), "{text}: {reason:?}");
+    }
+}
+
+#[test]
+fn answers_whose_comparison_needs_more_work_than_the_fuel_differ_in_both_directions() {
+    let sets = |order: fn(usize) -> usize| {
+        let item = |n| format!("\\{{{}, {}, x\\}}", order(n), order(n) + 1);
+        format!("\\{{{}\\}}", joined(64, ", ", item))
+    };
+    let (rising, falling) = (sets(|n| n), sets(|n| 63 - n));
+    assert!(equal(&rising, &rising));
+    assert!(!equal(&rising, &falling) && !equal(&falling, &rising));
+}

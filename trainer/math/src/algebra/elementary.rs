@@ -2,14 +2,14 @@
 
 use num_bigint::BigInt;
 use num_integer::Integer;
-use num_traits::{One, Signed, ToPrimitive, Zero};
+use num_traits::{CheckedMul, CheckedSub, One, Signed, ToPrimitive, Zero};
 
 use crate::algebra::primes::factors;
 use crate::algebra::roots::root;
 use crate::algebra::{
     Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer, numeric,
 };
-use crate::limits::{Checked, Fuel, TOO_LARGE, UNDEFINED, Unsupported};
+use crate::limits::{Checked, Fuel, MAX_BITS, TOO_LARGE, UNDEFINED, Unsupported};
 
 /// Maximum argument of an exact factorial or binomial.
 const MAX_FACTORIAL: u32 = 500;
@@ -54,7 +54,8 @@ pub fn ln(value: &Value, fuel: &Fuel) -> Checked<Value> {
     for (number, sign) in [(coefficient.numer(), 1), (coefficient.denom(), -1)] {
         for (prime, count) in factors(number.magnitude(), fuel)? {
             let term = Value::from(Generator::Ln(prime));
-            sum = sum.plus(&term.scaled(&integer(sign * i64::from(count)))?, fuel)?;
+            let count = i64::from(count).saturating_mul(sign);
+            sum = sum.plus(&term.scaled(&integer(count))?, fuel)?;
         }
     }
     Ok(sum)
@@ -94,17 +95,21 @@ fn without_sign(value: &Value) -> (bool, Value) {
 }
 
 fn cos_of_half_turns(half_turns: &Rational, fuel: &Fuel) -> Checked<Value> {
-    sin_of_half_turns(&(Rational::new(1.into(), 2.into()) - half_turns), fuel)
+    let right_angle = Rational::new(1.into(), 2.into());
+    sin_of_half_turns(&right_angle.checked_sub(half_turns).ok_or(TOO_LARGE)?, fuel)
 }
 
 /// `sin(q π)`, reduced to the first quadrant.
 fn sin_of_half_turns(half_turns: &Rational, fuel: &Fuel) -> Checked<Value> {
-    let two = integer(2);
-    let turn = half_turns - (half_turns / &two).floor() * &two;
-    let (negative, half) =
-        if turn >= Rational::one() { (true, turn - Rational::one()) } else { (false, turn) };
-    let quadrant = if &half * &two > Rational::one() { Rational::one() - half } else { half };
-    let degrees = &quadrant * integer(180);
+    let full = half_turns.denom().checked_mul(&2.into()).ok_or(TOO_LARGE)?;
+    let turn = Rational::new(half_turns.numer().mod_floor(&full), half_turns.denom().clone());
+    let (negative, half) = match turn.checked_sub(&Rational::one()) {
+        Some(rest) if !rest.is_negative() => (true, rest),
+        _ => (false, turn),
+    };
+    let supplement = Rational::one().checked_sub(&half).ok_or(TOO_LARGE)?;
+    let quadrant = half.min(supplement);
+    let degrees = quadrant.checked_mul(&integer(180)).ok_or(TOO_LARGE)?;
     let exact = degrees.is_integer().then(|| degrees.numer().to_i64()).flatten();
     let value = match exact.map(|degrees| sine_of_degrees(degrees, fuel)).transpose()?.flatten() {
         Some(value) => value,
@@ -121,9 +126,9 @@ fn sine_of_degrees(degrees: i64, fuel: &Fuel) -> Checked<Option<Value>> {
         let sum = sqrt(a)?.plus(&sqrt(c)?.scaled(&integer(b))?, fuel)?;
         sum.scaled(&integer(below).recip()).map(Some)
     };
-    // √(10 + 2b√5) ÷ 4.
+    // √(10 + b√5) ÷ 4.
     let nested = |b: i64| {
-        let inside = Value::integer(10).plus(&sqrt(5)?.scaled(&integer(2 * b))?, fuel)?;
+        let inside = Value::integer(10).plus(&sqrt(5)?.scaled(&integer(b))?, fuel)?;
         root(&inside, 2, fuel)?.scaled(&integer(4).recip()).map(Some)
     };
     match degrees {
@@ -131,11 +136,11 @@ fn sine_of_degrees(degrees: i64, fuel: &Fuel) -> Checked<Option<Value>> {
         15 => sum(6, -1, 2, 4),
         18 => sum(5, -1, 1, 4),
         30 => sum(1, 0, 1, 2),
-        36 => nested(-1),
+        36 => nested(-2),
         45 => sum(2, 0, 1, 2),
         54 => sum(5, 1, 1, 4),
         60 => sum(3, 0, 1, 2),
-        72 => nested(1),
+        72 => nested(2),
         75 => sum(6, 1, 2, 4),
         90 => Ok(Some(Value::one())),
         _ => Ok(None),
@@ -225,10 +230,9 @@ pub fn binomial(above: &Value, below: &Value, fuel: &Fuel) -> Checked<Value> {
     {
         // n (n − 1) … (n − k + 1) ÷ k!
         let mut product = Value::one();
-        for index in 0..k {
-            let factor = above.plus(&Value::integer(-i64::from(index)), fuel)?;
-            product =
-                product.times(&factor, fuel)?.scaled(&integer(i64::from(index) + 1).recip())?;
+        for (index, divisor) in (0..i64::from(k)).zip(1..) {
+            let factor = above.minus(&Value::integer(index), fuel)?;
+            product = product.times(&factor, fuel)?.scaled(&integer(divisor).recip())?;
         }
         return Ok(product);
     }
@@ -246,7 +250,8 @@ pub fn binomial(above: &Value, below: &Value, fuel: &Fuel) -> Checked<Value> {
     }
     let product =
         |numbers: std::ops::RangeInclusive<u32>| -> BigInt { numbers.map(BigInt::from).product() };
-    let value = product(n - k + 1..=n) / product(1..=k);
+    let rest = n.saturating_sub(k).saturating_add(1);
+    let value = product(rest..=n).checked_div(&product(1..=k)).ok_or(UNDEFINED)?;
     Ok(Value::from(Rational::from_integer(value)))
 }
 
@@ -264,10 +269,19 @@ pub fn rounded(value: &Value, up: bool) -> Checked<Value> {
 }
 
 /// Greatest common divisor or least common multiple of whole numbers.
-pub fn divisor_or_multiple(left: &Value, right: &Value, multiple: bool) -> Checked<Value> {
+pub fn divisor_or_multiple(
+    left: &Value,
+    right: &Value,
+    multiple: bool,
+    fuel: &Fuel,
+) -> Checked<Value> {
     let (Some(a), Some(b)) = (whole(left), whole(right)) else {
         return Err(Unsupported("gcd and lcm of values that are not whole"));
     };
+    fuel.spend(left.work().saturating_mul(right.work()))?;
     let result = if multiple { a.lcm(&b) } else { a.gcd(&b) };
+    if result.bits() > MAX_BITS {
+        return Err(TOO_LARGE);
+    }
     Ok(Value::from(Rational::from_integer(result)))
 }

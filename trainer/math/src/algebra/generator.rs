@@ -1,9 +1,9 @@
 //! Generators and monomials, with the relations `p^(1/2)·p^(1/2) = p` and `i² = −1`.
 
 use num_bigint::{BigInt, BigUint};
-use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
+use num_traits::{CheckedAdd, CheckedMul, CheckedSub, One, Pow, Signed, ToPrimitive, Zero};
 
-use crate::algebra::{Exponent, Function, Generator, Monomial, Rational, Value};
+use crate::algebra::{Exponent, Function, Generator, Monomial, Rational, Value, integer};
 use crate::limits::{Checked, MAX_BITS, MAX_EXPONENT, TOO_LARGE};
 
 impl Generator {
@@ -20,9 +20,11 @@ impl Generator {
     /// Work of a copy; see [`Poly::work`].
     pub fn work(&self) -> u64 {
         match self {
-            Self::Function(_, arguments) => 1 + arguments.iter().map(Value::work).sum::<u64>(),
+            Self::Function(_, arguments) => {
+                arguments.iter().map(Value::work).fold(1, u64::saturating_add)
+            }
             Self::Power(base, exponent) => {
-                base.work() + exponent.keys().map(Self::work).sum::<u64>()
+                exponent.keys().map(Self::work).fold(base.work(), u64::saturating_add)
             }
             _ => 1,
         }
@@ -33,9 +35,10 @@ impl Generator {
 pub fn product(left: &Monomial, right: &Monomial) -> Checked<(Rational, Monomial)> {
     let (mut factor, mut monomial) = (Rational::one(), left.clone());
     for (generator, exponent) in right {
-        let sum = monomial.remove(generator).unwrap_or_else(Exponent::zero) + exponent;
+        let own = monomial.remove(generator).unwrap_or_else(Exponent::zero);
+        let sum = own.checked_add(exponent).ok_or(TOO_LARGE)?;
         let (carried, exponent) = reduced(generator, sum)?;
-        factor *= carried;
+        factor = factor.checked_mul(&carried).ok_or(TOO_LARGE)?;
         if !exponent.is_zero() {
             monomial.insert(generator.clone(), exponent);
         }
@@ -51,11 +54,12 @@ fn reduced(generator: &Generator, exponent: Exponent) -> Checked<(Rational, Expo
     match generator {
         Generator::Prime(base) => {
             let whole = exponent.floor();
-            Ok((power(base, whole.to_integer())?, exponent - whole))
+            let rest = exponent.checked_sub(&whole).ok_or(TOO_LARGE)?;
+            Ok((power(base, whole.to_integer())?, rest))
         }
         Generator::Imaginary => {
             let quarter = exponent.to_integer().rem_euclid(4);
-            let sign = if quarter >= 2 { -Rational::one() } else { Rational::one() };
+            let sign = if quarter >= 2 { integer(-1) } else { Rational::one() };
             Ok((sign, Exponent::from_integer(quarter % 2)))
         }
         _ => Ok((Rational::one(), exponent)),
@@ -80,8 +84,9 @@ pub fn monomial_power(monomial: &Monomial, exponent: i64) -> Checked<(Rational, 
         if exponent.abs() > MAX_EXPONENT {
             return Err(TOO_LARGE);
         }
-        let (carried, exponent) = reduced(generator, own * exponent)?;
-        factor *= carried;
+        let product = own.checked_mul(&exponent.into()).ok_or(TOO_LARGE)?;
+        let (carried, exponent) = reduced(generator, product)?;
+        factor = factor.checked_mul(&carried).ok_or(TOO_LARGE)?;
         if !exponent.is_zero() {
             result.insert(generator.clone(), exponent);
         }

@@ -1,8 +1,9 @@
 //! Polynomials in canonical form: each monomial once, no zero coefficients.
 
 use std::collections::BTreeMap;
+use std::ops::Neg;
 
-use num_traits::{One, Zero};
+use num_traits::{CheckedAdd, CheckedMul, One, Zero};
 
 use crate::algebra::generator::{monomial_power, product};
 use crate::algebra::{Generator, Monomial, Poly, Rational};
@@ -20,7 +21,9 @@ impl From<Rational> for Poly {
 impl Poly {
     pub fn term(coefficient: Rational, monomial: Monomial) -> Self {
         let mut poly = Self::default();
-        poly.add(monomial, coefficient);
+        if !coefficient.is_zero() {
+            poly.terms.insert(monomial, coefficient);
+        }
         poly
     }
 
@@ -53,18 +56,21 @@ impl Poly {
     }
 
     pub fn negated(&self) -> Self {
-        Self { terms: self.terms.iter().map(|(key, value)| (key.clone(), -value)).collect() }
+        Self { terms: self.terms.iter().map(|(key, value)| (key.clone(), value.neg())).collect() }
     }
 
     pub fn scaled(&self, factor: &Rational) -> Checked<Self> {
-        let terms = self.terms.iter().map(|(key, value)| (key.clone(), product_of(value, factor)));
-        Self { terms: terms.filter(|(_, value)| !value.is_zero()).collect() }.checked()
+        let mut result = Self::default();
+        for (monomial, coefficient) in &self.terms {
+            result.add(monomial.clone(), product_of(coefficient, factor)?)?;
+        }
+        result.checked()
     }
 
     pub fn plus(&self, other: &Self) -> Checked<Self> {
         let mut sum = self.clone();
         for (monomial, coefficient) in &other.terms {
-            sum.add(monomial.clone(), coefficient.clone());
+            sum.add(monomial.clone(), coefficient.clone())?;
         }
         sum.checked()
     }
@@ -75,7 +81,7 @@ impl Poly {
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
                 let (factor, monomial) = product(left, right)?;
-                result.add(monomial, product_of(&product_of(a, b), &factor));
+                result.add(monomial, product_of(&product_of(a, b)?, &factor)?)?;
             }
             if result.terms.len() > MAX_TERMS {
                 return Err(TOO_LARGE);
@@ -88,28 +94,29 @@ impl Poly {
     pub fn inverse(&self) -> Checked<Self> {
         let (monomial, coefficient) = self.single_term().ok_or(UNDEFINED)?;
         let (factor, monomial) = monomial_power(monomial, -1)?;
-        Self::term(coefficient.recip() * factor, monomial).checked()
+        Self::term(product_of(&coefficient.recip(), &factor)?, monomial).checked()
     }
 
     /// The polynomial in constants by which each monomial of open generators is multiplied.
-    pub fn by_open_part(&self) -> BTreeMap<Monomial, Self> {
+    pub fn by_open_part(&self) -> Checked<BTreeMap<Monomial, Self>> {
         let mut parts = BTreeMap::<Monomial, Self>::new();
         for (monomial, coefficient) in &self.terms {
             let (open, closed) =
                 monomial.clone().into_iter().partition(|(generator, _)| generator.is_open());
-            parts.entry(open).or_default().add(closed, coefficient.clone());
+            parts.entry(open).or_default().add(closed, coefficient.clone())?;
         }
-        parts
+        Ok(parts)
     }
 
-    fn add(&mut self, monomial: Monomial, coefficient: Rational) {
+    fn add(&mut self, monomial: Monomial, coefficient: Rational) -> Checked<()> {
         let sum = match self.terms.remove(&monomial) {
-            Some(present) => sum_of(&present, &coefficient),
+            Some(present) => sum_of(&present, &coefficient)?,
             None => coefficient,
         };
         if !sum.is_zero() {
             self.terms.insert(monomial, sum);
         }
+        Ok(())
     }
 
     fn bits(&self) -> u64 {
@@ -122,9 +129,9 @@ impl Poly {
     pub fn work(&self) -> u64 {
         let term = |(monomial, value): (&Monomial, &Rational)| {
             let generators: u64 = monomial.keys().map(Generator::work).sum();
-            let words = (value.numer().bits() + value.denom().bits()) / 64;
+            let words = value.numer().bits().saturating_add(value.denom().bits()) / 64;
             let reduction = if value.is_integer() { 1 } else { REDUCTION };
-            (1 + generators + words) * reduction
+            generators.saturating_add(words).saturating_add(1).saturating_mul(reduction)
         };
         self.terms.iter().map(term).sum()
     }
@@ -140,19 +147,21 @@ impl Poly {
 }
 
 /// `left × right`. Integers, which are most coefficients, need no common divisors.
-fn product_of(left: &Rational, right: &Rational) -> Rational {
-    if left.is_integer() && right.is_integer() {
-        Rational::from_integer(left.numer() * right.numer())
+fn product_of(left: &Rational, right: &Rational) -> Checked<Rational> {
+    let product = if left.is_integer() && right.is_integer() {
+        left.numer().checked_mul(right.numer()).map(Rational::from_integer)
     } else {
-        left * right
-    }
+        left.checked_mul(right)
+    };
+    product.ok_or(TOO_LARGE)
 }
 
 /// `left + right`.
-fn sum_of(left: &Rational, right: &Rational) -> Rational {
-    if left.is_integer() && right.is_integer() {
-        Rational::from_integer(left.numer() + right.numer())
+fn sum_of(left: &Rational, right: &Rational) -> Checked<Rational> {
+    let sum = if left.is_integer() && right.is_integer() {
+        left.numer().checked_add(right.numer()).map(Rational::from_integer)
     } else {
-        left + right
-    }
+        left.checked_add(right)
+    };
+    sum.ok_or(TOO_LARGE)
 }

@@ -1,6 +1,8 @@
 //! Powers.
 
-use num_traits::{One, Signed, ToPrimitive};
+use std::ops::Neg;
+
+use num_traits::{CheckedDiv, CheckedMul, One, Signed, ToPrimitive};
 
 use crate::algebra::elementary::cis;
 use crate::algebra::generator::{monomial_power, power as whole_power};
@@ -37,7 +39,8 @@ fn whole(base: &Value, exponent: i64, fuel: &Fuel) -> Checked<Value> {
     }
     if let Some((monomial, coefficient)) = base.polynomial().and_then(Poly::single_term) {
         let (carried, monomial) = monomial_power(monomial, exponent)?;
-        let factor = rational_power(coefficient, exponent)? * carried;
+        let power = rational_power(coefficient, exponent)?;
+        let factor = power.checked_mul(&carried).ok_or(TOO_LARGE)?;
         return Ok(Value::from(Poly::term(factor, monomial)));
     }
     if exponent.unsigned_abs() > MAX_POLYNOMIAL_EXPONENT {
@@ -53,11 +56,12 @@ fn whole(base: &Value, exponent: i64, fuel: &Fuel) -> Checked<Value> {
 fn rational_power(base: &Rational, exponent: i64) -> Checked<Rational> {
     if base.abs().is_one() {
         let negative = base.is_negative() && exponent % 2 != 0;
-        return Ok(if negative { -Rational::one() } else { Rational::one() });
+        return Ok(if negative { integer(-1) } else { Rational::one() });
     }
     let above = whole_power(base.numer().magnitude(), exponent)?;
-    let value = above / whole_power(base.denom().magnitude(), exponent)?;
-    Ok(if base.is_negative() && exponent % 2 != 0 { -value } else { value })
+    let below = whole_power(base.denom().magnitude(), exponent)?;
+    let value = above.checked_div(&below).ok_or(UNDEFINED)?;
+    Ok(if base.is_negative() && exponent % 2 != 0 { value.neg() } else { value })
 }
 
 fn small(value: &Rational) -> Checked<Exponent> {
@@ -71,7 +75,8 @@ fn positive_power(base: &Rational, exponent: &Value, fuel: &Fuel) -> Checked<Val
     let mut result = Value::one();
     for (number, sign) in [(base.numer(), 1), (base.denom(), -1)] {
         for (prime, count) in factors(number.magnitude(), fuel)? {
-            let exponent = exponent.scaled(&integer(sign * i64::from(count)))?;
+            let count = i64::from(count).saturating_mul(sign);
+            let exponent = exponent.scaled(&integer(count))?;
             let factor = generator_to(&Generator::Prime(prime), &exponent, fuel)?;
             result = result.times(&factor, fuel)?;
         }
@@ -110,7 +115,7 @@ fn term_power(
     let mut logarithm = monomial.clone();
     let matches = match base {
         Generator::Prime(prime) => {
-            logarithm.remove(&Generator::Ln(prime.clone())) == Some(-Exponent::one())
+            logarithm.remove(&Generator::Ln(prime.clone())) == Some(Exponent::from_integer(-1))
         }
         _ => true,
     };

@@ -1,14 +1,14 @@
 //! Roots.
 
 use num_bigint::BigUint;
-use num_traits::{One, Signed, Zero};
+use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub, One, Signed, Zero};
 
 use crate::algebra::generator::{monomial_power, product};
 use crate::algebra::primes::factors;
 use crate::algebra::{
     Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer, numeric,
 };
-use crate::limits::{Checked, Fuel, UNDEFINED, Unsupported};
+use crate::limits::{Checked, Fuel, TOO_LARGE, UNDEFINED, Unsupported};
 
 /// Maximum degree of a root.
 const MAX_DEGREE: u32 = 64;
@@ -36,7 +36,8 @@ pub fn root(value: &Value, degree: u32, fuel: &Fuel) -> Checked<Value> {
     {
         let mut result = rational_root(coefficient, degree, fuel)?;
         for (generator, exponent) in monomial {
-            let exponent = exponent / i64::from(degree);
+            let degree = i64::from(degree).into();
+            let exponent = exponent.checked_div(&degree).ok_or(UNDEFINED)?;
             result = result.times(&generator_power(generator.clone(), exponent)?, fuel)?;
         }
         return Ok(result);
@@ -66,7 +67,7 @@ fn rational_root(value: &Rational, degree: u32, fuel: &Fuel) -> Checked<Value> {
         return Ok(Value::zero());
     }
     if value.is_negative() {
-        let positive = rational_root(&-value, degree, fuel)?;
+        let positive = rational_root(&value.abs(), degree, fuel)?;
         return match degree {
             2 => positive.times(&Value::from(Generator::Imaginary), fuel),
             degree if degree % 2 == 1 => Ok(positive.negated()),
@@ -76,7 +77,8 @@ fn rational_root(value: &Rational, degree: u32, fuel: &Fuel) -> Checked<Value> {
     let mut result = Value::one();
     let mut multiply = |number: &BigUint, sign: i64| {
         for (prime, count) in factors(number, fuel)? {
-            let exponent = Exponent::new(sign * i64::from(count), i64::from(degree));
+            let count = i64::from(count).saturating_mul(sign);
+            let exponent = Exponent::new(count, i64::from(degree));
             result = result.times(&generator_power(Generator::Prime(prime), exponent)?, fuel)?;
         }
         Ok(())
@@ -101,13 +103,18 @@ fn denested(value: &Value, fuel: &Fuel) -> Checked<Option<Value>> {
         return Ok(None);
     }
     let (factor, rest) = monomial_power(surd, 2)?;
-    let square = a * a - b * b * factor;
+    let surd = b.checked_mul(b).and_then(|square| square.checked_mul(&factor));
+    let square = a.checked_mul(a).zip(surd).and_then(|(a, b)| a.checked_sub(&b));
+    let square = square.ok_or(TOO_LARGE)?;
     if !rest.is_empty() || square.is_negative() {
         return Ok(None);
     }
     let Some(d) = rational_root(&square, 2, fuel)?.rational() else { return Ok(None) };
-    let half = |value: Rational| rational_root(&(value / integer(2)), 2, fuel);
-    let (large, small) = (half(a + &d)?, half(a - &d)?);
+    let half = |value: Option<Rational>| {
+        let half = value.and_then(|value| value.checked_div(&integer(2)));
+        rational_root(&half.ok_or(TOO_LARGE)?, 2, fuel)
+    };
+    let (large, small) = (half(a.checked_add(&d))?, half(a.checked_sub(&d))?);
     let small = if b.is_negative() { small.negated() } else { small };
     Ok(Some(large.plus(&small, fuel)?))
 }

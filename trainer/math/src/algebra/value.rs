@@ -1,6 +1,6 @@
 //! Values: quotients of polynomials. A divisor of one term is divided out.
 
-use num_traits::{One, Zero};
+use num_traits::{CheckedDiv, One, Zero};
 
 use crate::algebra::{Exponent, Generator, Monomial, Poly, Rational, Value, numeric};
 use crate::limits::{Checked, Fuel, UNDEFINED};
@@ -53,7 +53,7 @@ impl Value {
         // `(2 + 2√2) ÷ (1 + √2)` is 2.
         let (monomial, divisor) = self.denominator.terms().next()?;
         let (_, value) = self.numerator.terms().find(|(key, _)| *key == monomial)?;
-        let quotient = value / divisor;
+        let quotient = value.checked_div(divisor)?;
         let product = self.denominator.scaled(&quotient).ok()?;
         (product == self.numerator).then_some(quotient)
     }
@@ -82,11 +82,11 @@ impl Value {
 
     /// Work of a copy; see [`Poly::work`].
     pub fn work(&self) -> u64 {
-        self.numerator.work() + self.denominator.work()
+        self.numerator.work().saturating_add(self.denominator.work())
     }
 
     pub fn plus(&self, other: &Self, fuel: &Fuel) -> Checked<Self> {
-        fuel.spend(self.work() + other.work())?;
+        fuel.spend(self.work().saturating_add(other.work()))?;
         if self.denominator == other.denominator {
             let numerator = self.numerator.plus(&other.numerator)?;
             return Self::quotient(numerator, &self.denominator, fuel);

@@ -1,6 +1,7 @@
 //! Canonical forms of equations and inequalities: all terms on one side, compared up to a factor.
 
 use std::collections::BTreeMap;
+use std::ops::Neg;
 
 use crate::algebra::{Generator, Monomial, Poly, Value, numeric};
 use crate::answer::region::{End, Region};
@@ -65,7 +66,7 @@ impl Equation {
 
     fn from_difference(difference: &Value, fuel: &Fuel) -> Checked<Self> {
         let poly = whole_exponents(difference.numerator(), fuel)?;
-        let terms = poly.by_open_part();
+        let terms = poly.by_open_part()?;
         if !terms.keys().any(|monomial| !monomial.is_empty()) {
             return Err(Unsupported("an equation without variables is not supported"));
         }
@@ -101,7 +102,7 @@ fn whole_exponents(poly: &Poly, fuel: &Fuel) -> Checked<Poly> {
     for (generator, exponent) in poly.terms().flat_map(|(monomial, _)| monomial) {
         if generator.is_open() && *exponent < 0.into() {
             let needed = factor.entry(generator.clone()).or_insert(0.into());
-            *needed = (*needed).max(-*exponent);
+            *needed = (*needed).max(exponent.neg());
         }
     }
     poly.times(&Poly::term(crate::algebra::integer(1), factor), fuel)
@@ -139,7 +140,7 @@ impl Inequality {
 /// The solutions of `difference ⋈ 0` if it is linear in one variable.
 pub fn solved(difference: &Value, order: Order, fuel: &Fuel) -> Checked<Option<(String, Region)>> {
     let Some(polynomial) = difference.polynomial() else { return Ok(None) };
-    let mut parts = polynomial.by_open_part();
+    let mut parts = polynomial.by_open_part()?;
     let constant = parts.remove(&Monomial::new()).unwrap_or_default();
     let (Some((monomial, slope)), true) = (parts.pop_first(), parts.is_empty()) else {
         return Ok(None);
@@ -162,10 +163,10 @@ pub fn solved(difference: &Value, order: Order, fuel: &Fuel) -> Checked<Option<(
     let end = |closed| End { value: Some(boundary.clone()), closed };
     let infinite = End { value: None, closed: false };
     let region = match order {
-        Order::Less => Region::interval(infinite, end(false)),
-        Order::LessOrEqual => Region::interval(infinite, end(true)),
-        Order::Greater => Region::interval(end(false), infinite),
-        Order::GreaterOrEqual => Region::interval(end(true), infinite),
+        Order::Less => Region::interval(infinite, end(false), fuel),
+        Order::LessOrEqual => Region::interval(infinite, end(true), fuel),
+        Order::Greater => Region::interval(end(false), infinite, fuel),
+        Order::GreaterOrEqual => Region::interval(end(true), infinite, fuel),
         Order::NotEqual => Ok(Region::point(boundary.clone()).complement()),
     }?;
     Ok(Some((name, region)))

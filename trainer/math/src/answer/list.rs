@@ -26,25 +26,24 @@ impl<'a> Parser<'a> {
     /// Elements and the strongest separator between them.
     fn split(self, tokens: &'a [Token]) -> Checked<(Vec<&'a [Token]>, Option<Separator>)> {
         let thousands = self.notation().thousands;
-        let found = positions(tokens, |at| {
-            separator(&tokens[at]).is_some()
-                && !(thousands && tokens[at].is(',') && is_thousands(tokens, at))
+        let found = positions(tokens, |at, token| {
+            separator(token).is_some() && !(thousands && token.is(',') && is_thousands(tokens, at))
         });
         let mut kinds: Vec<Separator> =
-            found.iter().filter_map(|&at| separator(&tokens[at])).collect();
+            found.iter().filter_map(|&at| separator(tokens.get(at)?)).collect();
         kinds.sort_by_key(|kind| *kind as u8);
         let strongest = kinds.last().copied();
         if kinds.contains(&Separator::And) && kinds.contains(&Separator::Or) {
             return Err(Unsupported("a list with both `and` and `or` is not supported"));
         }
         let elements = parts(tokens, &found);
-        let last = elements.len() - 1;
+        let last = elements.len().saturating_sub(1);
         // In "1, 2, and 3" the part before `and` is empty.
         let kept = elements.into_iter().enumerate().filter(|(at, part)| {
             !part.is_empty()
                 || *at == 0
                 || *at == last
-                || found.get(*at).is_none_or(|at| tokens[*at].text().is_none())
+                || found.get(*at).and_then(|at| tokens.get(*at)?.text()).is_none()
         });
         let elements: Vec<&[Token]> = kept.map(|(_, part)| part).collect();
         if elements.len() > MAX_ITEMS { Err(TOO_LARGE) } else { Ok((elements, strongest)) }
@@ -124,12 +123,12 @@ fn joined_regions(
     separator: Option<Separator>,
     parser: Parser<'_>,
 ) -> Checked<Option<Answer>> {
-    let Some(Answer::Region { name, region }) = items.first() else { return Ok(None) };
+    let [Answer::Region { name, region }, others @ ..] = items else { return Ok(None) };
     if !matches!(separator, Some(Separator::And | Separator::Or)) {
         return Ok(None);
     }
     let mut joined = region.clone();
-    for item in &items[1..] {
+    for item in others {
         let Answer::Region { name: other, region } = item else { return Ok(None) };
         if other != name {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Reads quantities: a value, then a percent sign, a currency, a unit or words.
 
-use num_traits::One;
+use num_traits::{CheckedMul, One};
 
 use crate::algebra::{Generator, Rational, Value, integer};
 use crate::answer::quantity::Quantity;
@@ -27,10 +27,9 @@ impl Parser<'_> {
 
     fn quantity_in(self, tokens: &[Token], notation: Notation) -> Checked<Quantity> {
         let (currency, unsigned) = currency(tokens);
-        let (value, length) =
-            parse::prefix(unsigned.as_deref().unwrap_or(tokens), notation, self.fuel)?;
-        let rest = &unsigned.as_deref().unwrap_or(tokens)[length..];
-        let (factor, rest) = multipliers(rest)?;
+        let tokens = unsigned.as_deref().unwrap_or(tokens);
+        let (value, length) = parse::prefix(tokens, notation, self.fuel)?;
+        let (factor, rest) = multipliers(tokens.get(length..).unwrap_or_default())?;
         let mut quantity = Quantity::plain(value.scaled(&factor)?);
         quantity.unit = currency;
         quantity.metric = if rest.is_empty() { metric(&quantity.value) } else { None };
@@ -50,8 +49,10 @@ impl Parser<'_> {
         if rest.is_empty() {
             return Ok(quantity);
         }
-        if rest.len() == 1 && matches!(rest[0].kind, Kind::Sign('€' | '£' | '$')) {
-            quantity.unit = if rest[0].is('$') { units::find("dollar") } else { None };
+        if let [sign] = rest
+            && matches!(sign.kind, Kind::Sign('€' | '£' | '$'))
+        {
+            quantity.unit = if sign.is('$') { units::find("dollar") } else { None };
             return Ok(quantity);
         }
         let unit =
@@ -86,7 +87,7 @@ fn multipliers(mut tokens: &[Token]) -> Checked<(Rational, &[Token])> {
     for _ in 0..3 {
         let [first, rest @ ..] = tokens else { break };
         let Some(multiplier) = first.text().and_then(units::multiplier) else { break };
-        factor *= integer(multiplier);
+        factor = factor.checked_mul(&integer(multiplier)).ok_or(SYNTAX)?;
         tokens = rest;
     }
     if tokens.iter().any(|token| token.text().and_then(units::multiplier).is_some()) {
@@ -108,54 +109,59 @@ fn metric(value: &Value) -> Option<(Value, Unit)> {
 }
 
 /// `cm`, `cm^2`, `square cm`, `km/h`, `miles per hour`; `None` if a name is unknown.
-fn unit(tokens: &[Token]) -> Option<Unit> {
-    let mut unit = Unit::none();
-    let (mut at, mut sign) = (0, 1);
-    while at < tokens.len() {
-        let mut exponent = match tokens[at].text()? {
-            "square" | "sq" => 2,
-            "cubic" => 3,
-            _ => 1,
+fn unit(mut tokens: &[Token]) -> Option<Unit> {
+    let (mut unit, mut sign) = (Unit::none(), 1_i32);
+    while let [first, rest @ ..] = tokens {
+        let (mut exponent, named) = match first.text()? {
+            "square" | "sq" => (2, rest),
+            "cubic" => (3, rest),
+            _ => (1, tokens),
         };
-        at += usize::from(exponent > 1);
-        let found = units::find(tokens.get(at)?.text()?)?;
-        at += 1;
-        if tokens.get(at).is_some_and(|token| token.is('^')) {
-            (exponent, at) = unit_exponent(tokens, at + 1)?;
+        let (name, rest) = named.split_first()?;
+        tokens = rest;
+        if let [caret, rest @ ..] = rest
+            && caret.is('^')
+        {
+            (exponent, tokens) = unit_exponent(rest)?;
         }
-        unit = unit.with(&found, sign * exponent);
-        match tokens.get(at) {
-            None => return Some(unit),
-            Some(token) if token.is('/') || token.text() == Some("per") => sign = -1,
-            Some(token) if token.is('*') => sign = 1,
-            Some(_) => return None,
-        }
-        at += 1;
+        unit = unit.with(&units::find(name.text()?)?, sign.checked_mul(exponent)?)?;
+        let Some((operator, rest)) = tokens.split_first() else { return Some(unit) };
+        sign = match operator {
+            token if token.is('/') || token.text() == Some("per") => -1,
+            token if token.is('*') => 1,
+            _ => return None,
+        };
+        tokens = rest;
     }
     None
 }
 
-/// Exponent of a unit, and the position after it.
-fn unit_exponent(tokens: &[Token], at: usize) -> Option<(i32, usize)> {
-    let braces = tokens.get(at)?.is('{');
-    let Kind::Number(digits, 0) = &tokens.get(at + usize::from(braces))?.kind else { return None };
+/// Exponent of a unit, and the tokens after it.
+fn unit_exponent(tokens: &[Token]) -> Option<(i32, &[Token])> {
+    let (digits, rest) = match tokens {
+        [open, Token { kind: Kind::Number(digits, 0), .. }, close, rest @ ..]
+            if open.is('{') && close.is('}') =>
+        {
+            (digits, rest)
+        }
+        [Token { kind: Kind::Number(digits, 0), .. }, rest @ ..] => (digits, rest),
+        _ => return None,
+    };
     let exponent = digits.parse().ok().filter(|exponent| (1..=9).contains(exponent))?;
-    if braces && !tokens.get(at + 2)?.is('}') {
-        return None;
-    }
-    Some((exponent, at + if braces { 3 } else { 1 }))
+    Some((exponent, rest))
 }
 
 /// Words without a meaning after a value; operators between units are allowed.
 fn words_only(tokens: &[Token]) -> Checked<()> {
-    let mut words = 0;
-    for (at, token) in tokens.iter().enumerate() {
-        match &token.kind {
-            Kind::Text(text) if !units::is_operator(text) => words += 1,
-            Kind::Sign('/' | '^') if at > 0 => {}
-            Kind::Number(_, 0) if at > 0 && tokens[at - 1].is('^') => {}
+    let (mut words, mut before) = (0_usize, None::<&Token>);
+    for token in tokens {
+        match (&token.kind, before) {
+            (Kind::Text(text), _) if !units::is_operator(text) => words = words.saturating_add(1),
+            (Kind::Sign('/' | '^'), Some(_)) => {}
+            (Kind::Number(_, 0), Some(before)) if before.is('^') => {}
             _ => return Err(Unsupported("the text after a number is not supported")),
         }
+        before = Some(token);
     }
     if words > MAX_WORDS { Err(SYNTAX) } else { Ok(()) }
 }

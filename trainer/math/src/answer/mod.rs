@@ -107,6 +107,6 @@ impl Parser<'_> {
             return Err(Unsupported("the nesting is too deep"));
         }
         self.fuel.spend(1)?;
-        Ok(Self { depth: self.depth + 1, ..self })
+        Ok(Self { depth: self.depth.saturating_add(1), ..self })
     }
 }

@@ -57,10 +57,10 @@ impl Quantity {
 
     fn same_percentage(&self, other: &Self, fuel: &Fuel) -> bool {
         let hundredth = |percentage: &Self, other: &Self| {
-            let value = percentage.value.scaled(&integer(100).recip());
+            let value = || percentage.value.scaled(&integer(100).recip());
             percentage.percent
                 && !other.percent
-                && value.is_ok_and(|value| value.equals(&other.value, fuel))
+                && value().is_ok_and(|value| value.equals(&other.value, fuel))
         };
         // `0.2\%` is not 0.2: below 1 the sign is not omitted.
         let small = |value: &Self| {

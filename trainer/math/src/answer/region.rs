@@ -48,9 +48,9 @@ impl Region {
     }
 
     /// The interval between two ends; empty intervals are errors.
-    pub fn interval(low: End, high: End) -> Checked<Self> {
+    pub fn interval(low: End, high: End, fuel: &Fuel) -> Checked<Self> {
         if let (Some(a), Some(b)) = (&low.value, &high.value)
-            && order(a, b, &Fuel::default())? != Ordering::Less
+            && order(a, b, fuel)? != Ordering::Less
         {
             return Err(Unsupported("the ends of an interval are not in order"));
         }
@@ -94,32 +94,30 @@ impl Region {
         member: impl Fn(bool, bool) -> bool,
         fuel: &Fuel,
     ) -> Checked<Self> {
-        let mut result = Self {
-            points: Vec::new(),
-            at: Vec::new(),
-            between: vec![member(self.between[0], other.between[0])],
+        let side = |region: &Self, index: usize, here: bool| {
+            let members = if here { &region.at } else { &region.between };
+            members.get(index).copied().unwrap_or_default()
         };
-        let (mut left, mut right) = (0, 0);
-        while left < self.points.len() || right < other.points.len() {
-            let next = match (self.points.get(left), other.points.get(right)) {
+        let first = member(side(self, 0, false), side(other, 0, false));
+        let mut result = Self { points: Vec::new(), at: Vec::new(), between: vec![first] };
+        let (mut left, mut right) = (0_usize, 0_usize);
+        loop {
+            let (a, b) = (self.points.get(left), other.points.get(right));
+            let next = match (a, b) {
                 (Some(a), Some(b)) => order(a, b, fuel)?,
                 (Some(_), None) => Ordering::Less,
-                _ => Ordering::Greater,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => break,
             };
             let (in_left, in_right) = (next != Ordering::Greater, next != Ordering::Less);
-            let side = |region: &Self, index: usize, here: bool| {
-                if here { region.at[index] } else { region.between[index] }
-            };
             let at = member(side(self, left, in_left), side(other, right, in_right));
-            let point = if in_left { &self.points[left] } else { &other.points[right] };
-            let point = point.clone();
-            left += usize::from(in_left);
-            right += usize::from(in_right);
-            let after = member(self.between[left], other.between[right]);
+            left = left.saturating_add(usize::from(in_left));
+            right = right.saturating_add(usize::from(in_right));
+            let after = member(side(self, left, false), side(other, right, false));
             if result.between.last() == Some(&at) && at == after {
                 continue;
             }
-            result.points.push(point);
+            result.points.extend(if in_left { a } else { b }.cloned());
             result.at.push(at);
             result.between.push(after);
         }

@@ -1,5 +1,6 @@
 //! Relations: assignments, equations, inequalities and membership.
 
+use crate::answer::equal::equal;
 use crate::answer::equation::{Equation, Inequality, Order, solved};
 use crate::answer::split::{bracketed, parts, positions};
 use crate::answer::{Answer, Parser};
@@ -14,7 +15,7 @@ impl<'a> Parser<'a> {
     pub(super) fn item(self, tokens: &'a [Token]) -> Checked<Answer> {
         let found = positions(
             tokens,
-            |at| matches!(tokens[at].kind, Kind::Sign(sign) if RELATIONS.contains(sign)),
+            |_, token| matches!(token.kind, Kind::Sign(sign) if RELATIONS.contains(sign)),
         );
         if found.is_empty() {
             return self.shape(tokens);
@@ -22,7 +23,7 @@ impl<'a> Parser<'a> {
         let signs: Vec<char> = found
             .iter()
             .filter_map(
-                |&at| if let Kind::Sign(sign) = tokens[at].kind { Some(sign) } else { None },
+                |&at| if let Kind::Sign(sign) = tokens.get(at)?.kind { Some(sign) } else { None },
             )
             .collect();
         let sides = parts(tokens, &found);
@@ -75,7 +76,7 @@ impl<'a> Parser<'a> {
                 rest.iter().map(|side| self.deeper()?.shape(side)).collect::<Checked<_>>()?;
             let Some(answer) = answers.last() else { return Err(parse::SYNTAX) };
             // `x = 2 + 3 = 5`: all values are equal.
-            if !answers.iter().all(|other| other.equals(answer)) {
+            if !answers.iter().all(|other| equal(other, answer, self.fuel)) {
                 return Err(Unsupported("the sides of an equation differ"));
             }
             let is_variable = variable(first).is_some();
@@ -194,10 +195,14 @@ fn assigned_tuple<'t>(left: &[Token], right: &'t [Token]) -> Option<(Vec<String>
     let (('(', names, ')'), ('(', values, ')')) = (bracketed(left)?, bracketed(right)?) else {
         return None;
     };
-    let commas = positions(names, |at| names[at].is(','));
+    let commas = positions(names, |_, token| token.is(','));
     let names: Option<Vec<String>> = parts(names, &commas).into_iter().map(variable).collect();
     let distinct = |names: &Vec<String>| {
-        names.len() >= 2 && names.iter().enumerate().all(|(at, name)| !names[..at].contains(name))
+        names.len() >= 2
+            && names
+                .iter()
+                .enumerate()
+                .all(|(at, name)| !names.iter().take(at).any(|other| other == name))
     };
     Some((names.filter(distinct)?, values))
 }

@@ -40,7 +40,7 @@ impl<'a> Parser<'a> {
             }
             _ => {}
         }
-        let operators = positions(tokens, |at| is_set_operator(tokens, at));
+        let operators = positions(tokens, |at, token| is_set_operator(token, tokens, at));
         if !operators.is_empty() {
             return self.set_operations(tokens, &operators);
         }
@@ -49,7 +49,7 @@ impl<'a> Parser<'a> {
         {
             return Ok(answer);
         }
-        let colons = positions(tokens, |at| tokens[at].is(':'));
+        let colons = positions(tokens, |_, token| token.is(':'));
         if !colons.is_empty() {
             return self.ratio(&parts(tokens, &colons));
         }
@@ -59,7 +59,7 @@ impl<'a> Parser<'a> {
     /// A set, tuple or interval; `None` for an expression in brackets.
     fn brackets(self, open: char, inside: &'a [Token], close: char) -> Checked<Option<Answer>> {
         let inner = self.deeper()?;
-        let comma = |sign: char| positions(inside, |at| inside[at].is(sign)).is_empty();
+        let comma = |sign: char| positions(inside, |_, token| token.is(sign)).is_empty();
         let separated = !(comma(',') && comma(';'));
         match (open, close) {
             (SET_OPEN, SET_CLOSE) if inside.is_empty() => Ok(Some(Answer::Set(Vec::new()))),
@@ -113,8 +113,8 @@ impl<'a> Parser<'a> {
         }
         let signs: Vec<char> = operators
             .iter()
-            .map(|&at| match tokens[at].kind {
-                Kind::Sign(sign) => sign,
+            .map(|&at| match tokens.get(at).map(|token| &token.kind) {
+                Some(Kind::Sign(sign)) => *sign,
                 _ => '∪',
             })
             .collect();
@@ -126,7 +126,7 @@ impl<'a> Parser<'a> {
             });
             return Ok(Answer::Set(items.collect()));
         }
-        if signs.iter().any(|sign| *sign != signs[0]) {
+        if signs.iter().any(|sign| Some(sign) != signs.first()) {
             return Err(Unsupported("set operations without brackets are ambiguous"));
         }
         let mut regions = operands.iter().map(|operand| operand.region(self.fuel));
@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
 
     fn matrix(self, inside: &'a [Token]) -> Checked<Answer> {
         let cut = |tokens: &'a [Token], sign: char| {
-            parts(tokens, &positions(tokens, |at| tokens[at].is(sign)))
+            parts(tokens, &positions(tokens, |_, token| token.is(sign)))
         };
         let mut rows = cut(inside, ROW);
         if rows.last().is_some_and(|row| row.is_empty()) {
@@ -163,7 +163,11 @@ impl<'a> Parser<'a> {
         if rows.iter().any(|row| row.len() != width) {
             return Err(Unsupported("the rows of a matrix have different lengths"));
         }
-        if rows.len() * width > MAX_ITEMS { Err(TOO_LARGE) } else { Ok(Answer::Matrix(rows)) }
+        if rows.len().saturating_mul(width) > MAX_ITEMS {
+            Err(TOO_LARGE)
+        } else {
+            Ok(Answer::Matrix(rows))
+        }
     }
 
     fn ratio(self, parts: &[&[Token]]) -> Checked<Answer> {
@@ -207,7 +211,8 @@ impl Answer {
                         Ok(End { value, closed })
                     }
                 };
-                Region::interval(end(low, *open == '[', true)?, end(high, *close == ']', false)?)
+                let (low, high) = (end(low, *open == '[', true)?, end(high, *close == ']', false)?);
+                Region::interval(low, high, fuel)
             }
             _ => Err(not_real),
         }
@@ -218,15 +223,14 @@ fn is_matrix(tokens: &[Token]) -> bool {
     tokens.first().is_some_and(|token| token.kind == Kind::Begin)
 }
 
-fn is_set_operator(tokens: &[Token], at: usize) -> bool {
-    let token = &tokens[at];
+fn is_set_operator(token: &Token, tokens: &[Token], at: usize) -> bool {
     let is_bracket = |index: Option<usize>, brackets: &str| {
         let token = index.and_then(|index| tokens.get(index)).map(|token| &token.kind);
         matches!(token, Some(Kind::Sign(sign)) if brackets.contains(*sign))
     };
     let letter = matches!(&token.kind, Kind::Variable(name) if name == "U")
         && is_bracket(at.checked_sub(1), ")]⟧}")
-        && is_bracket(Some(at + 1), "([⟦");
+        && is_bracket(at.checked_add(1), "([⟦");
     let word = token.text() == Some("union");
     letter || word || matches!(token.kind, Kind::Sign('∪' | '∩' | '∖'))
 }

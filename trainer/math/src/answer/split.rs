@@ -1,5 +1,7 @@
 //! Splitting of tokens at separators outside brackets.
 
+use std::iter;
+
 use crate::lex::{Kind, SET_CLOSE, SET_OPEN, Token};
 
 pub fn opens(token: &Token) -> bool {
@@ -22,14 +24,14 @@ pub fn trimmed(mut tokens: &[Token]) -> &[Token] {
 }
 
 /// Positions outside brackets for which `separates` is true.
-pub fn positions(tokens: &[Token], separates: impl Fn(usize) -> bool) -> Vec<usize> {
+pub fn positions(tokens: &[Token], separates: impl Fn(usize, &Token) -> bool) -> Vec<usize> {
     let (mut found, mut depth) = (Vec::new(), 0_usize);
     for (at, token) in tokens.iter().enumerate() {
         if opens(token) {
-            depth += 1;
+            depth = depth.saturating_add(1);
         } else if closes(token) {
             depth = depth.saturating_sub(1);
-        } else if depth == 0 && separates(at) {
+        } else if depth == 0 && separates(at, token) {
             found.push(at);
         }
     }
@@ -38,14 +40,9 @@ pub fn positions(tokens: &[Token], separates: impl Fn(usize) -> bool) -> Vec<usi
 
 /// The parts between positions.
 pub fn parts<'a>(tokens: &'a [Token], positions: &[usize]) -> Vec<&'a [Token]> {
-    let mut start = 0;
-    let mut parts: Vec<&[Token]> = Vec::with_capacity(positions.len() + 1);
-    for &at in positions {
-        parts.push(&tokens[start..at]);
-        start = at + 1;
-    }
-    parts.push(&tokens[start..]);
-    parts
+    let starts = iter::once(0).chain(positions.iter().map(|at| at.saturating_add(1)));
+    let ends = positions.iter().copied().chain(iter::once(tokens.len()));
+    starts.zip(ends).filter_map(|(start, end)| tokens.get(start..end)).collect()
 }
 
 /// Opening bracket, content and closing bracket if brackets enclose all tokens.
@@ -55,7 +52,7 @@ pub fn bracketed(tokens: &[Token]) -> Option<(char, &[Token], char)> {
     let mut depth = 0_usize;
     for token in inside {
         if opens(token) {
-            depth += 1;
+            depth = depth.saturating_add(1);
         } else if closes(token) {
             depth = depth.checked_sub(1)?;
         }
@@ -72,10 +69,13 @@ pub fn is_thousands(tokens: &[Token], at: usize) -> bool {
         }
         _ => None,
     };
-    let Some((after, decimals, false)) = group(Some(at + 1)) else { return false };
+    let Some((after, decimals, false)) = group(at.checked_add(1)) else { return false };
     let Some((before, 0, _)) = group(at.checked_sub(1)) else { return false };
     // `0,123` is no number; `12,345` continues if the digits before are themselves a group.
-    let continues = at >= 2 && tokens[at - 2].is(',') && is_thousands(tokens, at - 2);
+    let comma = |at: usize| tokens.get(at).is_some_and(|token| token.is(','));
+    let continues = at.checked_sub(2).is_some_and(|at| comma(at) && is_thousands(tokens, at));
     let starts = (1..=3).contains(&before.len()) && !before.starts_with('0');
-    !tokens[at].space && after.len() == 3 + decimals && (starts || (continues && before.len() == 3))
+    tokens.get(at).is_some_and(|comma| !comma.space)
+        && after.len() == decimals.saturating_add(3)
+        && (starts || (continues && before.len() == 3))
 }

@@ -36,14 +36,14 @@ impl Lexer<'_> {
     pub(super) fn command(&mut self) -> Checked<()> {
         let start = self.at;
         while self.peek(0).is_some_and(|character| character.is_ascii_alphabetic()) {
-            self.at += 1;
+            self.advance(1);
         }
         if self.at == start {
             return self.symbol();
         }
-        let name: String = self.characters[start..self.at].iter().collect();
+        let name = self.between(start, self.at);
         match name.as_str() {
-            "left" | "right" if self.peek(0) == Some('.') => self.at += 1,
+            "left" | "right" if self.peek(0) == Some('.') => self.advance(1),
             "left" | "right" | "big" | "Big" | "bigl" | "bigr" | "Bigl" | "Bigr" | "bigg"
             | "Bigg" | "biggl" | "biggr" | "displaystyle" | "textstyle" | "limits" | "rm"
             | "bf" | "it" | "nolimits" | "boxed" | "fbox" | "hfill" | "allowbreak" => {}
@@ -133,18 +133,18 @@ impl Lexer<'_> {
     fn digit_arguments(&mut self, count: usize) {
         for _ in 0..count {
             while self.peek(0).is_some_and(char::is_whitespace) {
-                self.at += 1;
+                self.advance(1);
             }
             let Some(digit) = self.peek(0).filter(char::is_ascii_digit) else { return };
-            self.at += 1;
+            self.advance(1);
             self.push(Kind::Number(digit.into(), 0));
         }
     }
 
     /// `\sqrt12` is `\sqrt{1}2` in LaTeX and √12 for many authors.
     fn sqrt_digit(&mut self) -> Checked<()> {
-        let rest = &self.characters[self.at..];
-        let mut rest = rest.iter().skip_while(|character| character.is_whitespace());
+        let rest = self.characters.iter().skip(self.at);
+        let mut rest = rest.skip_while(|character| character.is_whitespace());
         let digits = rest.by_ref().take_while(|character| character.is_ascii_digit()).count();
         if digits > 1 { Err(Unsupported("the argument of a root is ambiguous")) } else { Ok(()) }
     }
@@ -152,7 +152,7 @@ impl Lexer<'_> {
     /// A backslash before a character that is not a letter.
     fn symbol(&mut self) -> Checked<()> {
         let Some(character) = self.peek(0) else { return Err(UNKNOWN_COMMAND) };
-        self.at += 1;
+        self.advance(1);
         match character {
             '{' => self.sign(SET_OPEN),
             '}' => self.sign(SET_CLOSE),
@@ -172,40 +172,40 @@ impl Lexer<'_> {
         if self.peek(0) != Some('{') {
             return None;
         }
-        self.at += 1;
-        let mut depth = 1_u32;
-        for (offset, character) in self.characters[self.at..].iter().enumerate() {
-            match character {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                _ => {}
-            }
-            if depth == 0 {
-                return Some(self.at + offset);
-            }
-        }
-        None
+        self.advance(1);
+        let mut depth = 1_usize;
+        let mut rest = self.characters.iter().enumerate().skip(self.at);
+        let close = rest.find(|(_, character)| {
+            depth = match character {
+                '{' => depth.saturating_add(1),
+                '}' => depth.saturating_sub(1),
+                _ => depth,
+            };
+            depth == 0
+        });
+        close.map(|(at, _)| at)
     }
 
     /// `\text{…}`: letters are words.
     fn styled(&mut self, words: bool) -> Checked<()> {
         let end = self.argument_end().ok_or(Unsupported("unbalanced braces"))?;
-        if self.depth == MAX_DEPTH {
+        let depth = self.depth;
+        if depth == MAX_DEPTH {
             return Err(Unsupported("the nesting is too deep"));
         }
-        self.depth += 1;
+        self.depth = depth.saturating_add(1);
         self.space |= words;
         self.run(end, words)?;
-        self.depth -= 1;
-        self.at = end + 1;
+        self.depth = depth;
+        self.at = end.saturating_add(1);
         self.space |= words;
         Ok(())
     }
 
     fn argument(&mut self) -> Checked<String> {
         let end = self.argument_end().ok_or(Unsupported("unbalanced braces"))?;
-        let inside = self.characters[self.at..end].iter().collect::<String>();
-        self.at = end + 1;
+        let inside = self.between(self.at, end);
+        self.at = end.saturating_add(1);
         Ok(inside.trim().to_owned())
     }
 

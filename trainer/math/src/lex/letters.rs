@@ -22,20 +22,20 @@ impl Lexer<'_> {
         let start = self.at;
         while self.at < end && self.peek(0).is_some_and(|next| next.is_alphabetic() && next != 'π')
         {
-            self.at += 1;
+            self.advance(1);
         }
-        let mut run: String = self.characters[start..self.at].iter().collect();
+        let mut run = self.between(start, self.at);
         if words {
             // Hyphens and apostrophes inside of words.
-            while self.at + 1 < end
+            while self.at.saturating_add(1) < end
                 && matches!(self.peek(0), Some('-' | '\'' | '’'))
                 && self.peek(1).is_some_and(char::is_alphabetic)
             {
                 run.push('-');
-                self.at += 1;
+                self.advance(1);
                 while self.at < end && self.peek(0).is_some_and(char::is_alphabetic) {
                     run.extend(self.peek(0));
-                    self.at += 1;
+                    self.advance(1);
                 }
             }
             self.push(Kind::Text(run));

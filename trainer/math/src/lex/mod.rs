@@ -35,9 +35,9 @@ pub fn lex(text: &str) -> Checked<Vec<Token>> {
     let marked = |character: char| character.is_whitespace() || character == '*';
     let text = text.trim_end_matches(|character| marked(character) || character == '.');
     let characters: Vec<char> = text.trim_start_matches(marked).chars().collect();
-    let bare_dollars = (0..characters.len())
-        .filter(|&at| characters[at] == '$' && (at == 0 || characters[at - 1] != '\\'))
-        .count();
+    let before = std::iter::once(&' ').chain(&characters);
+    let bare_dollars = characters.iter().zip(before);
+    let bare_dollars = bare_dollars.filter(|&pair| pair.0 == &'$' && pair.1 != &'\\').count();
     let mut lexer = Lexer {
         characters: &characters,
         at: 0,
@@ -69,7 +69,7 @@ impl Lexer<'_> {
             self.letters(end, words);
             return Ok(());
         }
-        self.at += 1;
+        self.advance(1);
         if character.is_whitespace() || matches!(character, '~' | '\u{200B}') {
             self.space = true;
             return Ok(());
@@ -126,12 +126,12 @@ impl Lexer<'_> {
         let braced = is(self.out.last(), '{')
             && is(self.out.len().checked_sub(2).and_then(|at| self.out.get(at)), '^');
         if braced {
-            self.out.truncate(self.out.len() - 2);
+            self.out.truncate(self.out.len().saturating_sub(2));
             while self.peek(0).is_some_and(char::is_whitespace) {
-                self.at += 1;
+                self.advance(1);
             }
             if self.peek(0) == Some('}') {
-                self.at += 1;
+                self.advance(1);
             }
         } else if is(self.out.last(), '^') {
             self.out.pop();

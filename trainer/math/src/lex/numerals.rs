@@ -13,15 +13,15 @@ impl Lexer<'_> {
         self.digits(&mut digits);
         if (1..=3).contains(&digits.len()) {
             while let Some(length) = self.separator() {
-                self.at += length;
+                self.advance(length);
                 self.digits(&mut digits);
             }
         }
         if self.peek(0) == Some('.') && self.peek(1).is_some_and(|next| next.is_ascii_digit()) {
-            self.at += 1;
+            self.advance(1);
             let before = digits.len();
             self.digits(&mut digits);
-            places = digits.len() - before;
+            places = digits.len().saturating_sub(before);
         }
         self.exponent(&mut digits, &mut places)?;
         if digits.len() > MAX_DIGITS || places > MAX_DIGITS {
@@ -34,7 +34,7 @@ impl Lexer<'_> {
     fn digits(&mut self, digits: &mut String) {
         while let Some(digit) = self.peek(0).filter(char::is_ascii_digit) {
             digits.push(digit);
-            self.at += 1;
+            self.advance(1);
         }
     }
 
@@ -45,7 +45,8 @@ impl Lexer<'_> {
             let length = separator.len();
             let found =
                 separator.chars().enumerate().all(|(at, expected)| self.peek(at) == Some(expected));
-            let three = (0..3).all(|at| digit(length + at)) && !digit(length + 3);
+            let three = (0..3).all(|at| digit(length.saturating_add(at)))
+                && !digit(length.saturating_add(3));
             (found && three).then_some(length)
         })
     }
@@ -56,14 +57,14 @@ impl Lexer<'_> {
             return Ok(());
         }
         let sign = self.peek(1).filter(|sign| matches!(sign, '+' | '-'));
-        let start = 1 + usize::from(sign.is_some());
+        let start = if sign.is_some() { 2 } else { 1 };
         if !self.peek(start).is_some_and(|next| next.is_ascii_digit()) {
             return Ok(());
         }
         if sign.is_some() && *places == 0 && digits != "1" {
             return Err(Unsupported("a power of ten such as 3e-2 is ambiguous"));
         }
-        self.at += start;
+        self.advance(start);
         let mut exponent = String::new();
         self.digits(&mut exponent);
         let exponent: usize = exponent
@@ -72,12 +73,10 @@ impl Lexer<'_> {
             .filter(|exponent| *exponent <= MAX_DIGITS)
             .ok_or(Unsupported("an exponent is too large"))?;
         if sign == Some('-') {
-            *places += exponent;
-        } else if exponent <= *places {
-            *places -= exponent;
+            *places = places.saturating_add(exponent);
         } else {
-            digits.extend(std::iter::repeat_n('0', exponent - *places));
-            *places = 0;
+            digits.extend(std::iter::repeat_n('0', exponent.saturating_sub(*places)));
+            *places = places.saturating_sub(exponent);
         }
         Ok(())
     }

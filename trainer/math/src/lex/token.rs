@@ -48,7 +48,16 @@ pub struct Lexer<'a> {
 
 impl Lexer<'_> {
     pub fn peek(&self, ahead: usize) -> Option<char> {
-        self.characters.get(self.at + ahead).copied()
+        self.characters.get(self.at.checked_add(ahead)?).copied()
+    }
+
+    pub fn advance(&mut self, count: usize) {
+        self.at = self.at.saturating_add(count);
+    }
+
+    /// The characters between two positions.
+    pub fn between(&self, start: usize, end: usize) -> String {
+        self.characters.iter().take(end).skip(start).collect()
     }
 
     pub fn push(&mut self, kind: Kind) {

@@ -40,7 +40,7 @@ impl Parser<'_> {
         match self.kind() {
             Some(Kind::Sign('{' | '(')) => self.group(),
             Some(Kind::Number(digits, 0)) if digits.len() <= 2 => {
-                self.at += 1;
+                self.advance(1);
                 Ok(Value::integer(digits.parse().map_err(|_| SYNTAX)?))
             }
             Some(Kind::Variable(_)) => self.operand(),
@@ -75,7 +75,7 @@ impl Parser<'_> {
         self.expect('(')?;
         let mut value = self.sum()?;
         while self.eat(',') {
-            value = divisor_or_multiple(&value, &self.sum()?, multiple)?;
+            value = divisor_or_multiple(&value, &self.sum()?, multiple, self.fuel)?;
         }
         self.expect(')')?;
         Ok(value)

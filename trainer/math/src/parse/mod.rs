@@ -58,6 +58,10 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at)
     }
 
+    fn ahead(&self, count: usize) -> Option<&'a Token> {
+        self.tokens.get(self.at.checked_add(count)?)
+    }
+
     fn kind(&self) -> Option<&'a Kind> {
         self.token().map(|token| &token.kind)
     }
@@ -66,9 +70,13 @@ impl<'a> Parser<'a> {
         self.token().is_some_and(|token| token.is(sign))
     }
 
+    fn advance(&mut self, count: usize) {
+        self.at = self.at.saturating_add(count);
+    }
+
     fn eat(&mut self, sign: char) -> bool {
         let found = self.is(sign);
-        self.at += usize::from(found);
+        self.advance(usize::from(found));
         found
     }
 
@@ -77,13 +85,14 @@ impl<'a> Parser<'a> {
     }
 
     fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Checked<T>) -> Checked<T> {
-        if self.depth == MAX_DEPTH {
+        let depth = self.depth;
+        if depth == MAX_DEPTH {
             return Err(Unsupported("the nesting is too deep"));
         }
         self.fuel.spend(1)?;
-        self.depth += 1;
+        self.depth = depth.saturating_add(1);
         let result = parse(self);
-        self.depth -= 1;
+        self.depth = depth;
         result
     }
 
@@ -110,7 +119,7 @@ impl<'a> Parser<'a> {
             Kind::Sign('∓') => !self.notation.lower,
             _ => return None,
         };
-        self.at += 1;
+        self.advance(1);
         Some(negative)
     }
 
@@ -122,7 +131,7 @@ impl<'a> Parser<'a> {
                 product = product.times(&self.factor()?, self.fuel)?;
                 divided = false;
             } else if self.is('/') && !self.next_is_text() {
-                self.at += 1;
+                self.advance(1);
                 product = product.over(&self.factor()?, self.fuel)?;
                 divided = true;
             } else if self.starts_operand(product.is_open()) {
@@ -138,7 +147,7 @@ impl<'a> Parser<'a> {
     }
 
     fn next_is_text(&self) -> bool {
-        self.tokens.get(self.at + 1).is_some_and(|token| token.text().is_some())
+        self.ahead(1).is_some_and(|token| token.text().is_some())
     }
 
     /// Whether a factor without a multiplication sign follows; `open` if the product before it
@@ -148,7 +157,7 @@ impl<'a> Parser<'a> {
             Some(Kind::Variable(_) | Kind::Sign('(' | '{' | 'π' | '⌊' | '⌈')) => true,
             // `3!\,7!`, `(k - 1)2^k`
             Some(Kind::Number(..)) => {
-                let before = self.at.checked_sub(1).map(|at| &self.tokens[at]);
+                let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
                 before.is_some_and(|token| token.is('!') || (token.is(')') && open))
             }
             Some(Kind::Sign('|')) => self.bars == 0,

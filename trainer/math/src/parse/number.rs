@@ -4,7 +4,7 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use num_traits::Signed;
+use num_traits::{CheckedAdd, Signed};
 
 use crate::algebra::{Rational, Value};
 use crate::lex::Kind;
@@ -18,7 +18,7 @@ impl Parser<'_> {
         if whole.is_integer() {
             let before = self.at;
             if let Some(fraction) = self.proper_fraction() {
-                return Ok(Value::from(whole + fraction));
+                return whole.checked_add(&fraction).map(Value::from).ok_or(TOO_LARGE);
             }
             self.at = before;
         }
@@ -37,7 +37,7 @@ impl Parser<'_> {
     /// Digits and places of a numeral token.
     fn digits(&mut self) -> Option<(&str, usize)> {
         let Some(Kind::Number(digits, places)) = self.kind() else { return None };
-        self.at += 1;
+        self.advance(1);
         Some((digits, *places))
     }
 
@@ -47,7 +47,7 @@ impl Parser<'_> {
             (places == 0).then(|| integer(digits, 10)).flatten()
         };
         let (above, below) = if matches!(self.kind(), Some(Kind::Command("frac"))) {
-            self.at += 1;
+            self.advance(1);
             let argument = |parser: &mut Self| {
                 let braces = parser.eat('{');
                 let value = if braces { plain(parser) } else { parser.one_digit() };
@@ -90,12 +90,12 @@ impl Parser<'_> {
         let value = BigRational::new(integer(&digits, 10).ok_or(SYNTAX)?, ten_to(places));
         let point = places == 0 && self.is('.');
         if matches!(
-            self.tokens.get(self.at + usize::from(point)).map(|token| &token.kind),
+            self.ahead(usize::from(point)).map(|token| &token.kind),
             Some(Kind::Command("overline" | "dot"))
         ) && (point || places > 0)
         {
-            self.at += 1 + usize::from(point);
-            return Ok(value + self.repeating(places)?);
+            self.advance(if point { 2 } else { 1 });
+            return value.checked_add(&self.repeating(places)?).ok_or(TOO_LARGE);
         }
         if places == 0 && self.eat('_') {
             return self.based(&digits).map(Rational::from_integer);
@@ -106,19 +106,19 @@ impl Parser<'_> {
     /// A group of three digits after a separator, with its decimal places.
     fn thousands(&mut self) -> Option<(String, usize)> {
         let comma = self.is(',');
-        let group = self.tokens.get(self.at + usize::from(comma))?;
+        let group = self.ahead(usize::from(comma))?;
         let Kind::Number(digits, places) = &group.kind else { return None };
         let separated = if comma {
             self.notation.thousands && !group.space && !self.token()?.space
         } else {
             group.space
         };
-        let slash = self.tokens.get(self.at + 1 + usize::from(comma));
+        let slash = self.ahead(if comma { 2 } else { 1 });
         let fraction = !comma && slash.is_some_and(|token| token.is('/'));
-        if !separated || fraction || digits.len() != places + 3 {
+        if !separated || fraction || digits.len() != places.saturating_add(3) {
             return None;
         }
-        self.at += 1 + usize::from(comma);
+        self.advance(if comma { 2 } else { 1 });
         Some((digits.clone(), *places))
     }
 
@@ -130,7 +130,8 @@ impl Parser<'_> {
         if decimals > 0 || (!braces && length > 1) || (braces && !self.eat('}')) {
             return Err(SYNTAX);
         }
-        let below = (ten_to(length) - 1) * ten_to(places);
+        let nines = integer(&"9".repeat(length), 10).ok_or(SYNTAX)?;
+        let below = nines.checked_mul(&ten_to(places)).ok_or(TOO_LARGE)?;
         Ok(BigRational::new(integer(&digits, 10).ok_or(SYNTAX)?, below))
     }
 

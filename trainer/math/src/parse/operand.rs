@@ -4,7 +4,7 @@ use num_traits::ToPrimitive;
 
 use crate::algebra::elementary::{abs, binomial, factorial, rounded};
 use crate::algebra::roots::root;
-use crate::algebra::{Function, Generator, Rational, Value};
+use crate::algebra::{Function, Generator, Rational, Value, integer};
 use crate::lex::Kind;
 use crate::limits::{Checked, Unsupported};
 use crate::parse::{Parser, SYNTAX};
@@ -27,9 +27,7 @@ impl Parser<'_> {
                 }
                 value = factorial(&value, self.fuel)?;
             } else if self.degrees && self.eat('°') {
-                let radians = Value::from(Generator::Pi).scaled(
-                    &(Rational::from_integer(1.into()) / Rational::from_integer(180.into())),
-                )?;
+                let radians = Value::from(Generator::Pi).scaled(&integer(180).recip())?;
                 value = value.times(&radians, self.fuel)?;
             } else {
                 return Ok(value);
@@ -42,7 +40,7 @@ impl Parser<'_> {
         match kind {
             Kind::Number(..) => return self.mixed(),
             Kind::Sign('(' | '{' | '[') => return self.group(),
-            _ => self.at += 1,
+            _ => self.advance(1),
         }
         match kind {
             Kind::Variable(name) => self.variable(name),
@@ -73,10 +71,11 @@ impl Parser<'_> {
     }
 
     fn magnitude(&mut self) -> Checked<Value> {
-        self.bars += 1;
+        let bars = self.bars;
+        self.bars = bars.saturating_add(1);
         let value = self.sum()?;
         self.expect('|')?;
-        self.bars -= 1;
+        self.bars = bars;
         abs(&value, self.fuel)
     }
 
@@ -88,7 +87,7 @@ impl Parser<'_> {
             Some(Kind::Sign('[')) => ']',
             _ => return Err(SYNTAX),
         };
-        self.at += 1;
+        self.advance(1);
         let bars = std::mem::take(&mut self.bars);
         let value = self.sum()?;
         self.bars = bars;
@@ -116,7 +115,7 @@ impl Parser<'_> {
         match self.kind() {
             Some(Kind::Sign('{')) => self.group(),
             Some(Kind::Number(digits, 0)) if digits.len() == 1 => {
-                self.at += 1;
+                self.advance(1);
                 Ok(Value::integer(digits.parse().map_err(|_| SYNTAX)?))
             }
             Some(Kind::Number(..) | Kind::Sign('(' | '[')) | None => Err(SYNTAX),
@@ -151,7 +150,7 @@ impl Parser<'_> {
         loop {
             match self.kind().ok_or(SYNTAX)? {
                 Kind::Sign('}') if braces => {
-                    self.at += 1;
+                    self.advance(1);
                     return Ok(text);
                 }
                 Kind::Number(digits, 0) => text.push_str(digits),
@@ -159,7 +158,7 @@ impl Parser<'_> {
                 Kind::Sign(sign @ ('+' | '-' | ',')) if braces => text.push(*sign),
                 _ => return Err(SYNTAX),
             }
-            self.at += 1;
+            self.advance(1);
             if !braces {
                 return Ok(text);
             }
