@@ -12,8 +12,9 @@ use super::pod::{PROGRAMS, container_security, with_default_requests};
 use super::volumes::{SCRATCH_LIMIT, mount_of_job, scratch};
 use crate::validate::ValidatedJob;
 
-/// Sources of volumes that contain secrets, which commands get only by a mount in the template.
-const SECRET_SOURCES: [&str; 2] = ["secret", "projected"];
+/// Sources of volumes without secrets. Commands get others only by a mount in the template.
+const DATA_SOURCES: [&str; 6] =
+    ["configMap", "emptyDir", "hostPath", "image", "nfs", "persistentVolumeClaim"];
 /// Limit of the folder of the socket. It is in memory, so that a command that fills it does not
 /// evict the pod.
 const SOCKET_LIMIT: &str = "1Mi";
@@ -30,7 +31,9 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
     coordinator.command.get_or_insert_default().push(format!("--reward-runner={socket}"));
     let connecting = VolumeMount { read_only: Some(true), ..mount.clone() };
     coordinator.volume_mounts.get_or_insert_default().push(connecting);
-    let data = job.spec.volumes.iter().filter_map(data_mount);
+    let runs = job.spec.storage.persistent_volume_claim.as_ref();
+    let runs = runs.map(|claim| claim.claim_name.as_str());
+    let data = job.spec.volumes.iter().filter_map(|volume| data_mount(volume, runs));
     let runner = Container {
         name: CONTAINER_REWARDS.to_owned(),
         image: coordinator.image.clone(),
@@ -56,10 +59,12 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
 }
 
 /// The mount of a volume of the job, read-only. Commands read programs and data, and write nothing
-/// that others read.
-fn data_mount(volume: &VolumeSpec) -> Option<VolumeMount> {
-    let is_secret = SECRET_SOURCES.iter().any(|source| volume.source.contains_key(*source));
-    let mount = mount_of_job(volume).filter(|_| !is_secret)?;
+/// that others read. The claim of runs contains the job's run directory and those of other jobs.
+fn data_mount(volume: &VolumeSpec, runs: Option<&str>) -> Option<VolumeMount> {
+    let has_data = DATA_SOURCES.iter().any(|source| volume.source.contains_key(*source));
+    let claim = volume.source.get("persistentVolumeClaim");
+    let has_runs = runs.is_some_and(|runs| claim.is_some_and(|claim| claim["claimName"] == runs));
+    let mount = mount_of_job(volume).filter(|_| has_data && !has_runs)?;
     Some(VolumeMount { read_only: Some(true), ..mount })
 }
 
@@ -129,6 +134,26 @@ mod tests {
         }
         let flag = format!("--reward-runner={REWARDS_MOUNT}/{REWARDS_SOCKET}");
         assert!(coordinator.command.iter().flatten().any(|argument| *argument == flag));
+    }
+
+    #[test]
+    fn commands_read_no_volume_of_secrets_or_runs() {
+        let volumes = json!([
+            {"name": "vault", "mountPath": "/vault", "csi": {"driver": "secrets-store.csi.k8s.io"}},
+            {"name": "runs", "mountPath": "/runs", "persistentVolumeClaim": {"claimName": "runs"}},
+            {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}},
+        ]);
+        let pod = pod_of(
+            Role::Coordinator,
+            &json!({
+                "rewards": [{"name": "judge", "command": {"command": ["judge"]}}],
+                "storage": {"persistentVolumeClaim": {"claimName": "runs"}},
+                "volumes": volumes,
+            }),
+        );
+        let mounts = pod.containers[1].volume_mounts.iter().flatten();
+        let paths: Vec<&str> = mounts.map(|mount| mount.mount_path.as_str()).collect();
+        assert_eq!(paths, [REWARDS_MOUNT, "/tmp", "/data"]);
     }
 
     #[test]

@@ -60,10 +60,7 @@ pub(super) fn check_template(
     for (index, volume) in items(&spec, "volumes") {
         let path = format!("{path}.spec.volumes[{index}]");
         let name = volume["name"].as_str().unwrap_or_default();
-        if name.starts_with(RESERVED_PREFIX) {
-            let message = format!("names that start with `{RESERVED_PREFIX}` are reserved");
-            problems.push(Problem::new(format!("{path}.name"), message));
-        }
+        check_volume_name(&path, volume, problems);
         if volumes.iter().any(|volume| volume.name == name) {
             let message = format!("`{name}` is the name of a volume of spec.volumes");
             problems.push(Problem::new(format!("{path}.name"), message));
@@ -100,10 +97,12 @@ fn check_container(
         return problems.push(Problem::new(format!("{path}.name"), "is missing"));
     };
     for (index, mount) in items(container, "volumeMounts") {
-        let mount = mount["mountPath"].as_str().unwrap_or_default().trim_end_matches('/');
-        if RESERVED_FOLDERS.iter().any(|folder| covers(mount, folder)) {
-            problems.push(owned(&format!("{path}.volumeMounts[{index}].mountPath"), None));
+        let path = format!("{path}.volumeMounts[{index}]");
+        let folder = mount["mountPath"].as_str().unwrap_or_default().trim_end_matches('/');
+        if RESERVED_FOLDERS.iter().any(|reserved| covers(folder, reserved)) {
+            problems.push(owned(&format!("{path}.mountPath"), None));
         }
+        check_volume_name(&path, mount, problems);
     }
     if list == "initContainers" && name == role.container {
         let message = format!("`{name}` is the name of the main container");
@@ -128,6 +127,14 @@ fn check_container(
         if variable["name"].as_str().is_some_and(|name| VARIABLES.contains(&name)) {
             problems.push(owned(&format!("{path}.env[{index}]"), None));
         }
+    }
+}
+
+/// Checks the name in a volume or a mount. Tokens, keys and runs are in volumes of the operator.
+fn check_volume_name(path: &str, object: &Value, problems: &mut Vec<Problem>) {
+    if object["name"].as_str().is_some_and(|name| name.starts_with(RESERVED_PREFIX)) {
+        let message = format!("names that start with `{RESERVED_PREFIX}` are reserved");
+        problems.push(Problem::new(format!("{path}.name"), message));
     }
 }
 

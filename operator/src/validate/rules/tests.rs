@@ -259,7 +259,10 @@ fn a_template_cannot_override_fields_of_the_operator() {
 fn commands_of_rewards_cannot_be_let_out_of_their_container() {
     let template = json!({"spec": {
         "shareProcessNamespace": true, "hostPID": false, "automountServiceAccountToken": true,
-        "containers": [{"name": "rewards", "args": ["x"], "image": "judge:1"}],
+        "containers": [{
+            "name": "rewards", "args": ["x"], "image": "judge:1",
+            "volumeMounts": [{"name": "rljob-tokens", "mountPath": "/mnt"}],
+        }],
     }});
     let rewards = json!([{"name": "judge", "command": {"command": ["judge"]}}]);
     let path = "spec.coordinator.template.spec";
@@ -267,6 +270,10 @@ fn commands_of_rewards_cannot_be_let_out_of_their_container() {
     assert_eq!(
         problems_with(&json!({"rewards": rewards, "coordinator": {"template": template}})),
         [
+            format!(
+                "{path}.containers[0].volumeMounts[0].name: \
+                 names that start with `rljob-` are reserved"
+            ),
             format!("{path}.containers[0].args: the operator sets this field; remove it"),
             format!("{path}.shareProcessNamespace: {why}"),
             format!("{path}.automountServiceAccountToken: {why}"),

@@ -25,7 +25,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
 
 use crate::reward::external::{Request, excerpt, parse, too_long};
-use crate::reward::session::{Answer, MAX_LINE, Start};
+use crate::reward::session::{Answer, MAX_LINE, Start, environment};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 /// Where commands run.
@@ -147,13 +147,16 @@ impl Session {
     }
 }
 
-/// Starts a session on this machine. It ends, and kills its command, when the connection closes.
+/// Starts a session on this machine. It ends, and kills its command, when the connection closes. The
+/// command can read the session's environment, which must not contain keys.
 fn start(program: &PathBuf) -> std::io::Result<UnixStream> {
     let (own, other) = UnixStream::pair()?;
     let other = OwnedFd::from(other.into_std()?);
     // The runtime collects its exit status.
     let _child = tokio::process::Command::new(program)
         .arg("session")
+        .env_clear()
+        .envs(environment())
         .stdin(Stdio::from(other))
         .stdout(Stdio::null())
         .spawn()?;

@@ -8,12 +8,22 @@
 //!
 //! Every message is a line of at most [`MAX_LINE`] bytes.
 
+use std::ffi::OsString;
+
 use serde::{Deserialize, Serialize};
 
 /// Longest line in bytes. A prompt and a completion of a million tokens each fit.
 pub const MAX_LINE: usize = 64 << 20;
 /// Longest line of a command's response in bytes.
 pub const MAX_RESPONSE: usize = 1 << 20;
+
+/// Environment variables that sessions and commands keep.
+const KEPT_VARIABLES: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
+
+/// The kept variables of this process.
+pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
+    KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
+}
 
 /// The first message of a connection.
 #[derive(Debug, Serialize, Deserialize)]

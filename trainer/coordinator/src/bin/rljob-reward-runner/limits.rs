@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Context;
+use rljob_coordinator::reward::session::environment;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit, setsid,
 };
@@ -17,8 +18,6 @@ use seccompiler::{
 
 /// Exit code of a command that cannot be started.
 pub const NOT_STARTED: u8 = 125;
-/// Environment variables that commands keep.
-const KEPT: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
 /// Largest file in bytes.
 const FILE_SIZE: u64 = 1 << 30;
 const OPEN_FILES: u64 = 1024;
@@ -37,8 +36,7 @@ pub fn exec(parent: i32, command: &[String]) -> String {
     let Some((program, words)) = command.split_first() else {
         return "no program is given".to_owned();
     };
-    let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    Command::new(program).args(words).env_clear().envs(kept).exec().to_string()
+    Command::new(program).args(words).env_clear().envs(environment()).exec().to_string()
 }
 
 fn prepare(parent: i32) -> anyhow::Result<()> {
