@@ -48,6 +48,7 @@ pub const IDENTITY: [&str; 10] = [
 ];
 
 const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
+const PROGRESS: &str = "has(oldSelf.status) && has(oldSelf.status.progress)";
 const FINISHED: &str = "has(oldSelf.status.completionTime)";
 const SUSPENDED: &str = "oldSelf.spec.suspend && has(oldSelf.status.conditions) && \
     oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True')";
@@ -93,6 +94,7 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let (new, old) = (format!("self.spec.{STEPS}"), format!("oldSelf.spec.{STEPS}"));
     let steps = format!("{new} == {old} || ({new} > {old} && {SUCCEEDED})");
     let finished = format!("!({STARTED}) || !{FINISHED} || (({steps}) && {others})");
+    let enough = format!("!({PROGRESS}) || {new} >= {old} || {new} >= oldSelf.status.progress.step");
     vec![
         rule(
             &identity,
@@ -113,6 +115,7 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
             "the run has finished: its spec cannot change; to train a succeeded run further, raise \
                 training.steps; to change anything else, create an RLJob with restoreFrom.rljob",
         ),
+        rule(&enough, "spec.training.steps must be at least the number of steps that are done"),
     ]
 }
 

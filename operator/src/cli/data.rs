@@ -8,20 +8,21 @@ use anyhow::{Context, bail};
 use rljob_crds::RunConfig;
 
 use crate::local::jobs;
+use crate::local::set::Set;
 use crate::validate::ValidatedJob;
 
 /// Checks the data of all jobs of a file; returns the lines to print.
 ///
 /// # Errors
 /// What would fail a run at its start, or sources that are downloaded then.
-pub fn check(file: &Path) -> anyhow::Result<Vec<String>> {
+pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
     if file == Path::new("-") {
         bail!("--data needs a file: relative paths of data start at its folder");
     }
     let program = std::env::current_exe().context("failed to find the path of this program")?;
     let coordinator = program.with_file_name("rljob-coordinator");
     let mut lines = Vec::new();
-    for job in jobs::read(file, &[])? {
+    for job in jobs::read(file, sets)? {
         let at = format!("{}: rljob {}", file.display(), job.name);
         let found = check_job(&job, &coordinator).with_context(|| at.clone())?;
         lines.extend(found.lines().map(|line| format!("{at}: {line}")));

@@ -46,7 +46,7 @@ pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
         // Checked before the files are read, so that the last lines are printed.
         let running = inspect::is_locked(&arguments.dir.join(LOCK_FILE))?;
         let files = files(&arguments.dir, arguments.process.as_deref())?;
-        let several = files.len() > 1;
+        let (several, is_last) = (files.len() > 1, !arguments.follow || !running);
         for (name, path) in files {
             let offset = offsets.entry(name.clone()).or_insert(0);
             let read = print(
@@ -54,12 +54,13 @@ pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
                 if several { &name } else { "" },
                 *offset,
                 arguments.tail.filter(|_| first),
+                is_last,
                 out,
             );
             *offset = read.with_context(|| format!("failed to print {}", path.display()))?;
         }
         first = false;
-        if !arguments.follow || !running {
+        if is_last {
             return Ok(());
         }
         std::thread::sleep(POLL);
@@ -96,12 +97,13 @@ fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String,
 }
 
 /// Prints the complete lines from `offset`, without characters that act on a terminal; returns the
-/// offset of their end.
+/// offset of their end. With `is_last`, prints an incomplete line too.
 fn print(
     path: &Path,
     name: &str,
     offset: u64,
     tail: Option<usize>,
+    is_last: bool,
     out: &mut impl Write,
 ) -> io::Result<u64> {
     let mut file = File::open(path)?;
@@ -117,13 +119,17 @@ fn print(
         // Lines longer than a chunk are printed in parts.
         let is_part = full && !bytes.contains(&b'\n');
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
-        for line in lines.filter(|line| is_part || line.ends_with(b"\n")) {
+        let ends = is_last && !full;
+        for line in lines.filter(|line| is_part || ends || line.ends_with(b"\n")) {
             offset = offset.saturating_add(line.len() as u64);
             if !name.is_empty() {
                 write!(out, "{name} | ")?;
             }
             let line = String::from_utf8_lossy(line).replace("\r\n", "\n");
             out.write_all(printable(&line).as_bytes())?;
+            if ends && !line.ends_with('\n') {
+                writeln!(out)?;
+            }
         }
         out.flush()?;
         if !full {
@@ -132,10 +138,15 @@ fn print(
     }
 }
 
-/// Offset of the last `lines` lines.
+/// Offset of the last `lines` lines, an incomplete one included.
 fn start_of_last(file: &mut File, lines: usize) -> io::Result<u64> {
     let mut end = file.metadata()?.len();
-    let mut lines = lines;
+    let mut last = [b'\n'];
+    if end > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    let Some(mut lines) = lines.checked_sub(usize::from(last != *b"\n")) else { return Ok(end) };
     while end > 0 {
         let start = end.saturating_sub(CHUNK);
         file.seek(SeekFrom::Start(start))?;
@@ -161,7 +172,7 @@ mod tests {
     fn lines_have_the_name_of_their_process_and_unknown_processes_are_errors() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
-        fs::write(directory.log("trainer-0"), "th\u{1b}[2Jree\r\n").unwrap();
+        fs::write(directory.log("trainer-0"), "th\u{1b}[2Jree\r\nkilled he").unwrap();
         let print = |process: Option<&str>, tail| {
             let arguments = LogsArgs {
                 dir: directory.path().to_owned(),
@@ -176,12 +187,13 @@ mod tests {
         };
         assert_eq!(
             print(None, None).unwrap(),
-            "coordinator | one\ncoordinator | two\ntrainer-0 | th\u{fffd}[2Jree\n"
+            "coordinator | one\ncoordinator | two\ntrainer-0 | th\u{fffd}[2Jree\n\
+             trainer-0 | killed he\n"
         );
         assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
         assert_eq!(
             print(None, Some(1)).unwrap(),
-            "coordinator | two\ntrainer-0 | th\u{fffd}[2Jree\n"
+            "coordinator | two\ntrainer-0 | killed he\n"
         );
         let unknown = print(Some("engine"), None).unwrap_err();
         assert!(

@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use rljob_crds::RLJob;
 
 use crate::local;
-use crate::validate::{Problem, job_text, parse_jobs, warnings};
+use crate::local::set::Set;
+use crate::validate::{job_text, warnings};
 
 mod data;
 mod logs;
@@ -36,8 +37,8 @@ pub struct ValidateArgs {
     /// run directories in RUNS.
     #[arg(long)]
     pub local: bool,
-    /// With `--local`: as for `rljob run`.
-    #[arg(long, value_name = "[NAME:]PATH=VALUE", requires = "local")]
+    /// As for `rljob run`: sets a field before the check. Repeatable.
+    #[arg(long, value_name = "[NAME:]PATH=VALUE")]
     pub set: Vec<String>,
     /// With `--local`: as for `rljob run`.
     #[arg(long, value_name = "RUNS", default_value = "runs", requires = "local")]
@@ -71,8 +72,9 @@ impl ValidateArgs {
 /// All problems, one per line.
 pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
+    let sets = arguments.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     for file in &arguments.files {
-        let read = read_jobs(file).and_then(|jobs| {
+        let read = read_jobs(file, &sets).and_then(|jobs| {
             if arguments.local {
                 arguments.check_local(file)?;
             }
@@ -90,7 +92,7 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                     valid.push(format!("{file}: rljob {name} is valid"));
                 }
                 if arguments.data {
-                    match data::check(file) {
+                    match data::check(file, &sets) {
                         Ok(lines) => valid.extend(lines),
                         Err(error) => problems.push(format!("{error:#}")),
                     }
@@ -115,21 +117,14 @@ pub fn crd() -> anyhow::Result<String> {
 }
 
 /// Reads the jobs of a file; `-` is standard input. Errors have one line per problem.
-fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
+fn read_jobs(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<RLJob>> {
     let text = if file == Path::new("-") {
         job_text(std::io::stdin())
     } else {
         std::fs::File::open(file).and_then(job_text)
     };
     let text = text.with_context(|| format!("failed to read {}", file.display()))?;
-    let lines = |problems: &[Problem]| {
-        problems
-            .iter()
-            .map(|problem| format!("{}: {problem}", file.display()))
-            .collect::<Vec<_>>()
-            .join("\n")
-    };
-    parse_jobs(&text).map_err(|invalid| anyhow::anyhow!(lines(&invalid.problems)))
+    Ok(local::jobs::parse_objects(file, &text, sets)?)
 }
 
 #[cfg(test)]
@@ -173,11 +168,37 @@ mod tests {
         assert!(error.contains("has no config.json"), "{error}");
         assert!(error.contains("train.jsonl does not exist"), "{error}");
         std::fs::create_dir(folder.path().join("tiny")).unwrap();
-        for file in ["tiny/config.json", "train.jsonl"] {
+        for file in ["tiny/config.json", "tiny/tokenizer.json", "train.jsonl"] {
             std::fs::write(folder.path().join(file), "{}").unwrap();
         }
+        let error = local(&command).unwrap_err();
+        assert!(error.contains("tiny/config.json sets no max_position_embeddings"), "{error}");
+        let config = r#"{"max_position_embeddings": 64, "vocab_size": 16}"#;
+        std::fs::write(folder.path().join("tiny/config.json"), config).unwrap();
+        let error = local(&|arguments| {
+            command(arguments);
+            arguments.dir = folder.path().join("train.jsonl/runs");
+        });
+        let error = error.unwrap_err();
+        assert!(error.contains("train.jsonl: not a folder"), "{error}");
         assert_eq!(local(&command), Ok(format!("{}: rljob sums is valid", path.display())));
         assert!(!folder.path().join("runs").exists(), "a check creates nothing");
+    }
+
+    #[test]
+    fn fields_are_set_before_the_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.yaml");
+        std::fs::write(&path, MINIMAL).unwrap();
+        let arguments =
+            ValidateArgs { set: vec!["spec.training.steps=0".to_owned()], ..arguments(&[&path]) };
+        assert_eq!(
+            validate(&arguments).unwrap_err().to_string(),
+            format!(
+                "{}: spec.training.steps: must be at least 1, found 0",
+                path.display()
+            )
+        );
     }
 
     #[test]

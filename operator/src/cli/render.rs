@@ -30,7 +30,7 @@ pub struct RenderArgs {
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let settings = Settings::new(&arguments.image);
     let mut text = String::new();
-    for mut job in super::read_jobs(&arguments.file)? {
+    for mut job in super::read_jobs(&arguments.file, &[])? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
         let job: ValidatedJob = validate(&job, Policy::LOCAL)?;
         let resources = build(

@@ -16,7 +16,7 @@ pub struct ReportArgs {
 /// Writes the reports; returns their paths.
 ///
 /// # Errors
-/// There is no run, or a file cannot be read or written.
+/// There is no run, or files of a run cannot be read or written. Other reports are written.
 pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     let write = |directory: &PathBuf| {
         let run = Run::read(directory)?;
@@ -24,15 +24,29 @@ pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
             directory,
             &report_file::collect(directory, &run.config, run.outcome())?,
         )?;
-        Ok(path.display().to_string())
+        anyhow::Ok(path.display().to_string())
     };
-    let paths =
-        inspect::find(&arguments.dir)?.iter().map(write).collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(paths.join("\n"))
+    let (mut paths, mut failures) = (Vec::new(), Vec::new());
+    for directory in inspect::find(&arguments.dir)? {
+        match write(&directory) {
+            Ok(path) => paths.push(path),
+            Err(error) => failures.push(format!(
+                "failed to report on {}: {error:#}",
+                directory.display()
+            )),
+        }
+    }
+    if failures.is_empty() {
+        return Ok(paths.join("\n"));
+    }
+    failures.extend(paths.iter().map(|path| format!("written: {path}")));
+    anyhow::bail!(failures.join("\n"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::local::inspect::test_support::run_directory;
 
@@ -42,6 +56,15 @@ mod tests {
         let directory = run_directory(runs.path());
         let path = report(&ReportArgs { dir: runs.path().to_owned() }).unwrap();
         assert_eq!(path, directory.path().join("report.html").display().to_string());
-        assert!(std::fs::read_to_string(path).unwrap().contains("7 of 10 steps"));
+        assert!(std::fs::read_to_string(&path).unwrap().contains("7 of 10 steps"));
+        std::fs::remove_file(&path).unwrap();
+
+        let damaged = runs.path().join("lab/damaged");
+        std::fs::create_dir_all(&damaged).unwrap();
+        std::fs::write(damaged.join("run.json"), "{").unwrap();
+        let error = report(&ReportArgs { dir: runs.path().to_owned() }).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("failed to report on {}: ", damaged.display())), "{error}");
+        assert!(error.ends_with(&format!("\nwritten: {path}")), "{error}");
+        assert!(Path::new(&path).exists(), "the other report is written");
     }
 }

@@ -1,6 +1,6 @@
 //! `rljob status`: shows the state of local runs or of the RLJobs of a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use kube::{Api, Client, ResourceExt};
@@ -42,8 +42,11 @@ pub async fn status(arguments: &StatusArgs) -> anyhow::Result<String> {
         Some(name) => cluster_rows(name, arguments.namespace.as_deref()).await?,
         None => inspect::find(&arguments.dir)?
             .iter()
-            .map(|directory| Run::read(directory).map(|run| run_row(&run)))
-            .collect::<anyhow::Result<_>>()?,
+            .map(|directory| match Run::read(directory) {
+                Ok(run) => run_row(&run),
+                Err(error) => unreadable_row(&arguments.dir, directory, &error),
+            })
+            .collect(),
     };
     Ok(table(&rows))
 }
@@ -63,6 +66,18 @@ fn run_row(run: &Run) -> Row {
             .as_ref()
             .and_then(|metrics| metrics.get(rljob_protocol::metrics::REWARD)),
         message,
+    }
+}
+
+/// A run whose files cannot be read. The others are still shown.
+fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
+    let name = directory.strip_prefix(dir).ok().filter(|name| name.components().next().is_some());
+    Row {
+        name: name.unwrap_or(directory).display().to_string(),
+        status: "Unreadable".to_owned(),
+        steps: "-".to_owned(),
+        reward: None,
+        message: format!("{error:#}"),
     }
 }
 
@@ -144,6 +159,22 @@ mod tests {
         );
         assert_eq!(status(&of(runs.path().to_owned())).await.unwrap(), expected);
         assert_eq!(status(&of(directory.path().to_owned())).await.unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn an_unreadable_run_is_named_and_the_others_are_shown() {
+        let runs = tempfile::tempdir().unwrap();
+        let _directory = run_directory(runs.path());
+        let damaged = runs.path().join("lab/damaged");
+        std::fs::create_dir_all(&damaged).unwrap();
+        std::fs::write(damaged.join("run.json"), "{").unwrap();
+        let dir = runs.path().to_owned();
+        let table = status(&StatusArgs { dir, cluster: None, namespace: None }).await.unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 3, "{table}");
+        assert!(lines[1].starts_with("lab/damaged  Unreadable  -     -       "), "{table}");
+        assert!(lines[1].contains("run configuration"), "{table}");
+        assert!(lines[2].starts_with("lab/sums     Running     7/10  0.500   "), "{table}");
     }
 
     #[test]

@@ -25,8 +25,10 @@ use crate::validate::{Job, ValidatedJob};
 
 /// Label of a namespace with its name, which the API server sets.
 const LABEL_NAMESPACE: &str = "kubernetes.io/metadata.name";
-/// Link-local addresses, among them the metadata services of clouds.
-const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
+/// Addresses of the metadata services of clouds, and all other link-local ones.
+const METADATA: [&str; 1] = ["169.254.0.0/16"];
+/// The same of IPv6, with the services of AWS and Google Cloud.
+const METADATA_6: [&str; 3] = ["fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128"];
 const HTTPS: u16 = 443;
 
 /// The policies of a job: for all of its pods, then for roles with servers outside.
@@ -135,19 +137,19 @@ impl Servers {
     /// Every address: policies have no names of servers. Pods of the cluster are no addresses to
     /// some network plugins, so that they are named as well.
     fn peers(&self) -> Vec<NetworkPolicyPeer> {
-        let addresses = |cidr: &str, except: &str| NetworkPolicyPeer {
+        let addresses = |cidr: &str, except: &[&str]| NetworkPolicyPeer {
             ip_block: Some(IPBlock {
                 cidr: cidr.to_owned(),
-                except: (!self.uses_metadata).then(|| vec![except.to_owned()]),
+                except: (!self.uses_metadata)
+                    .then(|| except.iter().map(|cidr| (*cidr).to_owned()).collect()),
             }),
             ..NetworkPolicyPeer::default()
         };
-        let [link_local, link_local_6] = LINK_LOCAL;
         let pods = NetworkPolicyPeer {
             namespace_selector: Some(LabelSelector::default()),
             ..NetworkPolicyPeer::default()
         };
-        vec![addresses("0.0.0.0/0", link_local), addresses("::/0", link_local_6), pods]
+        vec![addresses("0.0.0.0/0", &METADATA), addresses("::/0", &METADATA_6), pods]
     }
 }
 

@@ -66,6 +66,12 @@ pub enum DirectoryError {
         fields.join(", ")
     )]
     Changed { directory: PathBuf, fields: Vec<String> },
+    /// Fewer steps than are done.
+    #[error(
+        "spec.training.steps is {steps}, but the run in {directory} has done {done} steps: set it \
+         to {done} or more, or choose another --dir"
+    )]
+    Steps { directory: PathBuf, steps: u32, done: u32 },
     /// A link leads elsewhere.
     #[error(
         "{directory} is a link to a folder outside {runs}: pass the folder that should hold the \

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::RunConfig;
+use rljob_crds::{RLJob, RunConfig};
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use rljob_crds::restore::{JobCheckpoint, S3Checkpoint};
 use rljob_protocol::checkpoint::MANIFEST_FILE;
@@ -16,6 +16,9 @@ use serde_yaml::Value;
 
 use super::set::{Set, SetError, apply_all};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
+
+/// Maximum size of `config.json` in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
 
 /// Error of a job file.
 #[derive(Debug, thiserror::Error)]
@@ -57,24 +60,11 @@ fn parse(
     sets: &[Set],
     folder: &Path,
 ) -> Result<Vec<ValidatedJob>, JobsError> {
-    let edited = edit(text, sets).map_err(|error| error.at(file))?;
-    let invalid = |error: InvalidSpec| {
-        // Line numbers of the edited text do not match the file. Without them, problems of several
-        // jobs may be equal.
-        let problems = error.problems.into_iter().map(|problem| crate::validate::Problem {
-            line: problem.line.filter(|_| sets.is_empty()),
-            ..problem
-        });
-        let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
-        let mut seen = BTreeSet::new();
-        problems.retain(|problem| seen.insert(problem.clone()));
-        JobsError::Invalid { path: file.to_owned(), problems }
-    };
-    let jobs = parse_jobs(&edited).map_err(invalid)?;
+    let jobs = parse_objects(file, text, sets)?;
     let is_one = jobs.len() == 1;
     let validated = jobs.iter().map(|job| {
         // A problem that every job has after a `--set` names the job.
-        let named = |error: InvalidSpec| match invalid(error) {
+        let named = |error: InvalidSpec| match invalid(file, sets, error) {
             JobsError::Invalid { path, problems } if !is_one => {
                 let name = job.name_any();
                 let problems = problems.iter().map(|problem| format!("{name}: {problem}"));
@@ -85,6 +75,28 @@ fn parse(
         Ok(resolved(validate(job, Policy::LOCAL).map_err(named)?, folder))
     });
     validated.collect()
+}
+
+/// Parses RLJobs with `sets` applied, for any cluster or machine. `file` is the name in errors.
+///
+/// # Errors
+/// [`JobsError`].
+pub fn parse_objects(file: &Path, text: &str, sets: &[Set]) -> Result<Vec<RLJob>, JobsError> {
+    let edited = edit(text, sets).map_err(|error| error.at(file))?;
+    parse_jobs(&edited).map_err(|error| invalid(file, sets, error))
+}
+
+fn invalid(file: &Path, sets: &[Set], error: InvalidSpec) -> JobsError {
+    // Line numbers of the edited text do not match the file. Without them, problems of several jobs
+    // may be equal.
+    let problems = error.problems.into_iter().map(|problem| crate::validate::Problem {
+        line: problem.line.filter(|_| sets.is_empty()),
+        ..problem
+    });
+    let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+    let mut seen = BTreeSet::new();
+    problems.retain(|problem| seen.insert(problem.clone()));
+    JobsError::Invalid { path: file.to_owned(), problems }
 }
 
 enum EditError {
@@ -218,8 +230,31 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
                 model.display()
             )
         }),
-        None => (!model.join("config.json").is_file())
-            .then(|| format!("spec.model.path: {} has no config.json", model.display())),
+        None => incomplete_model(&model).map(|what| format!("spec.model.path: {what}")),
+    }
+}
+
+/// What a model folder lacks that every run reads. The coordinator checks the rest.
+fn incomplete_model(folder: &Path) -> Option<String> {
+    let missing = ["config.json", "tokenizer.json"].into_iter().find(|file| {
+        !folder.join(file).is_file()
+    });
+    if let Some(file) = missing {
+        return Some(format!("{} has no {file}", folder.display()));
+    }
+    let path = folder.join("config.json");
+    let config = fs::File::open(&path).map(|file| {
+        serde_json::from_reader::<_, serde_json::Value>(io::BufReader::new(file.take(MAX_CONFIG)))
+    });
+    match config {
+        Ok(Ok(config)) => {
+            let missing = ["max_position_embeddings", "vocab_size"]
+                .into_iter()
+                .find(|field| !config[*field].is_u64())?;
+            Some(format!("{} sets no {missing}", path.display()))
+        }
+        Ok(Err(error)) => Some(format!("{} is not valid JSON: {error}", path.display())),
+        Err(error) => Some(format!("failed to read {}: {error}", path.display())),
     }
 }
 

@@ -47,7 +47,7 @@ use commands::Machine;
 use directory::{RunDirectory, State};
 use interrupts::Interrupts;
 pub use prepare::check;
-use prepare::{Prepared, prepare, refuse_changes, run_config};
+use prepare::{Prepared, prepare, refuse_changes, refuse_fewer_steps, run_config};
 use processes::Processes;
 use screen::print_line;
 use session::{Ending, Session};
@@ -103,6 +103,7 @@ async fn run_job(
     if !args.accept_changes {
         refuse_changes(job, &directory)?;
     }
+    refuse_fewer_steps(job, &directory)?;
     let state = directory.state()?;
     let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
     if state.succeeded && job.spec.training.steps <= finished_steps {

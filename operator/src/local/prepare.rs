@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::freeze::frozen_changes;
+use rljob_crds::names::METRICS_FILE;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
+use rljob_protocol::status::StepMetrics;
+use rustix::fs::{Access, access};
 
 use super::args::RunArgs;
 use super::commands::Machine;
 use super::directory::{DirectoryError, RunDirectory};
 use super::set::Set;
-use super::{gpus, jobs};
+use super::{gpus, jobs, records};
 use crate::validate::ValidatedJob;
 
 /// Jobs whose inputs are on this machine.
@@ -35,6 +38,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let machine = machine(args, &jobs)?;
     let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
+    missing.extend(unusable_folder(&runs));
     missing.extend(jobs::missing_files(&runs, &jobs));
     missing.extend(jobs.iter().filter_map(|job| {
         Some(format!("{}: {}", job.name, gpus::shortage(job, machine.gpus.len())?))
@@ -43,6 +47,18 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
         bail!(missing.join("\n"));
     }
     Ok(Prepared { jobs, runs, machine })
+}
+
+/// Why run directories cannot be created in a folder that need not exist.
+fn unusable_folder(runs: &Path) -> Option<String> {
+    let existing = runs.ancestors().find(|path| path.symlink_metadata().is_ok())?;
+    let problem = if existing.is_dir() {
+        access(existing, Access::WRITE_OK | Access::EXEC_OK).err()?.to_string()
+    } else {
+        "not a folder".to_owned()
+    };
+    let (runs, existing) = (runs.display(), existing.display());
+    Some(format!("--dir {runs}: no folder can be created in {existing}: {problem}"))
 }
 
 /// Checks all that `rljob run` checks before it starts a process, and starts none.
@@ -61,6 +77,7 @@ pub fn check(args: &RunArgs) -> anyhow::Result<()> {
         directory.check_inside(&runs).with_context(rejected)?;
         run_config(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
         refuse_changes(job, &directory).with_context(rejected)?;
+        refuse_fewer_steps(job, &directory).with_context(rejected)?;
     }
     Ok(())
 }
@@ -89,6 +106,16 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
         args.file.display()
     );
     Ok(Machine { engine_command, gpus: gpus::available() })
+}
+
+/// Refuses a spec with fewer steps than the run has done.
+pub fn refuse_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
+    let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
+    let (steps, done) = (job.spec.training.steps, newest.map_or(0, |newest| newest.step));
+    if done <= steps || directory.state()?.succeeded {
+        return Ok(());
+    }
+    Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
 }
 
 /// Refuses a spec that differs from that of the existing run in fields that change its samples.

@@ -9,9 +9,9 @@ use rljob_protocol::status::EngineState;
 use super::facts::PodFacts;
 use crate::desired::Role;
 
-/// Seconds without an answer after which an engine that is up counts as hung. The coordinator stops
-/// routing to it after 10 s, and a server that only pauses (garbage collection, a slow disk) has
-/// resumed by then.
+/// Seconds without an answer after which an engine that is up counts as hung. The coordinator sends
+/// it no requests after the first missed answer; a server that only pauses (garbage collection, a
+/// slow disk) has resumed by then.
 pub const HUNG_SECONDS: u32 = 20;
 
 /// Returns the engines that hang, and the time at which the next one may.

@@ -1,10 +1,16 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{OptimizerSpec, Schedule};
+use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule};
 use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs};
+use rljob_crds::job::WeightSyncSpec;
+use rljob_crds::rollout::StaleSamples;
 
 use super::Problem;
+
+/// Fields of `spec.rollout` that evaluations without fields of their own use.
+const EVALUATION_FIELDS: [&str; 5] =
+    ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature"];
 
 /// Every setting that is set and has no effect, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
@@ -12,6 +18,23 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     if let Some(grpo) = &spec.algorithm.grpo {
         check_clipping(spec, grpo, &mut warnings);
         check_kl(grpo, &mut warnings);
+    }
+    if spec.algorithm.has_rollouts() {
+        if spec.rollout.stale_samples != StaleSamples::default() && spec.rollout.max_staleness == 0
+        {
+            let message = "has no effect: with maxStaleness 0 no sample is stale";
+            warnings.push(Problem::new("spec.rollout.staleSamples", message));
+        }
+    } else if let Some(algorithm) = spec.algorithm.resolve() {
+        check_unsampled(spec, algorithm, &mut warnings);
+    }
+    let every = spec.checkpoint.export_every_steps;
+    if every.is_some_and(|every| every >= spec.training.steps) {
+        let message = format!(
+            "has no effect: training.steps is {}, and the last step is exported to `export`",
+            spec.training.steps
+        );
+        warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }
     let optimizer = &spec.optimizer;
     if optimizer.schedule == Schedule::Constant && optimizer.minimum_learning_rate > 0.0 {
@@ -23,6 +46,50 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         warnings.push(Problem::new("spec.optimizer.learningRate", message));
     }
     warnings
+}
+
+/// Settings of sampling, in a job that trains on completions of its data.
+fn check_unsampled(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Vec<Problem>) {
+    let evaluation = spec.dataset.evaluation.as_ref();
+    let sampled = evaluation.filter(|evaluation| evaluation.answer.is_some());
+    let name = algorithm.name();
+    let reason = if sampled.is_some() {
+        format!("has no effect: {name} samples for the evaluation only")
+    } else {
+        format!("has no effect: {name} without dataset.evaluation.answer samples nothing")
+    };
+    let mut warn = |path: String| warnings.push(Problem::new(path, reason.clone()));
+    let (own, default) =
+        (serde_json::to_value(&spec.rollout), serde_json::to_value(RolloutSpec::default()));
+    let (own, default) = (own.unwrap_or_default(), default.unwrap_or_default());
+    for (field, value) in own.as_object().into_iter().flatten() {
+        let replaced = sampled.is_some_and(|evaluation| match field.as_str() {
+            "maxNewTokens" => evaluation.max_new_tokens.is_some(),
+            "temperature" => evaluation.temperature.is_some(),
+            _ => false,
+        });
+        let is_used =
+            sampled.is_some() && EVALUATION_FIELDS.contains(&field.as_str()) && !replaced;
+        if default.get(field) != Some(value) && !is_used {
+            warn(format!("spec.rollout.{field}"));
+        }
+    }
+    if spec.weight_sync.every_steps != WeightSyncSpec::default().every_steps {
+        warn("spec.weightSync.everySteps".to_owned());
+    }
+    if sampled.is_some() {
+        return;
+    }
+    if spec.weight_sync.method.is_some() {
+        warn("spec.weightSync.method".to_owned());
+    }
+    if !spec.rewards.is_empty() {
+        warn("spec.rewards".to_owned());
+    }
+    if spec.inference.replicas > 0 {
+        let message = format!("{reason}: set it to 0");
+        warnings.push(Problem::new("spec.inference.replicas", message));
+    }
 }
 
 /// With one update and recomputed log-probabilities, the importance ratio is 1.
@@ -65,7 +132,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::warnings;
-    use crate::validate::test_support::minimal;
+    use crate::validate::test_support::{merge, minimal};
 
     fn found(algorithm: &Value, minibatches: u32) -> Vec<String> {
         let mut spec = minimal().spec;
@@ -84,6 +151,47 @@ mod tests {
         assert_eq!(found(&sampler, 1), Vec::<String>::new());
         let kl = json!({"grpo": {"klTerm": "Loss"}});
         assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
-        assert_eq!(found(&json!({"sft": {}}), 1), Vec::<String>::new());
+    }
+
+    #[test]
+    fn settings_of_sampling_have_no_effect_in_a_job_that_does_not_sample() {
+        let of = |change: Value| {
+            let mut spec = serde_json::to_value(minimal().spec).unwrap();
+            spec["algorithm"] = json!({"sft": {}});
+            spec["dataset"]["train"]["completion"] = json!("{{ answer }}");
+            merge(&mut spec, &change);
+            let spec = serde_json::from_value(spec).unwrap();
+            warnings(&spec).into_iter().map(|warning| warning.path).collect::<Vec<_>>()
+        };
+        let none = json!({
+            "inference": {"replicas": 0}, "rewards": [], "weightSync": {"method": null},
+        });
+        assert_eq!(of(none), Vec::<String>::new());
+        let sampling = json!({
+            "inference": {"replicas": 1},
+            "rollout": {"maxStaleness": 2, "temperature": 0.5},
+            "weightSync": {"method": "Disk", "everySteps": 2},
+        });
+        let rollout = ["spec.rollout.maxStaleness", "spec.rollout.temperature"];
+        let others = ["method", "everySteps"].map(|field| format!("spec.weightSync.{field}"));
+        let [method, every] = others;
+        let expected = [
+            rollout[0], rollout[1], &every, &method, "spec.rewards", "spec.inference.replicas",
+        ];
+        assert_eq!(of(sampling.clone()), expected);
+        let mut evaluated = sampling;
+        evaluated["dataset"] = json!({"evaluation": {
+            "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",
+        }});
+        assert_eq!(of(evaluated), ["spec.rollout.maxStaleness", every.as_str()]);
+    }
+
+    #[test]
+    fn stale_samples_and_intermediate_exports_that_never_occur_are_named() {
+        let mut spec = minimal().spec;
+        spec.rollout.stale_samples = rljob_crds::rollout::StaleSamples::Drop;
+        spec.checkpoint.export_every_steps = Some(spec.training.steps);
+        let paths: Vec<_> = warnings(&spec).into_iter().map(|warning| warning.path).collect();
+        assert_eq!(paths, ["spec.rollout.staleSamples", "spec.checkpoint.exportEverySteps"]);
     }
 }

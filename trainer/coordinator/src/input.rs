@@ -12,6 +12,7 @@ use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
+use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
 use crate::text::{TextError, TextTokenizer};
 
@@ -27,6 +28,9 @@ pub enum InputError {
     /// A data file.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Rows that changed.
+    #[error(transparent)]
+    DataIdentity(#[from] DataIdentityError),
     /// `config.json`.
     #[error("failed to read `max_position_embeddings` and `vocab_size` from {}", path.display())]
     ModelConfig { path: PathBuf, source: std::io::Error },
@@ -73,6 +77,9 @@ pub enum InputError {
     /// A model or dataset repository.
     #[error(transparent)]
     Download(#[from] hub::DownloadError),
+    /// Steps were lowered.
+    #[error("training.steps is {total}, but the run has done {done} steps: set it to {done} or more")]
+    TooFewSteps { done: u32, total: u32 },
     /// Several engines rejected the same prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]
     PromptRejected {
@@ -88,6 +95,8 @@ pub struct Input {
     pub tokenizer: TextTokenizer,
     /// Training data.
     pub train: Dataset,
+    /// All rows of the training data that fit, before those without usable answers are dropped.
+    pub train_identity: DataIdentity,
     /// Evaluation data.
     pub evaluation: Option<Dataset>,
     /// The reward; none for `sft` without a reward.
@@ -135,6 +144,8 @@ impl Input {
         for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
         }
+        let train_identity = DataIdentity::new(spec, train.len(), train.fingerprint())
+            .map_err(DataIdentityError::from)?;
         let share = spec.dataset.max_unusable_share;
         if let Some(rewards) = &rewards {
             if spec.algorithm.has_rollouts() {
@@ -153,6 +164,7 @@ impl Input {
         Ok(Self {
             tokenizer,
             train,
+            train_identity,
             evaluation,
             rewards,
             vocabulary: model.vocab_size,

@@ -25,6 +25,7 @@ use crate::core::learner_group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
+use crate::input::InputError;
 use crate::input::hub::{self, Downloads};
 use crate::peers::RejectedPeers;
 use crate::persistence::fence::Fence;
@@ -243,8 +244,12 @@ pub(crate) async fn open(
     let restored = settings.restore_from.as_ref().map(|restore| restore.path.clone());
     let restored_position = restored_position(&config, restored).await?;
     let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
+    let too_few_steps = (facts.last_step > settings.total_steps).then(|| {
+        let (done, total) = (facts.last_step, settings.total_steps);
+        scheduler::input_failure(&InputError::TooFewSteps { done, total })
+    });
     let mut run = Run::new(settings, record, facts, incarnation, clock.now());
-    if let Some(failure) = failure {
+    if let Some(failure) = failure.or(too_few_steps) {
         run.fail(failure);
     }
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
@@ -332,7 +337,10 @@ fn claim_blocking(
     let (identity, directory) = (Identity::of(config)?, &config.run_directory);
     durable::create_folder(directory)
         .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
-    identity.check(run_store)?;
+    let is_claimed = identity.check(run_store)?;
+    if let RunStore::Folder(_) = run_store {
+        Fence::check_journal(directory, is_claimed)?;
+    }
     let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
     let store = match run_store {
         RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),

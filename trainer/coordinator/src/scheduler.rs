@@ -23,6 +23,7 @@ use crate::core::work::Work;
 use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
 use crate::persistence::checkpoints::Verifier;
+use crate::persistence::data_identity::DataIdentityError;
 use crate::persistence::journal::FixedBatch;
 use crate::reward::RewardError;
 use crate::work_error::WorkError;
@@ -124,7 +125,7 @@ async fn usable_checkpoints(
 pub async fn work(coordinator: Arc<Coordinator>) {
     let input = tokio::select! {
         () = coordinator.stop.cancelled() => return,
-        input = open(&coordinator) => input,
+        input = open_with_retries(&coordinator) => input,
     };
     let input = match input {
         Ok(input) => Arc::new(input),
@@ -146,6 +147,20 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let _ = (blocking.cancel().await, sampling.cancel().await);
 }
 
+/// Opens the input. Returns errors that fail the run.
+async fn open_with_retries(coordinator: &Coordinator) -> Result<Input, WorkError> {
+    let mut failures = 0_u32;
+    loop {
+        let error = match open(coordinator).await {
+            Err(error) if !error.is_fatal() => crate::error_line(&error),
+            opened => return opened,
+        };
+        tracing::error!(error, "failed to open the input; retrying");
+        tokio::time::sleep(retry_delay(failures)).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     let config = &coordinator.config;
     let downloads = &coordinator.downloads;
@@ -154,7 +169,13 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
     let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
-    Ok(tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??)
+    let input = tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??;
+    let path = input.train.path().to_owned();
+    match input.train_identity.clone().check(&coordinator.journal, path).await {
+        Ok(()) => Ok(input),
+        Err(DataIdentityError::Journal(error)) => Err(error.into()),
+        Err(error) => Err(InputError::from(error).into()),
+    }
 }
 
 /// Records the opened input and makes it available to the learners.

@@ -75,11 +75,11 @@ pub(super) fn check_resources(
             if is_gpu(name) && amount.0.parse::<u32>().is_err() {
                 let message = format!("must be a whole number, found \"{}\"", amount.0);
                 problems.push(Problem::new(field, message));
-            } else if !is_quantity(&amount.0) {
+            } else if quantity(&amount.0).is_none() {
                 let message =
                     format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0);
                 problems.push(Problem::new(field, message));
-            } else if is_gpu(name) && kind == "limits" && role == TRAINER {
+            } else if is_gpu(name) && role == TRAINER {
                 problems.push(Problem::new(
                     field,
                     "learners run on CPUs in this release: remove the GPUs",
@@ -87,19 +87,43 @@ pub(super) fn check_resources(
             }
         }
     }
+    check_requests(&path, resources, problems);
 }
 
-/// Whether the text is a non-negative Kubernetes quantity: digits with at most one point, then a
-/// binary or decimal suffix or an exponent.
-fn is_quantity(text: &str) -> bool {
+/// Kubernetes rejects requests above their limit, and requests of devices that differ from it.
+fn check_requests(path: &str, resources: &ResourceRequirements, problems: &mut Vec<Problem>) {
+    let limits = resources.limits.as_ref();
+    for (name, request) in resources.requests.iter().flatten() {
+        let limit = limits.and_then(|limits| limits.get(name));
+        let amounts = (quantity(&request.0), limit.map(|limit| quantity(&limit.0)));
+        let message = match (amounts, limit) {
+            ((Some(_), None), _) if is_gpu(name) => "needs the same limit".to_owned(),
+            ((Some(request), Some(Some(most))), Some(limit))
+                if request > most || is_gpu(name) && request < most =>
+            {
+                let relation = if is_gpu(name) { "equal" } else { "be at most" };
+                format!("must {relation} the limit of {}", limit.0)
+            }
+            _ => continue,
+        };
+        problems.push(Problem::new(format!("{path}.requests.{name}"), message));
+    }
+}
+
+/// The value of a non-negative Kubernetes quantity: digits with at most one point, then a binary or
+/// decimal suffix or an exponent.
+fn quantity(text: &str) -> Option<f64> {
+    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
-    let digits =
-        number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let unit =
-        ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
-            .contains(&suffix);
-    let exponent =
-        suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
-    digits && (unit || exponent)
+    let number: f64 = number.parse().ok()?;
+    if let Some((power, _)) = (-3_i32..).zip(DECIMAL).find(|(_, unit)| *unit == suffix) {
+        return Some(number * 1000_f64.powi(power));
+    }
+    if let Some((power, _)) = (1_i32..).zip(BINARY).find(|(_, unit)| *unit == suffix) {
+        return Some(number * 1024_f64.powi(power));
+    }
+    let exponent: i8 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some(number * 10_f64.powi(i32::from(exponent)))
 }

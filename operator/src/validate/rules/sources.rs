@@ -1,5 +1,7 @@
 //! Rules of the model, volumes, storage and the initial checkpoint.
 
+use std::path::{Component, Path};
+
 use k8s_openapi::api::core::v1::Volume;
 use rljob_crds::RLJobSpec;
 use rljob_crds::job::WeightSyncMethod;
@@ -30,6 +32,9 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
         ("rljob", model.rljob.is_some()),
     ];
     exactly_one("spec.model", &members, problems);
+    if let Some(folder) = &model.path {
+        check_run_path("spec.model.path", folder, problems);
+    }
     let Some(other) = model.job() else { return };
     if model.weights != InitialWeights::Pretrained {
         problems.push(Problem::new(
@@ -45,6 +50,15 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
     }
 }
 
+/// Checks a path in the run directories, of which a part becomes the `subPath` of a mount.
+fn check_run_path(field: &str, path: &str, problems: &mut Vec<Problem>) {
+    let mut parts = Path::new(path).components();
+    if path.starts_with(STORAGE_MOUNT) && parts.any(|part| part == Component::ParentDir) {
+        let message = format!("must not contain `..` below {STORAGE_MOUNT}");
+        problems.push(Problem::new(field, message));
+    }
+}
+
 pub(super) fn check_volumes(volumes: &[VolumeSpec], policy: Policy, problems: &mut Vec<Problem>) {
     for (index, volume) in volumes.iter().enumerate() {
         let path = format!("spec.volumes[{index}]");
@@ -57,6 +71,10 @@ pub(super) fn check_volumes(volumes: &[VolumeSpec], policy: Policy, problems: &m
         if let Err(error) = serde_path_to_error::deserialize::<_, Volume>(&Value::Object(source)) {
             let field = format!("{path}.{}", error.path());
             problems.push(Problem::new(field, error.inner().to_string()));
+        }
+        let claim = volume.source.get("persistentVolumeClaim");
+        if let Some(name) = claim.and_then(|claim| claim["claimName"].as_str()) {
+            check_claim_name(&format!("{path}.persistentVolumeClaim.claimName"), name, problems);
         }
         if volume.source.contains_key("hostPath") && !policy.allow_host_path {
             problems.push(Problem::new(format!("{path}.hostPath"), HOST_PATH));
@@ -97,6 +115,13 @@ fn check_mount(path: &str, mount_path: &str, earlier: &[VolumeSpec], problems: &
     }
 }
 
+fn check_claim_name(path: &str, name: &str, problems: &mut Vec<Problem>) {
+    if name.len() > 253 || !name.split('.').all(is_dns_label) {
+        let message = format!("must be the name of a PersistentVolumeClaim, found \"{name}\"");
+        problems.push(Problem::new(path, message));
+    }
+}
+
 /// Whether a mount hides a folder, or lies in it.
 pub(super) fn covers(mount: &str, folder: &str) -> bool {
     mount.is_empty()
@@ -120,6 +145,10 @@ pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec
         check_s3(spec, policy, problems);
     }
     let claim = storage.persistent_volume_claim.as_ref();
+    if let Some(claim) = claim {
+        let path = "spec.storage.persistentVolumeClaim.claimName";
+        check_claim_name(path, &claim.claim_name, problems);
+    }
     let sub_path = claim.and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
     if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
         problems.push(Problem::new(
@@ -166,6 +195,9 @@ pub(super) fn check_restore(spec: &RLJobSpec, name: Option<&str>, problems: &mut
         ("s3", source.s3.is_some()),
     ];
     exactly_one("spec.restoreFrom", &members, problems);
+    if let Some(folder) = &source.path {
+        check_run_path("spec.restoreFrom.path", folder, problems);
+    }
     if source.rljob.as_ref().is_some_and(|other| Some(other.name.as_str()) == name) {
         problems.push(Problem::new("spec.restoreFrom.rljob.name", "is the name of this job"));
     }

@@ -104,6 +104,7 @@ fn check_container(
         }
         check_volume_name(&path, mount, problems);
     }
+    check_privileges(role, path, name, &container["securityContext"], problems);
     if list == "initContainers" && name == role.container {
         let message = format!("`{name}` is the name of the main container");
         return problems.push(Problem::new(format!("{path}.name"), message));
@@ -127,6 +128,25 @@ fn check_container(
         if variable["name"].as_str().is_some_and(|name| VARIABLES.contains(&name)) {
             problems.push(owned(&format!("{path}.env[{index}]"), None));
         }
+    }
+}
+
+/// Kubernetes rejects privileged containers without privilege escalation, which the containers of
+/// the operator do not allow unless the template does.
+fn check_privileges(
+    role: Role,
+    path: &str,
+    name: &str,
+    context: &Value,
+    problems: &mut Vec<Problem>,
+) {
+    let escalation = &context["allowPrivilegeEscalation"];
+    let is_own = name == role.container || name == CONTAINER_REWARDS;
+    if context["privileged"] == true && (*escalation == false || escalation.is_null() && is_own) {
+        problems.push(Problem::new(
+            format!("{path}.securityContext.privileged"),
+            "needs allowPrivilegeEscalation: true",
+        ));
     }
 }
 

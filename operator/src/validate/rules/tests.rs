@@ -341,3 +341,41 @@ fn steps_seconds_and_batches_must_be_consistent() {
         ]
     );
 }
+
+#[test]
+fn values_that_the_api_server_rejects_in_children_are_problems() {
+    let privileged = json!({"privileged": true});
+    let template = json!({"spec": {"containers": [
+        {"name": "trainer", "securityContext": privileged},
+        {"name": "sidecar", "image": "a:1", "securityContext": privileged},
+    ]}});
+    let spec = json!({
+        "model": {"path": "/rljob/runs/lab/../../other/export"},
+        "storage": {"persistentVolumeClaim": {"claimName": "Runs"}},
+        "volumes": [
+            {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "a/b"}},
+        ],
+        "trainer": {
+            "resources": {
+                "requests": {"cpu": "1500m", "memory": "1Gi"},
+                "limits": {"cpu": "1", "memory": "1.1G"},
+            },
+            "template": template,
+        },
+        "inference": {"sglang": {}, "resources": {"requests": {"nvidia.com/gpu": "1"}}},
+    });
+    let claim = "must be the name of a PersistentVolumeClaim, found";
+    assert_eq!(
+        problems_with(&spec),
+        [
+            "spec.model.path: must not contain `..` below /rljob/runs".to_owned(),
+            format!("spec.volumes[0].persistentVolumeClaim.claimName: {claim} \"a/b\""),
+            format!("spec.storage.persistentVolumeClaim.claimName: {claim} \"Runs\""),
+            "spec.inference.resources.requests.nvidia.com/gpu: needs the same limit".to_owned(),
+            "spec.trainer.resources.requests.cpu: must be at most the limit of 1".to_owned(),
+            "spec.trainer.template.spec.containers[0].securityContext.privileged: needs \
+                allowPrivilegeEscalation: true"
+                .to_owned(),
+        ]
+    );
+}

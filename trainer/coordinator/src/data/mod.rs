@@ -18,9 +18,10 @@ mod row_order;
 mod rows;
 mod token_counts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rljob_crds::data::{EvaluationDataset, TrainDataset};
+use sha2::{Digest, Sha256};
 
 pub use dropped::DroppedRow;
 pub use error::DataError;
@@ -143,6 +144,26 @@ impl Dataset {
     #[expect(clippy::len_without_is_empty, reason = "opening data without rows is an error")]
     pub fn len(&self) -> u64 {
         self.rows.len() as u64
+    }
+
+    /// File or folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// SHA-256 of the rendered rows in file order, as hexadecimal.
+    pub fn fingerprint(&self) -> String {
+        let mut digest = Sha256::new();
+        for row in &self.rows {
+            digest.update(row.number.to_le_bytes());
+            let texts = [Some(&row.prompt), row.system.as_ref(), row.completion.as_ref()];
+            for text in texts.into_iter().chain([row.answer.as_ref()]) {
+                // The length tells where a text ends; an absent text differs from an empty one.
+                digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+                digest.update(text.map_or("", String::as_str));
+            }
+        }
+        format!("{:x}", digest.finalize())
     }
 
     /// Number of rows dropped because their prompts exceed `maxPromptTokens`.

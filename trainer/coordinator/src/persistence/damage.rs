@@ -98,6 +98,33 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_that_was_lost_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |is_claimed| {
+            let checked = Fence::check_journal(directory.path(), is_claimed);
+            checked.map_err(|error| {
+                let run_store = RunStore::Folder(directory.path().to_owned());
+                with_way_back(error.into(), &run_store).to_string()
+            })
+        };
+        assert_eq!(check(false), Ok(()), "nothing has begun");
+        let fence = Fence::claim(directory.path(), "u", 1, 7).unwrap();
+        assert_eq!(check(true), Ok(()));
+        fs::write(fence.journal(), "").unwrap();
+        let start = format!(
+            "failed to take over the run's journal: the journal {} is damaged: the file is \
+             missing or empty; the run has no complete checkpoint: ",
+            fence.journal().display()
+        );
+        let lost = || check(true).unwrap_err();
+        assert!(lost().starts_with(&start), "{}", lost());
+        fs::remove_file(fence.journal()).unwrap();
+        assert!(lost().starts_with(&start), "{}", lost());
+        fs::remove_file(directory.path().join("fence.json")).unwrap();
+        assert!(lost().contains("journal.sqlite is damaged: "), "{}", lost());
+    }
+
+    #[test]
     fn other_errors_have_no_way_back() {
         let error = || anyhow::anyhow!("the disk is full");
         let run_store = RunStore::Folder("/nowhere".into());

@@ -137,6 +137,9 @@ impl Fence {
         if let Some(from) = &own.from {
             copy::copy(&directory.join(from), &directory.join(&name))?;
             JSONL_FILES.iter().try_for_each(|file| copy_lines(directory, file, from, &name))?;
+        } else {
+            // A journal that is named exists: a missing one was lost.
+            Journal::open(&directory.join(&name))?;
         }
         match read(directory)? {
             Some(found) if found == own => {}
@@ -152,6 +155,27 @@ impl Fence {
         let fence = Self::held(directory, own);
         fence.link();
         Ok(fence)
+    }
+
+    /// Checks that the journal of a run directory was not lost. `is_claimed` tells whether a run
+    /// has begun there. Not for scratch folders of runs in a bucket. Blocks.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if the journal is missing or empty.
+    pub fn check_journal(directory: &Path, is_claimed: bool) -> Result<(), FenceError> {
+        let name = match read(directory)? {
+            Some(holder) => holder.journal.or(holder.from),
+            None => is_claimed.then(|| JOURNAL_FILE.to_owned()),
+        };
+        let Some(path) = name.map(|name| directory.join(name)) else { return Ok(()) };
+        // What is committed may be in the write-ahead log alone.
+        let log = PathBuf::from(format!("{}-wal", path.display()));
+        let is_empty = |path: &Path| path.metadata().map_or(true, |metadata| metadata.len() == 0);
+        if !path.is_file() || is_empty(&path) && is_empty(&log) {
+            let detail = "the file is missing or empty".to_owned();
+            return Err(JournalError::Damaged { path, detail }.into());
+        }
+        Ok(())
     }
 
     fn held(directory: &Path, holder: Holder) -> Self {

@@ -71,9 +71,10 @@ impl Identity {
         })
     }
 
-    /// Checks that a run store is unclaimed or belongs to this run. Blocks.
-    pub fn check(&self, run_store: &RunStore) -> Result<(), IdentityError> {
-        self.held(run_store).map(drop)
+    /// Checks that a run store is unclaimed or belongs to this run. Returns whether it is claimed.
+    /// Blocks.
+    pub fn check(&self, run_store: &RunStore) -> Result<bool, IdentityError> {
+        Ok(self.held(run_store)?.is_some())
     }
 
     /// Claims the run store for this run; its journal must be claimed already. For a recreated job,
@@ -98,7 +99,8 @@ impl Identity {
         } else if let RunStore::Bucket(bucket) = run_store {
             // Of two jobs that find no identity, one creates it and the other is rejected.
             bucket.put_if_absent(FILE, &self.json(run_store)?)?;
-            return Ok(self.check(run_store)?);
+            self.check(run_store)?;
+            return Ok(());
         }
         Ok(run_store.put(FILE, self.json(run_store)?)?)
     }

@@ -4,6 +4,7 @@
 //!  SharedJournal ─▶ journal (SQLite) ─▶ mirror (bucket)
 //!        └────────▶ fence: rejects calls of a superseded coordinator
 //!  identity    owner of the run store        copies       JSONL files in the bucket
+//!  data_identity    rows of the training data
 //!  restore     checkpoint of another run     checkpoints, exports    verification, retention
 //!  damage      the way back from a damaged journal
 //! ```
@@ -11,6 +12,7 @@
 pub mod checkpoints;
 pub mod copies;
 pub mod damage;
+pub mod data_identity;
 pub mod exports;
 pub mod fence;
 pub mod identity;
