@@ -94,7 +94,8 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let (new, old) = (format!("self.spec.{STEPS}"), format!("oldSelf.spec.{STEPS}"));
     let steps = format!("{new} == {old} || ({new} > {old} && {SUCCEEDED})");
     let finished = format!("!({STARTED}) || !{FINISHED} || (({steps}) && {others})");
-    let enough = format!("!({PROGRESS}) || {new} >= {old} || {new} >= oldSelf.status.progress.step");
+    let enough =
+        format!("!({PROGRESS}) || {new} >= {old} || {new} >= oldSelf.status.progress.step");
     vec![
         rule(
             &identity,

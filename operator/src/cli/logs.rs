@@ -191,10 +191,7 @@ mod tests {
              trainer-0 | killed he\n"
         );
         assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
-        assert_eq!(
-            print(None, Some(1)).unwrap(),
-            "coordinator | two\ntrainer-0 | killed he\n"
-        );
+        assert_eq!(print(None, Some(1)).unwrap(), "coordinator | two\ntrainer-0 | killed he\n");
         let unknown = print(Some("engine"), None).unwrap_err();
         assert!(
             unknown.starts_with("no process `engine` has a log in ")

@@ -194,10 +194,7 @@ mod tests {
             ValidateArgs { set: vec!["spec.training.steps=0".to_owned()], ..arguments(&[&path]) };
         assert_eq!(
             validate(&arguments).unwrap_err().to_string(),
-            format!(
-                "{}: spec.training.steps: must be at least 1, found 0",
-                path.display()
-            )
+            format!("{}: spec.training.steps: must be at least 1, found 0", path.display())
         );
     }
 

@@ -30,10 +30,9 @@ pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     for directory in inspect::find(&arguments.dir)? {
         match write(&directory) {
             Ok(path) => paths.push(path),
-            Err(error) => failures.push(format!(
-                "failed to report on {}: {error:#}",
-                directory.display()
-            )),
+            Err(error) => {
+                failures.push(format!("failed to report on {}: {error:#}", directory.display()));
+            }
         }
     }
     if failures.is_empty() {
@@ -63,7 +62,10 @@ mod tests {
         std::fs::create_dir_all(&damaged).unwrap();
         std::fs::write(damaged.join("run.json"), "{").unwrap();
         let error = report(&ReportArgs { dir: runs.path().to_owned() }).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("failed to report on {}: ", damaged.display())), "{error}");
+        assert!(
+            error.starts_with(&format!("failed to report on {}: ", damaged.display())),
+            "{error}"
+        );
         assert!(error.ends_with(&format!("\nwritten: {path}")), "{error}");
         assert!(Path::new(&path).exists(), "the other report is written");
     }

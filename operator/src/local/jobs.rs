@@ -7,9 +7,9 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::{RLJob, RunConfig};
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use rljob_crds::restore::{JobCheckpoint, S3Checkpoint};
+use rljob_crds::{RLJob, RunConfig};
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde::Deserialize;
 use serde_yaml::Value;
@@ -236,9 +236,8 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 
 /// What a model folder lacks that every run reads. The coordinator checks the rest.
 fn incomplete_model(folder: &Path) -> Option<String> {
-    let missing = ["config.json", "tokenizer.json"].into_iter().find(|file| {
-        !folder.join(file).is_file()
-    });
+    let missing =
+        ["config.json", "tokenizer.json"].into_iter().find(|file| !folder.join(file).is_file());
     if let Some(file) = missing {
         return Some(format!("{} has no {file}", folder.display()));
     }
@@ -250,7 +249,7 @@ fn incomplete_model(folder: &Path) -> Option<String> {
         Ok(Ok(config)) => {
             let missing = ["max_position_embeddings", "vocab_size"]
                 .into_iter()
-                .find(|field| !config[*field].is_u64())?;
+                .find(|field| !config.get(*field).is_some_and(serde_json::Value::is_u64))?;
             Some(format!("{} sets no {missing}", path.display()))
         }
         Ok(Err(error)) => Some(format!("{} is not valid JSON: {error}", path.display())),

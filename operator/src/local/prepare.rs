@@ -172,3 +172,27 @@ pub fn run_config(
         if directory.state()?.failure.is_some() { directory.generate_uid()? } else { previous.uid };
     Ok(config)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::inspect::test_support::run_directory;
+    use super::*;
+    use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn fewer_steps_than_are_done_are_refused() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        let check = |steps: u32| {
+            let job = with_spec(&serde_json::json!({"training": {"steps": steps}}));
+            refuse_fewer_steps(&job, &directory).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(7), Ok(()));
+        let message = format!(
+            "spec.training.steps is 6, but the run in {} has done 7 steps: set it to 7 or more, \
+             or choose another --dir",
+            directory.path().display()
+        );
+        assert_eq!(check(6), Err(message));
+    }
+}

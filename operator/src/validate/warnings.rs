@@ -8,7 +8,7 @@ use rljob_crds::rollout::StaleSamples;
 
 use super::Problem;
 
-/// Fields of `spec.rollout` that evaluations without fields of their own use.
+/// Fields of `spec.rollout` that evaluations use.
 const EVALUATION_FIELDS: [&str; 5] =
     ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature"];
 
@@ -68,8 +68,7 @@ fn check_unsampled(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Ve
             "temperature" => evaluation.temperature.is_some(),
             _ => false,
         });
-        let is_used =
-            sampled.is_some() && EVALUATION_FIELDS.contains(&field.as_str()) && !replaced;
+        let is_used = sampled.is_some() && EVALUATION_FIELDS.contains(&field.as_str()) && !replaced;
         if default.get(field) != Some(value) && !is_used {
             warn(format!("spec.rollout.{field}"));
         }
@@ -175,9 +174,8 @@ mod tests {
         let rollout = ["spec.rollout.maxStaleness", "spec.rollout.temperature"];
         let others = ["method", "everySteps"].map(|field| format!("spec.weightSync.{field}"));
         let [method, every] = others;
-        let expected = [
-            rollout[0], rollout[1], &every, &method, "spec.rewards", "spec.inference.replicas",
-        ];
+        let expected =
+            [rollout[0], rollout[1], &every, &method, "spec.rewards", "spec.inference.replicas"];
         assert_eq!(of(sampling.clone()), expected);
         let mut evaluated = sampling;
         evaluated["dataset"] = json!({"evaluation": {

@@ -78,7 +78,9 @@ pub enum InputError {
     #[error(transparent)]
     Download(#[from] hub::DownloadError),
     /// Steps were lowered.
-    #[error("training.steps is {total}, but the run has done {done} steps: set it to {done} or more")]
+    #[error(
+        "training.steps is {total}, but the run has done {done} steps: set it to {done} or more"
+    )]
     TooFewSteps { done: u32, total: u32 },
     /// Several engines rejected the same prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]

@@ -153,6 +153,10 @@ fn every_field_is_mutable_or_rejected_as_documented() {
     });
     set_status(json!({"conditions": [condition.clone()]}));
     check("suspended", &|may, _| may != Mutability::Never);
+    set_status(json!({"progress": {"step": 2, "totalSteps": 3}}));
+    let lowered = answer(&json!({"training": {"steps": 1}})).unwrap_err();
+    assert!(lowered.contains("at least the number of steps that are done"), "{lowered}");
+    answer(&json!({"training": {"steps": 2}})).unwrap();
     let resumed = json!({"suspend": false, "training": {"steps": 9}});
     assert!(answer(&resumed).is_ok(), "one apply may edit and resume");
     set_status(json!({"completionTime": "2026-01-01T00:00:00Z"}));

@@ -147,8 +147,8 @@ impl Session {
     }
 }
 
-/// Starts a session on this machine. It ends, and kills its command, when the connection closes. The
-/// command can read the session's environment, which must not contain keys.
+/// Starts a session on this machine. It ends, and kills its command, when the connection closes.
+/// The command can read the session's environment, which must not contain keys.
 fn start(program: &PathBuf) -> std::io::Result<UnixStream> {
     let (own, other) = UnixStream::pair()?;
     let other = OwnedFd::from(other.into_std()?);

@@ -10,7 +10,7 @@ use rljob_crds::RunConfig;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, STATUS_UNSUPPORTED};
-use rljob_protocol::status::{CoordinatorStatus, Phase};
+use rljob_protocol::status::{CoordinatorStatus, Phase, StepMetrics};
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
 use serde_json::{Value, json};
@@ -61,21 +61,9 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
 /// A server of a run configuration that needs this protocol version.
 async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
     let directory = tempfile::tempdir().unwrap();
-    for name in ["operator", "learner", "engine-api", "engine-admin"] {
-        std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
-    }
-    let token = |name| Token::open(directory.path(), name).unwrap();
-    let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let config = RunConfig { protocol, ..config(directory.path(), change) };
-    let options = process::Options {
-        config: PathBuf::new(),
-        tokens: directory.path().to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        address: None,
-        reward_runner: Runner::Program(PathBuf::new()),
-        incarnation: 7,
-    };
-    let coordinator = Arc::new(process::open(config, client, &options, 1).await.unwrap());
+    let coordinator = Arc::new(open(directory.path(), config, 1).await);
+    let token = |name| Token::open(directory.path(), name).unwrap();
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -86,6 +74,47 @@ async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
         coordinator,
         _directory: directory,
     }
+}
+
+/// Opens the run of a directory, which gets tokens, as the coordinator of an epoch.
+async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
+    for name in ["operator", "learner", "engine-api", "engine-admin"] {
+        std::fs::write(directory.join(name), format!("secret-{name}\n")).unwrap();
+    }
+    let token = |name| Token::open(directory, name).unwrap();
+    let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
+    let options = process::Options {
+        config: PathBuf::new(),
+        tokens: directory.to_owned(),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        address: None,
+        reward_runner: Runner::Program(PathBuf::new()),
+        incarnation: 7,
+    };
+    process::open(config, client, &options, epoch).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_run_with_fewer_steps_than_are_done_fails_and_resumes_with_enough() {
+    let directory = tempfile::tempdir().unwrap();
+    let with_steps =
+        |steps: u32| config(directory.path(), |spec| spec["training"]["steps"] = json!(steps));
+    let first = open(directory.path(), with_steps(3), 1).await;
+    let done = StepMetrics::with_scalars(3, [("reward", 0.5)]);
+    first.journal.call(move |journal| journal.report_step(&done)).await.unwrap();
+    drop(first);
+
+    let lowered = open(directory.path(), with_steps(2), 2).await;
+    let failure = lowered.run.read(|run| run.record().last_failure.clone()).await.unwrap();
+    assert_eq!(
+        failure.message,
+        "training.steps is 2, but the run has done 3 steps: set it to 3 or more"
+    );
+    lowered.run.change(|_, _| ()).await.unwrap();
+    drop(lowered);
+
+    let raised = open(directory.path(), with_steps(4), 3).await;
+    assert_eq!(raised.run.read(|run| run.record().last_failure.clone()).await, None);
 }
 
 impl Server {
