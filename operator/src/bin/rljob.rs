@@ -57,7 +57,7 @@ async fn main() -> ExitCode {
         Command::WithParent(arguments) => cli::with_parent(&arguments).await,
     };
     result.unwrap_or_else(|error| {
-        for line in format!("{error:#}").lines() {
+        for line in rljob_protocol::error_line(error.as_ref()).lines() {
             eprintln!("error: {}", printable(line));
         }
         ExitCode::FAILURE

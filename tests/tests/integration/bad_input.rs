@@ -33,7 +33,9 @@ const JOB: &str = include_str!("bad_input/job.yaml");
 fn folder_with(change: impl Fn(String) -> String) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("model")).unwrap();
-    fs::write(folder.path().join("model/config.json"), "{}").unwrap();
+    let config = "{\"max_position_embeddings\": 64, \"vocab_size\": 16}";
+    fs::write(folder.path().join("model/config.json"), config).unwrap();
+    fs::write(folder.path().join("model/tokenizer.json"), "{}").unwrap();
     fs::write(folder.path().join("train.jsonl"), "{\"question\": \"1+1=\", \"answer\": \"2\"}\n")
         .unwrap();
     fs::write(folder.path().join("job.yaml"), change(JOB.to_owned())).unwrap();
@@ -117,7 +119,8 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     let unchanged = |text: String| text;
     let folder = folder_with(unchanged);
     fs::remove_file(folder.path().join("train.jsonl")).unwrap();
-    fs::remove_file(folder.path().join("model/config.json")).unwrap();
+    fs::remove_dir_all(folder.path().join("model")).unwrap();
+    fs::create_dir(folder.path().join("model")).unwrap();
     let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: \
         spec.dataset.train.path: DIR/train.jsonl does not exist\n";
     assert_eq!(rejection(&folder, &[]), missing, "an empty model folder");

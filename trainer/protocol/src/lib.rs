@@ -48,6 +48,10 @@ pub mod answer;
 
 /// An error and its sources on one line, as messages between processes and logs contain it.
 pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |line, source| {
+        // Some libraries repeat their source in their message.
+        let cause = source.to_string();
+        if line.contains(&cause) { line } else { format!("{line}: {cause}") }
+    })
 }
