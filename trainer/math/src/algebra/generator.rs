@@ -17,7 +17,7 @@ impl Generator {
         }
     }
 
-    /// Work of a copy; see [`Poly::work`].
+    /// Work of a copy: 1 and that of each argument.
     pub fn work(&self) -> u64 {
         match self {
             Self::Function(_, arguments) => {
