@@ -175,13 +175,19 @@ pub struct LackingSets(ByJob<Option<(String, Option<Timestamp>)>>);
 
 impl LackingSets {
     /// Records the set of this pass. Returns since when it lacks pods; unknown if it did in the
-    /// first pass of this operator.
-    pub fn replace(&self, uid: &str, set: Option<&str>, now: Timestamp) -> Option<Timestamp> {
+    /// first pass of this operator and `is_named`, which tells whether the status already names it.
+    pub fn replace(
+        &self,
+        uid: &str,
+        set: Option<&str>,
+        is_named: bool,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let mut sets = self.0.lock();
         let since = match sets.get(uid) {
             Some(Some((known, since))) if Some(known.as_str()) == set => *since,
-            Some(_) => Some(now),
-            None => None,
+            None if is_named => None,
+            _ => Some(now),
         };
         sets.insert(uid.to_owned(), set.map(|set| (set.to_owned(), since)));
         since.filter(|_| set.is_some())
@@ -196,6 +202,8 @@ mod tests {
     fn a_set_lacks_pods_since_the_first_pass_in_which_it_did() {
         let sets = LackingSets::default();
         let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        let other = sets.replace("b", Some("trainer"), false, at(1));
+        assert_eq!(other, Some(at(1)), "the status does not know this wait");
         for (second, set, since) in [
             (1, Some("trainer"), None),
             (2, Some("trainer"), None),
@@ -204,7 +212,7 @@ mod tests {
             (9, Some("trainer"), Some(4)),
             (12, Some("inference"), Some(12)),
         ] {
-            assert_eq!(sets.replace("a", set, at(second)), since.map(at), "{second}");
+            assert_eq!(sets.replace("a", set, true, at(second)), since.map(at), "{second}");
         }
     }
 

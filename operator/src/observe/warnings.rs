@@ -37,6 +37,13 @@ fn due(object: &Unexplained, old: &RLJobStatus) -> Option<Timestamp> {
     since.saturating_add(PATIENCE).ok()
 }
 
+/// Whether the status has a cause from an event about this object: its wait began before.
+pub(super) fn is_named(name: &str, old: &RLJobStatus) -> bool {
+    let cause = |reason: &&str| format!("{name}: {reason}: ");
+    let mut causes = REASONS.iter().map(cause);
+    causes.any(|cause| old.conditions.iter().any(|condition| condition.message.contains(&cause)))
+}
+
 /// The time before which events are outdated: those about an earlier wait, or before the active
 /// period.
 fn first_relevant(object: &Unexplained, old: &RLJobStatus) -> Option<Timestamp> {
@@ -102,10 +109,24 @@ fn last_time(event: &Event) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
     use super::*;
     use crate::decide::test_support::at;
+
+    #[test]
+    fn a_cause_in_the_status_names_its_object() {
+        let condition: Condition = serde_json::from_value(serde_json::json!({
+            "type": "Ready", "status": "False", "reason": "PodsCannotStart",
+            "message": "sums-trainer: FailedCreate: exceeded quota",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap();
+        let old = RLJobStatus { conditions: vec![condition], ..RLJobStatus::default() };
+        assert!(is_named("sums-trainer", &old));
+        assert!(!is_named("sums-inference", &old));
+        assert!(!is_named("sums-trainer", &RLJobStatus::default()));
+    }
 
     #[test]
     fn events_about_an_earlier_wait_are_outdated() {

@@ -19,6 +19,9 @@ const NEEDS_USER: [&str; 5] = [
     "InvalidImageName",
     "RunContainerError",
 ];
+/// Parts of a container runtime's message that a retry changes: it is slow or restarts.
+const RUNTIME_FAILURES: [&str; 3] =
+    ["deadline exceeded", "connection refused", "code = Unavailable"];
 /// Reasons of image pulls, which may also fail while a registry is unavailable.
 const IMAGE_PULLS: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
 /// Number of log lines of a container that exited.
@@ -71,7 +74,8 @@ fn container_waiting(pod: &Pod, container: &ContainerStatus) -> Option<Waiting> 
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref().filter(|reason| !TRANSIENT.contains(reason))?;
     let (name, detail) = (pod.name_any(), waiting.message.as_deref().unwrap_or_default());
-    let needs_user = NEEDS_USER.contains(&reason)
+    let is_runtime_failure = RUNTIME_FAILURES.iter().any(|part| detail.contains(part));
+    let needs_user = NEEDS_USER.contains(&reason) && !is_runtime_failure
         || IMAGE_PULLS.contains(&reason)
             && PERMANENT_PULL_FAILURES.iter().any(|part| detail.contains(part));
     let detail = match last_exit(container.last_state.as_ref()) {
@@ -154,6 +158,15 @@ mod tests {
                 "container supervisor of sums-trainer-0: CreateContainerConfigError: secret \
                  \"hub\" not found",
                 true
+            )
+        );
+        assert_eq!(
+            seen(waits("RunContainerError", "context deadline exceeded")),
+            expected(
+                "RunContainerError",
+                "container supervisor of sums-trainer-0: RunContainerError: context deadline \
+                 exceeded",
+                false
             )
         );
         let condition = json!({
