@@ -99,7 +99,7 @@ impl RunResults {
         found
     }
 
-    /// All violations, one line each. Without a baseline (engines that do not sample
+    /// All violations, one line each. Batches are compared if both journals have them. Without a baseline (engines that do not sample
     /// deterministically) the results are not compared.
     pub(super) fn differences(self, baseline: Option<&Self>) -> Vec<String> {
         let mut found = self.violations();
@@ -124,10 +124,14 @@ impl RunResults {
                 ));
             }
         }
+        // A run with an additional checkpoint has batches that are pruned in the baseline run.
+        let differs = |step: &u64, samples: &Vec<String>| {
+            baseline.samples.get(step).is_some_and(|expected| expected != samples)
+        };
         let other = self
             .samples
             .iter()
-            .filter(|(step, samples)| baseline.samples.get(step) != Some(samples))
+            .filter(|(step, samples)| differs(step, samples))
             .map(|(step, _)| step);
         found.extend(
             other.map(|step| {
