@@ -99,8 +99,8 @@ impl RunResults {
         found
     }
 
-    /// All violations, one line each. Batches are compared if both journals have them. Without a baseline (engines that do not sample
-    /// deterministically) the results are not compared.
+    /// All violations, one line each. Batches are compared if both journals have them. Without a
+    /// baseline (engines that do not sample deterministically) the results are not compared.
     pub(super) fn differences(self, baseline: Option<&Self>) -> Vec<String> {
         let mut found = self.violations();
         let Some(baseline) = baseline else { return found };
