@@ -18,6 +18,8 @@ use crate::process::wait_until;
 
 /// Time limit of a job without faults.
 const LIMIT: Duration = Duration::from_secs(300);
+/// Time limit of a job without faults, on a machine that runs several tests.
+const RUN_LIMIT: Duration = Duration::from_secs(1200);
 /// Period without writes that is required of a succeeded job.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 const YAML: &str = include_str!("job.yaml");
@@ -56,7 +58,7 @@ fn succeeds(testbed: &Testbed, namespace: &str, manifest: &str) -> Result<()> {
     testbed.use_namespace(namespace)?;
     let kubectl = testbed.cluster.kubectl().in_namespace(namespace);
     kubectl.apply(manifest)?;
-    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    let limit = format!("--timeout={}s", RUN_LIMIT.as_secs());
     kubectl
         .run(&["wait", "--for=condition=Succeeded", "rljobs", "--all", &limit])
         .with_context(|| testbed.state())?;
