@@ -16,7 +16,7 @@ use super::schedule::{Injection, Schedule};
 use super::testbed::{JOB, Testbed};
 use crate::process::wait_until;
 
-/// Time limit of a job without faults.
+/// Time limit of the end of pods and objects.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time limit of a job without faults, on a machine that runs several tests.
 const RUN_LIMIT: Duration = Duration::from_secs(1200);
