@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-network \
-	quickstart test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat \
+	setup-cuda build-cuda quickstart test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat \
 	advisories fuzz asan
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
@@ -26,6 +26,9 @@ setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install all requ
 
 setup-libtorch:
 	trainer/collective/setup.sh
+
+setup-cuda: setup-libtorch ## Install the CUDA compiler and headers, to build for GPUs (820 MB)
+	trainer/kernels/setup_cuda.sh
 
 setup-kubernetes:
 	tests/kube/setup.sh
@@ -70,6 +73,10 @@ asan: setup-libtorch ## Run the tests of the C++ shim with AddressSanitizer
 
 build: setup-libtorch
 	cargo build --workspace --bins --locked
+
+build-cuda: setup-cuda ## Build the kernels for NVIDIA GPUs, their tests and benchmark (needs no GPU)
+	cargo test --package rljob-kernels --features cuda --locked --no-run
+	cargo bench --package rljob-kernels --features cuda --locked --no-run
 
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e::

@@ -36,6 +36,11 @@ pub enum ModelError {
     /// The pass needs another head.
     #[error("the model has the head {found:?}, expected {expected:?}")]
     Head { found: Head, expected: Head },
+    /// A backward pass got the activations of a forward pass on another device.
+    #[error("the activations are on another device")]
+    Device,
+    #[error(transparent)]
+    Kernel(#[from] rljob_kernels::KernelError),
     #[error("failed in libtorch")]
     Torch(#[from] tch::TchError),
 }

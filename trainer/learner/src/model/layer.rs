@@ -8,13 +8,12 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+use rljob_kernels::linear::weight_gradient;
+use rljob_kernels::norm::{NormSaved, rms_norm, rms_norm_backward};
+use rljob_kernels::swiglu::{swiglu, swiglu_backward};
 use tch::{Kind, Tensor};
 
-use super::attention::{AttentionSaved, attention, attention_backward};
-use super::ops::{
-    NormSaved, Rotary, linear, linear_weight_gradient, rms_norm, rms_norm_backward, swiglu,
-    swiglu_backward,
-};
+use super::attention::{AttentionSaved, Positions, attention, attention_backward};
 use super::{Layout, ModelConfig, ModelError, PackedTokens};
 
 /// Activations for the derivative, without weights.
@@ -22,9 +21,7 @@ use super::{Layout, ModelConfig, ModelError, PackedTokens};
 pub struct Saved {
     attention_norm: NormSaved,
     attention_input_TH: Tensor,
-    qk_norm: Option<NormSaved>,
     attention: AttentionSaved,
-    attention_output_TH: Tensor,
     mlp_norm: NormSaved,
     mlp_input_TH: Tensor,
     gate_up_T2F: Tensor,
@@ -90,7 +87,7 @@ impl Views {
 pub struct Context<'a> {
     pub config: &'a ModelConfig,
     pub packed: &'a PackedTokens,
-    pub rotary: &'a Rotary,
+    pub positions: &'a Positions,
 }
 
 /// Runs `x` `[T, H]` through the layer with flat weights `weights`.
@@ -102,7 +99,7 @@ pub fn forward(
 ) -> Result<(Tensor, Saved), ModelError> {
     let w = Views::new(weights, layout, context.config);
     let (middle_TH, saved) = until_gate_up(context, &w, x_TH)?;
-    Ok((linear(&swiglu(&saved.gate_up_T2F), &w.down, None) + middle_TH, saved))
+    Ok((residual_linear(&swiglu(&saved.gate_up_T2F)?, &w.down, &middle_TH), saved))
 }
 
 /// The activations of [`forward`], without its output.
@@ -123,38 +120,44 @@ fn until_gate_up(
     x_TH: &Tensor,
 ) -> Result<(Tensor, Saved), ModelError> {
     let config = context.config;
-    let (attention_input_TH, attention_norm) =
-        rms_norm(x_TH, &w.attention_norm_H, config.rms_norm_eps);
-    let (qk_TAD, v_TKD) =
-        split_qkv(&linear(&attention_input_TH, &w.qkv, w.qkv_bias.as_ref()), config);
-    let (qk_TAD, qk_norm) = match w.head_norms(config) {
-        Some(weight_AD) => {
-            let (normed_TAD, saved) = rms_norm(&qk_TAD, &weight_AD, config.rms_norm_eps);
-            (normed_TAD, Some(saved))
-        }
-        None => (qk_TAD, None),
-    };
-    let rotated_TAD = context.rotary.apply(&qk_TAD);
-    let q_TAD = rotated_TAD.narrow(1, 0, config.num_attention_heads);
-    let k_TKD = rotated_TAD.narrow(1, config.num_attention_heads, config.num_key_value_heads);
-    let (attention_output_TH, attention) =
-        attention(&q_TAD, &k_TKD, &v_TKD, context.packed, config)?;
-    let middle_TH = linear(&attention_output_TH, &w.o, None) + x_TH;
-    let (mlp_input_TH, mlp_norm) = rms_norm(&middle_TH, &w.mlp_norm_H, config.rms_norm_eps);
-    let gate_up_T2F = linear(&mlp_input_TH, &w.gate_up, None);
+    let (attention_input_TH, attention_norm) = norm(x_TH, &w.attention_norm_H, config)?;
+    let qkv_TW = attention_input_TH.linear(&w.qkv, w.qkv_bias.as_ref());
+    let norms_AD = w.head_norms(config);
+    let attention =
+        attention(context.positions, config, context.packed, norms_AD.as_ref(), &qkv_TW)?;
+    let middle_TH = residual_linear(&attention.out_TH, &w.o, x_TH);
+    let (mlp_input_TH, mlp_norm) = norm(&middle_TH, &w.mlp_norm_H, config)?;
+    let gate_up_T2F = mlp_input_TH.linear(&w.gate_up, None::<&Tensor>);
     Ok((
         middle_TH,
         Saved {
             attention_norm,
             attention_input_TH,
-            qk_norm,
             attention,
-            attention_output_TH,
             mlp_norm,
             mlp_input_TH,
             gate_up_T2F,
         },
     ))
+}
+
+/// RMSNorm of the residual stream, with the state for its derivative.
+fn norm(
+    x_TH: &Tensor,
+    weight_H: &Tensor,
+    config: &ModelConfig,
+) -> Result<(Tensor, NormSaved), ModelError> {
+    let (y_TH, scale_T1) = rms_norm(x_TH, weight_H, config.rms_norm_eps)?;
+    Ok((y_TH, NormSaved { x_TH: x_TH.shallow_clone(), scale_T1 }))
+}
+
+/// `x · weightᵀ + residual`, on a GPU in one operation.
+fn residual_linear(x: &Tensor, weight: &Tensor, residual: &Tensor) -> Tensor {
+    if x.device().is_cuda() {
+        residual.addmm(x, &weight.tr())
+    } else {
+        x.linear(weight, None::<&Tensor>) + residual
+    }
 }
 
 /// From `dy` `[T, H]` to (`dx` `[T, H]`, the flat fp32 gradient of the layer's weights).
@@ -168,20 +171,27 @@ pub fn backward(
     let w = Views::new(weights, layout, context.config);
     let gradient = Tensor::empty([layout.numel()], (Kind::Float, dy_TH.device()));
     let mut g = Views::new(&gradient, layout, context.config);
-    let dmiddle_TH = mlp_backward(&w, &mut g, saved, dy_TH);
+    let dmiddle_TH = mlp_backward(&w, &mut g, saved, dy_TH)?;
     let dx_TH = attention_part_backward(context, &w, &mut g, saved, &dmiddle_TH)?;
     Ok((dx_TH, gradient))
 }
 
-fn mlp_backward(w: &Views, g: &mut Views, saved: &Saved, dy_TH: &Tensor) -> Tensor {
-    let (activated_TF, dgate_up_T2F) = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F);
-    linear_weight_gradient(&mut g.down, dy_TH, &activated_TF);
+fn mlp_backward(
+    w: &Views,
+    g: &mut Views,
+    saved: &Saved,
+    dy_TH: &Tensor,
+) -> Result<Tensor, ModelError> {
+    let (activated_TF, dgate_up_T2F) = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F)?;
+    weight_gradient(&mut g.down, dy_TH, &activated_TF)?;
     drop(activated_TF);
-    linear_weight_gradient(&mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH);
-    let (dthrough_TH, dnorm_H) =
-        rms_norm_backward(&dgate_up_T2F.matmul(&w.gate_up), &saved.mlp_norm, &w.mlp_norm_H);
+    weight_gradient(&mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
+    let dthrough_TH = dgate_up_T2F.matmul(&w.gate_up);
+    drop(dgate_up_T2F);
+    let (dx_TH, dnorm_H) =
+        rms_norm_backward(&dthrough_TH, &saved.mlp_norm, &w.mlp_norm_H, Some(dy_TH))?;
     g.mlp_norm_H.copy_(&dnorm_H);
-    dthrough_TH + dy_TH
+    Ok(dx_TH)
 }
 
 fn attention_part_backward(
@@ -191,57 +201,30 @@ fn attention_part_backward(
     saved: &Saved,
     dy_TH: &Tensor,
 ) -> Result<Tensor, ModelError> {
-    let (config, tokens) = (context.config, context.packed.num_tokens());
-    let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
-    linear_weight_gradient(&mut g.o, dy_TH, &saved.attention_output_TH);
-    let (dq_TAD, dk_TKD, dv_TKD) =
-        attention_backward(&dy_TH.matmul(&w.o), &saved.attention, context.packed, config)?;
-    let dqkv = Tensor::empty(
-        [tokens, queries + 2 * keys, config.head_dim],
-        (dy_TH.kind(), dy_TH.device()),
-    );
-    let mut dqk_TAD = dqkv.narrow(1, 0, queries + keys);
-    context.rotary.backward_into(&dqk_TAD.narrow(1, 0, queries), &dq_TAD);
-    context.rotary.backward_into(&dqk_TAD.narrow(1, queries, keys), &dk_TKD);
-    dqkv.narrow(1, queries + keys, keys).copy_(&dv_TKD);
-    head_norms_backward(config, w, g, saved, &mut dqk_TAD);
-    let dqkv = dqkv.flatten(1, 2);
-    linear_weight_gradient(&mut g.qkv, &dqkv, &saved.attention_input_TH);
-    if let Some(bias) = &mut g.qkv_bias {
-        bias.copy_(&dqkv.sum_dim_intlist([0].as_slice(), false, Kind::Float));
+    let (config, norms_AD) = (context.config, w.head_norms(context.config));
+    weight_gradient(&mut g.o, dy_TH, &saved.attention.out_TH)?;
+    let (dqkv_TW, dnorms_AD) = attention_backward(
+        context.positions,
+        config,
+        context.packed,
+        norms_AD.as_ref(),
+        &saved.attention,
+        &dy_TH.matmul(&w.o),
+    )?;
+    if let (Some(dnorms_AD), Some([q, k])) = (dnorms_AD, &mut g.head_norms) {
+        let sum = |first, heads| {
+            dnorms_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float)
+        };
+        q.copy_(&sum(0, config.num_attention_heads));
+        k.copy_(&sum(config.num_attention_heads, config.num_key_value_heads));
     }
-    let (dthrough_TH, dnorm_H) =
-        rms_norm_backward(&dqkv.matmul(&w.qkv), &saved.attention_norm, &w.attention_norm_H);
+    weight_gradient(&mut g.qkv, &dqkv_TW, &saved.attention_input_TH)?;
+    if let Some(bias) = &mut g.qkv_bias {
+        bias.copy_(&dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float));
+    }
+    let dthrough_TH = dqkv_TW.matmul(&w.qkv);
+    let (dx_TH, dnorm_H) =
+        rms_norm_backward(&dthrough_TH, &saved.attention_norm, &w.attention_norm_H, Some(dy_TH))?;
     g.attention_norm_H.copy_(&dnorm_H);
-    Ok(dthrough_TH + dy_TH)
-}
-
-/// Propagates `dqk` back through the norms of query and key heads, in place, for architectures that
-/// have them.
-fn head_norms_backward(
-    config: &ModelConfig,
-    w: &Views,
-    g: &mut Views,
-    saved: &Saved,
-    dqk_TAD: &mut Tensor,
-) {
-    let (Some(weight_AD), Some(saved), Some([q, k])) =
-        (w.head_norms(config), &saved.qk_norm, &mut g.head_norms)
-    else {
-        return;
-    };
-    let (dx_TAD, dweight_AD) = rms_norm_backward(dqk_TAD, saved, &weight_AD);
-    let sum = |first, heads| {
-        dweight_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float)
-    };
-    q.copy_(&sum(0, config.num_attention_heads));
-    k.copy_(&sum(config.num_attention_heads, config.num_key_value_heads));
-    dqk_TAD.copy_(&dx_TAD);
-}
-
-/// `[T, (A + 2K) · D]` → (q and k together `[T, A + K, D]`, v `[T, K, D]`).
-fn split_qkv(qkv: &Tensor, config: &ModelConfig) -> (Tensor, Tensor) {
-    let rotated = config.num_attention_heads + config.num_key_value_heads;
-    let heads = qkv.view([qkv.size()[0], rotated + config.num_key_value_heads, config.head_dim]);
-    (heads.narrow(1, 0, rotated), heads.narrow(1, rotated, config.num_key_value_heads))
+    Ok(dx_TH)
 }

@@ -13,7 +13,7 @@
 //! `Saved` holds activations only.
 //!
 //! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass`
-//! (the whole model), `layer`, `attention`, `head`, `ops`.
+//! (the whole model), `layer`, `attention`, `head`. Operations are in `trainer/kernels`.
 //!
 //! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A
 //! attention heads, K key-value heads, D head size, F feed-forward size, B sequences of a bucket, S
@@ -27,7 +27,6 @@ mod head;
 pub mod hugging_face;
 mod layer;
 pub mod layout;
-pub mod ops;
 pub mod packed;
 pub mod parameters;
 mod pass;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::ModelError;
 
@@ -21,6 +21,10 @@ pub struct PackedTokens {
     pub(super) positions_T: Tensor,
     trained_N: Tensor,
     sequence_N: Tensor,
+    /// Tokens of each sequence.
+    pub(super) lengths: Vec<i64>,
+    /// Whether derivatives repeat bit for bit; they do on CPUs.
+    pub(super) deterministic: bool,
     pub(super) buckets: Vec<Bucket>,
 }
 
@@ -79,8 +83,19 @@ impl PackedTokens {
             positions_T: Tensor::from_slice(&positions),
             trained_N: Tensor::from_slice(&trained),
             sequence_N: Tensor::from_slice(&sequence),
+            lengths: lengths.iter().map(|length| *length as i64).collect(),
+            deterministic: false,
             buckets: buckets(lengths),
         })
+    }
+
+    /// The same tokens on a device, where derivatives repeat bit for bit if `deterministic`.
+    #[must_use]
+    pub fn to_device(self, device: Device, deterministic: bool) -> Self {
+        let [tokens_T, positions_T, trained_N, sequence_N] =
+            [self.tokens_T, self.positions_T, self.trained_N, self.sequence_N]
+                .map(|tensor| tensor.to_device(device));
+        Self { tokens_T, positions_T, trained_N, sequence_N, deterministic, ..self }
     }
 
     /// `[N]` rows of the trained tokens, ascending. Every tensor with suffix `_N` is in this order.

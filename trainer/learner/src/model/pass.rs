@@ -12,10 +12,11 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+use rljob_kernels::norm::{NormSaved, rms_norm};
 use tch::{Kind, Tensor};
 
+use super::attention::Positions;
 use super::layer::{self, Context, Saved};
-use super::ops::{NormSaved, Rotary, rms_norm};
 use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters};
 
 mod logprobs;
@@ -83,8 +84,8 @@ impl Model {
         kept: Vec<Kept>,
         mut dx_TH: Tensor,
     ) -> Result<(), ModelError> {
-        let rotary = self.rotary(packed, dx_TH.kind());
-        let context = Context { config: &self.config, packed, rotary: &rotary };
+        let positions = Positions::new(packed, &self.config, dx_TH.kind());
+        let context = Context { config: &self.config, packed, positions: &positions };
         for (layer, kept) in kept.into_iter().enumerate().rev() {
             let block = layer + 1;
             let weights = parameters.weights(block)?;
@@ -118,10 +119,6 @@ impl Model {
         &self.layout.blocks()[block]
     }
 
-    fn rotary(&self, packed: &PackedTokens, kind: Kind) -> Rotary {
-        Rotary::new(&packed.positions_T, &self.config.rope_frequencies(), kind)
-    }
-
     /// Runs embedding and layers forward; with `keep`, also returns the state for the backward
     /// pass.
     fn layers_forward(
@@ -134,8 +131,8 @@ impl Model {
             parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
         let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
         drop(table_VH);
-        let rotary = self.rotary(packed, x_TH.kind());
-        let context = Context { config: &self.config, packed, rotary: &rotary };
+        let positions = Positions::new(packed, &self.config, x_TH.kind());
+        let context = Context { config: &self.config, packed, positions: &positions };
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {
             let (y_TH, saved) =
@@ -169,11 +166,9 @@ impl Model {
         x_TH: &Tensor,
     ) -> Result<Top, ModelError> {
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
-        let (normed_NH, norm) = rms_norm(
-            &x_TH.index_select(0, &packed.predictors_N()),
-            &norm_weight_H,
-            self.config.rms_norm_eps,
-        );
+        let x_NH = x_TH.index_select(0, &packed.predictors_N());
+        let (normed_NH, scale_T1) = rms_norm(&x_NH, &norm_weight_H, self.config.rms_norm_eps)?;
+        let norm = NormSaved { x_TH: x_NH, scale_T1 };
         Ok(Top { normed_NH, norm, norm_weight_H, head_VH })
     }
 }

@@ -5,10 +5,12 @@
 
 use std::ops::Range;
 
+use rljob_kernels::head::Distribution;
+use rljob_kernels::linear::add_weight_gradient;
+use rljob_kernels::norm::{rms_norm, rms_norm_backward};
 use tch::{Kind, Tensor};
 
 use super::{Model, zeros};
-use crate::model::ops::{rms_norm, rms_norm_backward};
 use crate::model::{Head, ModelError, PackedTokens, Parameters, head};
 
 /// A chunk of the trained tokens of a micro-batch.
@@ -76,8 +78,8 @@ impl Model {
             Tensor::empty([packed.num_trained()], options),
         );
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let distribution =
-                head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            let logits_CV = normed_CH.matmul(&top.head_VH.tr());
+            let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
             logprobs_N
                 .narrow(0, range.start, range.end - range.start)
                 .copy_(&distribution.logprobs_C);
@@ -101,7 +103,7 @@ impl Model {
         self.require(Head::LanguageModel)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
-        let (normed_TH, _) = rms_norm(&x_TH, &norm_weight_H, self.config.rms_norm_eps);
+        let (normed_TH, _) = rms_norm(&x_TH, &norm_weight_H, self.config.rms_norm_eps)?;
         Ok(normed_TH.matmul(&head_VH.tr()).to_kind(Kind::Float))
     }
 
@@ -143,34 +145,25 @@ impl Model {
         };
         let dnormed_NH = top.normed_NH.empty_like();
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let distribution =
-                head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            let logits_CV = normed_CH.matmul(&top.head_VH.tr());
+            let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
             let tokens = TokenLogprobs {
                 logprobs_N: distribution.logprobs_C.shallow_clone(),
                 entropy_N: distribution.entropy_C.shallow_clone(),
             };
             let chunk = Chunk { range, tokens };
             let dlogits_CV = distribution
-                .logits_gradient(&targets_C, &loss(&chunk), temperature)
+                .logits_gradient(&targets_C, &loss(&chunk), temperature)?
                 .to_kind(normed_CH.kind());
             chunk.of(&dnormed_NH).copy_(&dlogits_CV.matmul(&top.head_VH));
-            add_product(&mut dhead_VH, &dlogits_CV, &normed_CH);
+            add_weight_gradient(&mut dhead_VH, &dlogits_CV, &normed_CH)?;
         }
-        let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H);
+        let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
         last_views[0].copy_(&dnorm_H);
         parameters.add_gradient(last, &gradient)?;
         if let Some(dtable) = dtable {
             parameters.add_gradient(0, &dtable)?;
         }
         Ok(x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH))
-    }
-}
-
-/// Adds `dyᵀ · x` to the fp32 `out`.
-fn add_product(out: &mut Tensor, dy: &Tensor, x: &Tensor) {
-    if x.kind() == Kind::Float {
-        let _ = out.addmm_(&dy.tr(), x);
-    } else {
-        let _ = out.g_add_(&dy.tr().mm(x));
     }
 }

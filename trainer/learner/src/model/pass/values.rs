@@ -3,10 +3,10 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+use rljob_kernels::norm::rms_norm_backward;
 use tch::{Kind, Tensor};
 
 use super::{Head, Model, Top, zeros};
-use crate::model::ops::rms_norm_backward;
 use crate::model::{ModelError, PackedTokens, Parameters};
 
 impl Model {
@@ -39,8 +39,8 @@ impl Model {
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
         let top = self.top(parameters, packed, &x_TH)?;
         let dvalues_N1 = loss(&values(&top)).to_kind(top.normed_NH.kind()).unsqueeze(1);
-        let (dx_NH, dnorm_H) =
-            rms_norm_backward(&dvalues_N1.matmul(&top.head_VH), &top.norm, &top.norm_weight_H);
+        let dnormed_NH = dvalues_N1.matmul(&top.head_VH);
+        let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
         let last = self.config.num_hidden_layers + 1;
         let gradient = zeros(self.block(last), &x_TH);
         let views = self.block(last).views(&gradient);

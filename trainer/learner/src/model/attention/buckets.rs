@@ -1,4 +1,4 @@
-//! Causal attention over packed sequences, by libtorch's flash attention for each bucket of
+//! Causal attention over packed sequences on CPUs, by libtorch's flash attention for each bucket of
 //! sequences of similar length.
 //!
 //! Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ G`, with
@@ -8,12 +8,12 @@
 
 use tch::Tensor;
 
-use super::packed::Bucket;
-use super::{ModelConfig, ModelError, PackedTokens};
+use crate::model::packed::Bucket;
+use crate::model::{ModelConfig, ModelError, PackedTokens};
 
 /// Padded inputs and outputs of each bucket, for the derivative.
 #[derive(Debug)]
-pub struct AttentionSaved {
+pub struct BucketsSaved {
     buckets: Vec<BucketSaved>,
 }
 
@@ -36,7 +36,7 @@ pub fn attention(
     v_TKD: &Tensor,
     packed: &PackedTokens,
     config: &ModelConfig,
-) -> Result<(Tensor, AttentionSaved), ModelError> {
+) -> Result<(Tensor, BucketsSaved), ModelError> {
     let q_TKGD = grouped(q_TAD, config);
     let out_TKGD = Tensor::empty(q_TKGD.size(), (q_TAD.kind(), q_TAD.device()));
     let mut saved = Vec::with_capacity(packed.buckets.len());
@@ -63,14 +63,14 @@ pub fn attention(
         saved.push(BucketSaved { q, k, v, members });
     }
     let width = config.num_attention_heads * config.head_dim;
-    Ok((out_TKGD.view([packed.num_tokens(), width]), AttentionSaved { buckets: saved }))
+    Ok((out_TKGD.view([packed.num_tokens(), width]), BucketsSaved { buckets: saved }))
 }
 
 /// Derivative of [`attention`]: from `dout` `[T, A · D]` to (`dq` `[T, A, D]`, `dk` and `dv` `[T,
 /// K, D]`).
 pub fn attention_backward(
     dout_TH: &Tensor,
-    saved: &AttentionSaved,
+    saved: &BucketsSaved,
     packed: &PackedTokens,
     config: &ModelConfig,
 ) -> Result<(Tensor, Tensor, Tensor), ModelError> {

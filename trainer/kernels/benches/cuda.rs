@@ -1,0 +1,170 @@
+//! Times of the kernels at the shapes of Qwen2.5-1.5B and 7B with 16,384 tokens, beside the plain
+//! versions on the same GPU. Prints one line of JSON per operation: name, milliseconds of the
+//! kernel and of the plain version, and their ratio.
+
+#![expect(clippy::print_stdout, reason = "prints results")]
+#![expect(clippy::unwrap_used, reason = "a failure ends the benchmark")]
+
+use std::time::Instant;
+
+use rljob_kernels::adamw::{self, AdamW, Operands};
+use rljob_kernels::attention::{self, Heads, Sequences};
+use rljob_kernels::head::Distribution;
+use rljob_kernels::linear::add_weight_gradient;
+use rljob_kernels::norm::{self, NormSaved};
+use rljob_kernels::rotary::{Direction, Rotary, rotate_rows};
+use rljob_kernels::swiglu;
+use tch::{Cuda, Device, Kind, Tensor};
+
+const GPU: Device = Device::Cuda(0);
+const TOKENS: i64 = 16_384;
+
+fn random(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::BFloat16, GPU))
+}
+
+/// Milliseconds of a call, the mean of 20 after 3.
+fn time(mut call: impl FnMut()) -> f64 {
+    for _ in 0..3 {
+        call();
+    }
+    Cuda::synchronize(0);
+    let started = Instant::now();
+    for _ in 0..20 {
+        call();
+    }
+    Cuda::synchronize(0);
+    started.elapsed().as_secs_f64() * 50.0
+}
+
+fn report(name: &str, kernel: f64, plain: Option<f64>) {
+    let ratio = plain.map_or_else(|| "null".to_owned(), |plain| format!("{:.2}", plain / kernel));
+    let plain = plain.map_or_else(|| "null".to_owned(), |plain| format!("{plain:.3}"));
+    println!(
+        "{{\"name\": \"{name}\", \"ms\": {kernel:.3}, \"plain_ms\": {plain}, \"ratio\": {ratio}}}"
+    );
+}
+
+fn norms(width: i64) {
+    let (x, dy, weight) = (random(&[TOKENS, width]), random(&[TOKENS, width]), random(&[width]));
+    let kernel = time(|| drop(norm::rms_norm(&x, &weight, 1e-6).unwrap()));
+    report(
+        &format!("rms_norm {width}"),
+        kernel,
+        Some(time(|| drop(norm::plain(&x, &weight, 1e-6)))),
+    );
+    let (_, scale_T1) = norm::rms_norm(&x, &weight, 1e-6).unwrap();
+    let saved = NormSaved { x_TH: x, scale_T1 };
+    let kernel = time(|| drop(norm::rms_norm_backward(&dy, &saved, &weight, None).unwrap()));
+    let plain = time(|| drop(norm::plain_backward(&dy, &saved, &weight)));
+    report(&format!("rms_norm_backward {width}"), kernel, Some(plain));
+}
+
+fn swiglus(width: i64) {
+    let (x, dy) = (random(&[TOKENS, 2 * width]), random(&[TOKENS, width]));
+    let kernel = time(|| drop(swiglu::swiglu(&x).unwrap()));
+    report(&format!("swiglu {width}"), kernel, Some(time(|| drop(swiglu::plain(&x)))));
+    let kernel = time(|| drop(swiglu::swiglu_backward(&dy, &x).unwrap()));
+    let plain = time(|| drop(swiglu::plain_backward(&dy, &x)));
+    report(&format!("swiglu_backward {width}"), kernel, Some(plain));
+}
+
+fn rotation(heads: Heads) {
+    let positions = Tensor::arange(TOKENS, (Kind::Int64, GPU));
+    let frequencies: Vec<f32> = (0..64).map(|pair| 10_000_f32.powf(-pair as f32 / 64.0)).collect();
+    let rotary = Rotary::new(&positions, &frequencies, Kind::BFloat16);
+    let (tables, rotated) = (rotary.tables(), heads.queries + heads.keys);
+    let x = random(&[TOKENS, heads.width()]);
+    let x_TAD = x.narrow(1, 0, rotated * heads.size).unflatten(1, [rotated, heads.size]);
+    let kernel = time(|| rotate_rows(&x, &tables, rotated, Direction::Forward).unwrap());
+    let plain = time(|| drop(rotary.apply(&x_TAD)));
+    report(&format!("rotary {rotated} heads"), kernel, Some(plain));
+}
+
+fn attentions(name: &str, heads: Heads, lengths: &[i64]) {
+    let tokens: i64 = lengths.iter().sum();
+    let qkv = random(&[tokens, heads.width()]);
+    let dout = random(&[tokens, heads.queries * heads.size]);
+    for deterministic in [false, true] {
+        let sequences = Sequences::new(lengths, heads, GPU, deterministic);
+        let kind = if deterministic { " deterministic" } else { "" };
+        let name = format!("{name} {}/{} heads{kind}", heads.queries, heads.keys);
+        let saved = attention::attention(&qkv, &sequences).unwrap();
+        if !deterministic {
+            let kernel = time(|| drop(attention::attention(&qkv, &sequences).unwrap()));
+            report(&format!("attention {name}"), kernel, None);
+        }
+        let kernel =
+            time(|| drop(attention::attention_backward(&dout, &saved, &sequences).unwrap()));
+        report(&format!("attention_backward {name}"), kernel, None);
+    }
+}
+
+fn linear(outputs: i64, inputs: i64) {
+    let (dy, x) = (random(&[TOKENS, outputs]), random(&[TOKENS, inputs]));
+    let mut out = Tensor::zeros([outputs, inputs], (Kind::Float, GPU));
+    let kernel = time(|| add_weight_gradient(&mut out, &dy, &x).unwrap());
+    let plain = time(|| drop(out.g_add_(&dy.tr().mm(&x))));
+    report(&format!("weight_gradient {outputs}x{inputs}"), kernel, Some(plain));
+}
+
+fn heads(rows: i64, vocabulary: i64) {
+    let logits = random(&[rows, vocabulary]);
+    let targets = Tensor::randint(vocabulary, [rows], (Kind::Int64, GPU));
+    let gradient = Tensor::randn([rows], (Kind::Float, GPU));
+    let both = |distribution: Distribution| {
+        drop(distribution.logits_gradient(&targets, &gradient, 1.0).unwrap());
+    };
+    let kernel = time(|| both(Distribution::new(&logits, &targets, 1.0).unwrap()));
+    let plain = time(|| both(Distribution::plain(&logits, &targets, 1.0)));
+    report(&format!("head {rows}x{vocabulary}"), kernel, Some(plain));
+}
+
+fn optimizer(length: i64) {
+    let all: Vec<Tensor> = (0..4).map(|_| Tensor::ones([length], (Kind::Float, GPU))).collect();
+    let copy = Tensor::zeros([length], (Kind::BFloat16, GPU));
+    let operands = Operands {
+        weights: &all[0],
+        gradient: &all[1],
+        first_moment: &all[2],
+        second_moment: &all[3],
+        copy: Some(&copy),
+    };
+    let settings = AdamW {
+        learning_rate: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        weight_decay: 0.01,
+        epsilon: 1e-8,
+        step: 5,
+        scale: 1.0,
+    };
+    let kernel = time(|| adamw::update(&operands, &settings).unwrap());
+    let plain = time(|| adamw::plain(&operands, &settings).unwrap());
+    report(&format!("adamw {length}"), kernel, Some(plain));
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let _no_gradient = tch::no_grad_guard();
+    let mixed = [64, 4096, 700, 1300, 2048, 3500, 400, 128, 1900, 2248];
+    for heads in
+        [Heads { queries: 12, keys: 2, size: 128 }, Heads { queries: 28, keys: 4, size: 128 }]
+    {
+        attentions("8x2048", heads, &[2048; 8]);
+        attentions("mixed", heads, &mixed);
+        attentions("64x256", heads, &[256; 64]);
+        rotation(heads);
+    }
+    for width in [1536, 3584] {
+        norms(width);
+    }
+    for width in [8960, 18_944] {
+        swiglus(width);
+    }
+    linear(1536, 8960);
+    heads(4096, 151_936);
+    optimizer(1 << 28);
+}

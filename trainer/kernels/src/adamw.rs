@@ -1,0 +1,121 @@
+//! AdamW (Loshchilov and Hutter, arXiv 1711.05101) in one pass over weights, gradient and moments.
+
+use tch::{Kind, Tensor};
+
+use crate::KernelError;
+
+/// Settings of an update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    pub learning_rate: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub weight_decay: f64,
+    pub epsilon: f64,
+    /// Number of this update, from 1.
+    pub step: u64,
+    /// Factor of the gradient, for clipping.
+    pub scale: f64,
+}
+
+impl AdamW {
+    /// Corrections of the biases of the first and second moment.
+    fn corrections(&self) -> [f64; 2] {
+        [self.beta1, self.beta2].map(|beta| 1.0 - beta.powf(self.step as f64))
+    }
+
+    /// Numbers in the order of the kernel.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn numbers(&self) -> [f32; 8] {
+        let [first, second] = self.corrections();
+        [
+            self.learning_rate,
+            self.beta1,
+            self.beta2,
+            self.weight_decay,
+            self.epsilon,
+            first,
+            second.sqrt(),
+            self.scale,
+        ]
+        .map(|number| number as f32)
+    }
+}
+
+/// Flat fp32 tensors of a block, and its weights in bfloat16.
+#[derive(Debug)]
+pub struct Operands<'a> {
+    pub weights: &'a Tensor,
+    pub gradient: &'a Tensor,
+    pub first_moment: &'a Tensor,
+    pub second_moment: &'a Tensor,
+    /// Receives the new weights.
+    pub copy: Option<&'a Tensor>,
+}
+
+/// Updates weights, moments and copy in place, and sets the gradient to zero.
+pub fn update(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
+    #[cfg(feature = "cuda")]
+    if operands.weights.device().is_cuda() && operands.weights.numel() % 4 == 0 {
+        return crate::cuda::adamw(operands, settings);
+    }
+    plain(operands, settings)
+}
+
+/// [`update`] in libtorch's operations.
+pub fn plain(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
+    let [correction1, correction2] = settings.corrections();
+    let AdamW { learning_rate, beta1, beta2, weight_decay, epsilon, scale, .. } = *settings;
+    let mut weights = operands.weights.shallow_clone();
+    let mut first = operands.first_moment.shallow_clone();
+    let mut second = operands.second_moment.shallow_clone();
+    let gradient = operands.gradient.f_mul_scalar(scale)?;
+    let _ = weights.f_mul_scalar_(1.0 - learning_rate * weight_decay)?;
+    let _ = first.f_lerp_(&gradient, 1.0 - beta1)?;
+    let _ = second.f_mul_scalar_(beta2)?.f_add_(&(gradient.square() * (1.0 - beta2)))?;
+    let root = second.f_sqrt()?.f_div_scalar(correction2.sqrt())?.f_add_scalar(epsilon)?;
+    let _ = weights.f_sub_(&(&first / root * (learning_rate / correction1)))?;
+    let _ = operands.gradient.shallow_clone().f_zero_()?;
+    if let Some(copy) = operands.copy {
+        copy.shallow_clone().f_copy_(&weights.f_to_kind(Kind::BFloat16)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::random;
+
+    #[test]
+    fn an_update_matches_the_formulas_of_the_paper() {
+        let tensors: [Tensor; 4] = std::array::from_fn(|_| random(&[8]).to_kind(Kind::Float).abs());
+        let values = |tensor: &Tensor| Vec::<f32>::try_from(tensor).unwrap();
+        let before = tensors.each_ref().map(|tensor| values(&tensor.copy()));
+        let copy = Tensor::zeros([8], (Kind::BFloat16, tch::Device::Cpu));
+        let [weights, gradient, first_moment, second_moment] = &tensors;
+        let operands =
+            Operands { weights, gradient, first_moment, second_moment, copy: Some(&copy) };
+        let settings = AdamW {
+            learning_rate: 0.1,
+            beta1: 0.9,
+            beta2: 0.99,
+            weight_decay: 0.01,
+            epsilon: 1e-8,
+            step: 3,
+            scale: 0.5,
+        };
+        update(&operands, &settings).unwrap();
+        for index in 0..8 {
+            let [p, g, m, v] = before.each_ref().map(|values| f64::from(values[index]));
+            let g = g * 0.5;
+            let (m, v) = (0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g);
+            let (unbiased_m, unbiased_v) =
+                (m / (1.0 - 0.9_f64.powi(3)), v / (1.0 - 0.99_f64.powi(3)));
+            let p = p * (1.0 - 0.1 * 0.01) - 0.1 * unbiased_m / (unbiased_v.sqrt() + 1e-8);
+            assert!((f64::from(values(weights)[index]) - p).abs() < 1e-5);
+        }
+        assert_eq!(values(gradient), [0.0; 8]);
+        assert_eq!(copy, weights.to_kind(Kind::BFloat16));
+    }
+}
