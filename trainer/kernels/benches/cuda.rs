@@ -2,6 +2,7 @@
 //! versions on the same GPU. Prints one line of JSON per operation: name, milliseconds of the
 //! kernel and of the plain version, and their ratio.
 
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(clippy::print_stdout, reason = "prints results")]
 #![expect(clippy::unwrap_used, reason = "a failure ends the benchmark")]
 

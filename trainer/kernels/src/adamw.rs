@@ -1,62 +1,15 @@
 //! AdamW (Loshchilov and Hutter, arXiv 1711.05101) in one pass over weights, gradient and moments.
 
-use tch::{Kind, Tensor};
+use tch::Kind;
+
+pub use crate::operands::{AdamW, Operands};
 
 use crate::KernelError;
-
-/// Settings of an update.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    pub learning_rate: f64,
-    pub beta1: f64,
-    pub beta2: f64,
-    pub weight_decay: f64,
-    pub epsilon: f64,
-    /// Number of this update, from 1.
-    pub step: u64,
-    /// Factor of the gradient, for clipping.
-    pub scale: f64,
-}
-
-impl AdamW {
-    /// Corrections of the biases of the first and second moment.
-    fn corrections(&self) -> [f64; 2] {
-        [self.beta1, self.beta2].map(|beta| 1.0 - beta.powf(self.step as f64))
-    }
-
-    /// Numbers in the order of the kernel.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn numbers(&self) -> [f32; 8] {
-        let [first, second] = self.corrections();
-        [
-            self.learning_rate,
-            self.beta1,
-            self.beta2,
-            self.weight_decay,
-            self.epsilon,
-            first,
-            second.sqrt(),
-            self.scale,
-        ]
-        .map(|number| number as f32)
-    }
-}
-
-/// Flat fp32 tensors of a block, and its weights in bfloat16.
-#[derive(Debug)]
-pub struct Operands<'a> {
-    pub weights: &'a Tensor,
-    pub gradient: &'a Tensor,
-    pub first_moment: &'a Tensor,
-    pub second_moment: &'a Tensor,
-    /// Receives the new weights.
-    pub copy: Option<&'a Tensor>,
-}
 
 /// Updates weights, moments and copy in place, and sets the gradient to zero.
 pub fn update(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
     #[cfg(feature = "cuda")]
-    if operands.weights.device().is_cuda() && operands.weights.numel() % 4 == 0 {
+    if operands.weights.device().is_cuda() && operands.weights.numel().is_multiple_of(4) {
         return crate::cuda::adamw(operands, settings);
     }
     plain(operands, settings)
@@ -84,6 +37,8 @@ pub fn plain(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelErro
 
 #[cfg(test)]
 mod tests {
+    use tch::Tensor;
+
     use super::*;
     use crate::test_support::random;
 

@@ -14,10 +14,9 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use crate::adamw::{AdamW, Operands};
-use crate::attention::{AttentionSaved, Bucket, Heads, Sequences};
-use crate::norm::NormSaved;
-use crate::rotary::Direction;
+use crate::operands::{
+    AdamW, AttentionSaved, Bucket, Direction, Heads, NormSaved, Operands, Sequences,
+};
 use crate::{KernelError, rows};
 
 /// Blocks of the derivative of RMSNorm: two for each multiprocessor of an H200. More than needed
@@ -395,7 +394,7 @@ impl Plan {
         Ok(Self { graph, workspace })
     }
 
-    /// The graph for these sequences; built if there is none.
+    /// The graph for these sequences; built if no earlier one serves them.
     fn of(sequences: &Sequences, backward: bool, like: &Tensor) -> Result<Rc<Self>, KernelError> {
         let device = if let tch::Device::Cuda(index) = like.device() { index } else { 0 };
         let key = PlanKey {

@@ -15,6 +15,7 @@ mod error;
 pub mod head;
 pub mod linear;
 pub mod norm;
+mod operands;
 pub mod rotary;
 pub mod swiglu;
 

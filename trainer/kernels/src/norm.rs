@@ -4,6 +4,8 @@
 
 use tch::{Kind, Tensor};
 
+pub use crate::operands::NormSaved;
+
 use crate::KernelError;
 #[cfg(feature = "cuda")]
 use crate::has_kernel;
@@ -30,14 +32,6 @@ pub fn plain(x_TH: &Tensor, weight_H: &Tensor, epsilon: f64) -> (Tensor, Tensor)
     let scale_T1 = (x32_TH.square().mean_dim([-1].as_slice(), true, Kind::Float) + epsilon).rsqrt();
     let y_TH = (x32_TH * &scale_T1).to_kind(x_TH.kind()) * weight_H;
     (y_TH, scale_T1)
-}
-
-/// Input and scale of a norm, for its derivative.
-#[derive(Debug)]
-pub struct NormSaved {
-    pub x_TH: Tensor,
-    /// `[T, 1]` fp32: 1 ÷ root of the mean square.
-    pub scale_T1: Tensor,
 }
 
 /// Derivative of [`rms_norm`]: from `dy_TH` to (`dx_TH` in the kind of x, `dweight_H` in fp32 and

@@ -1,8 +1,11 @@
-//! Rotary embedding (Su et al., arXiv 2104.09864). The pairs are (i, i + D/2), Hugging Face's order.
+//! Rotary embedding (Su et al., arXiv 2104.09864). The pairs are (i, i + D/2), Hugging Face's
+//! order.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use tch::{Kind, Tensor};
+
+pub use crate::operands::Direction;
 
 use crate::KernelError;
 #[cfg(feature = "cuda")]
@@ -56,14 +59,6 @@ impl Rotary {
             let _ = x[own].multiply_out(&out[own], &self.cos_T1D).addcmul_(&x[other], sin_T1D);
         }
     }
-}
-
-/// Direction of a rotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    Forward,
-    /// The inverse, which is the derivative.
-    Backward,
 }
 
 /// Rotates the first `heads` heads of size D of each row of `x` `[T, W]`, in place, with tables

@@ -1,5 +1,5 @@
-//! Heads of a model, and chunks of the trained tokens, so that no `[tokens, vocabulary]` matrix of a
-//! whole micro-batch exists.
+//! Heads of a model, and chunks of the trained tokens, so that no `[tokens, vocabulary]` matrix of
+//! a whole micro-batch exists.
 
 use std::ops::Range;
 
