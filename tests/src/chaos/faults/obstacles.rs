@@ -122,16 +122,19 @@ fn denied(
         "metadata": {"name": "any"}, "spec": {"containers": [{"name": "any", "image": "any"}]},
     });
     let pods = testbed.path("api/v1", "pods?dryRun=All");
-    wait_until("pods to be rejected", EFFECT, || {
+    let is_rejected = || {
         let created = testbed.api.create(&pods, &pod);
-        Ok(created.is_err_and(|error| format!("{error:#}").contains(cause)))
-    })?;
+        created.is_err_and(|error| format!("{error:#}").contains(cause))
+    };
+    wait_until("pods to be rejected", EFFECT, || Ok(is_rejected()))?;
     let result = deletes_pod(testbed, &[cause], random);
     let is_recorded = testbed.api.get(&testbed.path("api/v1", "events")).map(|events| {
         let mut events = events["items"].as_array().into_iter().flatten();
         events.any(|event| event["message"].as_str().is_some_and(|text| text.contains(cause)))
     });
     drop(objects);
+    // API servers apply a deleted policy for a moment: a creation that fails then is retried late.
+    wait_until("pods to be admitted", EFFECT, || Ok(!is_rejected()))?;
     recovers(testbed, &[cause], Ok(()))?;
     // The StatefulSet controller sends at most 25 events about an object, then one each 5 minutes.
     if result.is_err() && !is_recorded? {
