@@ -1,14 +1,18 @@
 //! Compiles the C++ shim against the libtorch of `LIBTORCH`. With `RLJOB_SANITIZE=address`, the
-//! shim and the tests have AddressSanitizer (`make asan`).
+//! shim and the tests have AddressSanitizer (`make asan`). With feature `cuda`, also compiles the
+//! part for NCCL against the CUDA toolkit of `CUDA_HOME`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.cpp");
+    println!("cargo:rerun-if-changed=src/shim.h");
+    println!("cargo:rerun-if-changed=src/nccl.cpp");
     println!("cargo:rerun-if-changed=src/linear.cpp");
     println!("cargo:rerun-if-changed=src/linear_kernel.h");
     println!("cargo:rerun-if-changed=src/linear_tiles.h");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=CUDA_HOME");
     println!("cargo:rerun-if-env-changed=RLJOB_SANITIZE");
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
         println!("cargo:error=LIBTORCH is not set: run `make setup`, which installs .libtorch");
@@ -43,4 +47,27 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        compile_nccl(&libtorch);
+    }
+}
+
+fn compile_nccl(libtorch: &Path) {
+    let cuda = std::env::var_os("CUDA_HOME").map(PathBuf::from).filter(|path| path.is_dir());
+    let Some(cuda) = cuda else {
+        println!("cargo:error=CUDA_HOME is not a folder: run `make setup-cuda`");
+        return;
+    };
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .flag("-w")
+        .include(libtorch.join("include"))
+        .include(cuda.join("include"))
+        .file("src/nccl.cpp")
+        .compile("rljob_collective_nccl");
+    println!("cargo:rustc-link-search=native={}", cuda.join("lib").display());
+    for library in ["nccl", "c10_cuda", "cudart"] {
+        println!("cargo:rustc-link-lib=dylib={library}");
+    }
 }

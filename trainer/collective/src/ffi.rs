@@ -91,7 +91,13 @@ fn owned(pointer: *mut c_void) -> Result<NonNull<c_void>, String> {
     NonNull::new(pointer).ok_or_else(|| "the shim returned no object".to_owned())
 }
 
-fn tensor(tensor: &Tensor) -> *mut c_void {
+/// Key prefixes as C strings.
+pub fn prefix_strings(prefixes: &[String]) -> Result<Vec<CString>, String> {
+    prefixes.iter().map(|prefix| c_string(prefix)).collect()
+}
+
+/// The pointer of a live tensor.
+pub fn tensor(tensor: &Tensor) -> *mut c_void {
     tensor.as_ptr().cast_mut().cast()
 }
 
@@ -121,6 +127,12 @@ impl StoreHandle {
         })?;
         Ok(Self(owned(out)?))
     }
+
+    /// The pointer, for calls while the handle is alive.
+    #[cfg(feature = "cuda")]
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.0.as_ptr()
+    }
 }
 
 impl Drop for StoreHandle {
@@ -148,8 +160,7 @@ impl GroupHandle {
         address: &str,
         timeout_ms: i64,
     ) -> Result<Self, String> {
-        let prefixes =
-            prefixes.iter().map(|prefix| c_string(prefix)).collect::<Result<Vec<_>, _>>()?;
+        let prefixes = prefix_strings(prefixes)?;
         let pointers: Vec<*const c_char> = prefixes.iter().map(|prefix| prefix.as_ptr()).collect();
         let address = c_string(address)?;
         let mut out = null_mut();

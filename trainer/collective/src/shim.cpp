@@ -3,31 +3,22 @@
 // caller frees with rljob_message_free. All exceptions are caught in this file.
 #include <ATen/Context.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <malloc.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include "shim.h"
+
+using rljob::guarded;
+using rljob::milliseconds;
+using rljob::Store;
 
 namespace {
-
-using std::chrono::milliseconds;
 
 // Disables c10d's flight recorder, which writes a map before it takes its lock: the first
 // operations of two process groups on two threads can crash the process. Set before main, while no
 // other thread reads the environment; a value set by the user takes precedence.
 const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-
-// Timeout of another connection to a store that was reachable before.
-constexpr milliseconds kReconnect{10'000};
-
-struct Store {
-  c10::intrusive_ptr<c10d::TCPStore> tcp;
-};
 
 struct Group {
   // Peers may read keys after this member has joined, so that a hosted store must outlive its
@@ -35,20 +26,6 @@ struct Group {
   c10::intrusive_ptr<c10d::TCPStore> server;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 };
-
-template <class F>
-char* guarded(F body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("unknown C++ exception");
-  }
-}
 
 void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   // Gloo applies the timeout of the process group's options: it closes the connections, so that the
@@ -63,8 +40,9 @@ extern "C" {
 void rljob_message_free(char* message) { free(message); }
 
 // Connects to the store at `host`. `listen_fd`: a listening socket on `port`, with which this
-// process hosts the store, or -1. By itself TCPStore would listen on every interface. numWorkers is unset and waitWorkers off, because one store
-// serves many process groups, whose members join at any time.
+// process hosts the store, or -1. By itself TCPStore would listen on every interface. numWorkers is
+// unset and waitWorkers off, because one store serves many process groups, whose members join at
+// any time.
 char* rljob_store_new(const char* host, uint16_t port, int listen_fd, int64_t timeout_ms,
                       Store** out) {
   return guarded([&] {
@@ -85,23 +63,11 @@ void rljob_store_free(Store* store) {
 }
 
 // Joins through the store with key prefixes `prefixes` (outermost first), listening on `address`,
-// which peers must reach. Uses a separate connection: a TCPStore connection is locked while it
-// waits for a key, so that a missing peer would delay all other process groups.
+// which peers must reach.
 char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank,
                       int world, const char* address, int64_t timeout_ms, Group** out) {
   return guarded([&] {
-    c10d::TCPStoreOptions connection;
-    connection.port = store->tcp->getPort();
-    connection.waitWorkers = false;
-    // The store was reachable when `store` was opened: if it does not accept a connection soon, its
-    // host has exited. The full timeout applies only to keys of other members.
-    connection.timeout = std::min(milliseconds(timeout_ms), kReconnect);
-    c10::intrusive_ptr<c10d::Store> prefixed =
-        c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
-    prefixed->setTimeout(milliseconds(timeout_ms));
-    for (size_t i = 0; i < num_prefixes; i++) {
-      prefixed = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], prefixed);
-    }
+    const auto prefixed = rljob::connection(*store, prefixes, num_prefixes, timeout_ms);
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(prefixed, rank, world, options);
