@@ -34,7 +34,7 @@ fn build(libtorch: &Path, cuda: &Path) {
         .opt_level(2)
         .include(libtorch.join("include"))
         .include(cuda.join("include"))
-        .files(["cuda/attention.cpp", "cuda/stream.cpp"])
+        .files(["cuda/attention.cpp", "cuda/device.cpp"])
         .compile("rljob_kernels_host");
     println!("cargo:rustc-link-search=native={}", cuda.join("lib").display());
     for library in ["torch_cuda", "c10_cuda", "cudart", "cudnn", "nvrtc"] {

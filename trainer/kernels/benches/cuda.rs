@@ -11,7 +11,7 @@ use std::time::Instant;
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Sequences};
 use rljob_kernels::head::Distribution;
-use rljob_kernels::linear::add_weight_gradient;
+use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
 use rljob_kernels::rotary::{Direction, Rotary, rotate_rows};
 use rljob_kernels::swiglu;
@@ -104,7 +104,7 @@ fn attentions(name: &str, heads: Heads, lengths: &[i64]) {
 fn linear(outputs: i64, inputs: i64) {
     let (dy, x) = (random(&[TOKENS, outputs]), random(&[TOKENS, inputs]));
     let mut out = Tensor::zeros([outputs, inputs], (Kind::Float, GPU));
-    let kernel = time(|| add_weight_gradient(&mut out, &dy, &x).unwrap());
+    let kernel = time(|| weight_gradient(Write::Add, &mut out, &dy, &x).unwrap());
     let plain = time(|| drop(out.g_add_(&dy.tr().mm(&x))));
     report(&format!("weight_gradient {outputs}x{inputs}"), kernel, Some(plain));
 }

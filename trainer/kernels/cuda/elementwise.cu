@@ -98,7 +98,6 @@ __global__ void adamw(float4* p, float4* g, float4* m, float4* v, __nv_bfloat162
   p[at] = weight;
   m[at] = first;
   v[at] = second;
-  g[at] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (copy != nullptr) {
     copy[2 * at] = __floats2bfloat162_rn(weight.x, weight.y);
     copy[2 * at + 1] = __floats2bfloat162_rn(weight.z, weight.w);
@@ -143,7 +142,7 @@ extern "C" int rljob_rotate(void* x, const float* cosines, const float* sines, i
   return cudaGetLastError();
 }
 
-// Sets the gradient to zero. The length is a multiple of four.
+// The length is a multiple of four.
 extern "C" int rljob_adamw(float* p, float* g, float* m, float* v, void* copy, int64_t length,
                            const float settings[8], cudaStream_t stream) {
   const rljob::AdamW all{settings[0], settings[1], settings[2], settings[3],

@@ -6,7 +6,7 @@ pub use crate::operands::{AdamW, Operands};
 
 use crate::KernelError;
 
-/// Updates weights, moments and copy in place, and sets the gradient to zero.
+/// Updates weights, moments and copy in place.
 pub fn update(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
     #[cfg(feature = "cuda")]
     if operands.weights.device().is_cuda() && operands.weights.numel().is_multiple_of(4) {
@@ -28,7 +28,6 @@ pub fn plain(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelErro
     let _ = second.f_mul_scalar_(beta2)?.f_add_(&(gradient.square() * (1.0 - beta2)))?;
     let root = second.f_sqrt()?.f_div_scalar(correction2.sqrt())?.f_add_scalar(epsilon)?;
     let _ = weights.f_sub_(&(&first / root * (learning_rate / correction1)))?;
-    let _ = operands.gradient.shallow_clone().f_zero_()?;
     if let Some(copy) = operands.copy {
         copy.shallow_clone().f_copy_(&weights.f_to_kind(Kind::BFloat16)?)?;
     }
@@ -70,7 +69,6 @@ mod tests {
             let p = p * (1.0 - 0.1 * 0.01) - 0.1 * unbiased_m / (unbiased_v.sqrt() + 1e-8);
             assert!((f64::from(values(weights)[index]) - p).abs() < 1e-5);
         }
-        assert_eq!(values(gradient), [0.0; 8]);
         assert_eq!(copy, weights.to_kind(Kind::BFloat16));
     }
 }

@@ -27,6 +27,8 @@ type Stream = *mut c_void;
 
 unsafe extern "C" {
     fn rljob_current_stream() -> Stream;
+    fn rljob_compute_capability(device: c_int, out: *mut c_int) -> c_int;
+    fn rljob_device_memory(device: c_int, out: *mut i64) -> c_int;
     fn rljob_rms_norm(
         x: *const c_void,
         weight: *const c_void,
@@ -133,6 +135,22 @@ unsafe extern "C" {
 fn stream() -> Stream {
     // SAFETY: reads the thread's current stream.
     unsafe { rljob_current_stream() }
+}
+
+/// Major and minor compute capability of a GPU, if it can be used.
+pub fn compute_capability(device: usize) -> Option<(i32, i32)> {
+    let mut out: [c_int; 2] = [0; 2];
+    // SAFETY: writes two numbers.
+    let code = unsafe { rljob_compute_capability(device as c_int, out.as_mut_ptr()) };
+    (code == 0).then_some((out[0], out[1]))
+}
+
+/// Bytes in use, the most that were in use, and bytes held by libtorch's allocator.
+pub fn memory(device: usize) -> Option<[i64; 3]> {
+    let mut out = [0; 3];
+    // SAFETY: writes three numbers.
+    let code = unsafe { rljob_device_memory(device as c_int, out.as_mut_ptr()) };
+    (code == 0).then_some(out)
 }
 
 fn pointer<T>(tensor: &Tensor) -> *mut T {

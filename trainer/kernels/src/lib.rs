@@ -11,6 +11,7 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod device;
 mod error;
 pub mod head;
 pub mod linear;

@@ -6,34 +6,48 @@ use tch::{Kind, Tensor};
 
 use crate::KernelError;
 
-/// Writes the weight's gradient `dyᵀ · x` to `out` `[N, M]`, fp32.
-pub fn weight_gradient(
-    out_NM: &mut Tensor,
-    dy_TN: &Tensor,
-    x_TM: &Tensor,
-) -> Result<(), KernelError> {
-    if x_TM.kind() == Kind::Float {
-        let _ = dy_TN.tr().f_mm_out(out_NM, x_TM)?;
-    } else if x_TM.device().is_cuda() {
-        let _ = dy_TN.tr().f_mm_dtype_out(out_NM, x_TM, Kind::Float)?;
-    } else {
-        out_NM.f_copy_(&dy_TN.tr().f_mm(x_TM)?)?;
-    }
-    Ok(())
+/// Whether a result replaces or is added to what the output has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    Set,
+    Add,
 }
 
-/// Adds the weight's gradient `dyᵀ · x` to `out` `[N, M]`, fp32.
-pub fn add_weight_gradient(
+impl Write {
+    /// Writes `value` to `out`.
+    ///
+    /// # Errors
+    /// The shapes differ.
+    pub fn to(self, out: &mut Tensor, value: &Tensor) -> Result<(), KernelError> {
+        match self {
+            Self::Set => out.f_copy_(value)?,
+            Self::Add => drop(out.f_add_(value)?),
+        }
+        Ok(())
+    }
+}
+
+/// Writes the weight's gradient `dyᵀ · x` to `out` `[N, M]`, fp32.
+///
+/// # Errors
+/// The shapes do not match.
+pub fn weight_gradient(
+    write: Write,
     out_NM: &mut Tensor,
     dy_TN: &Tensor,
     x_TM: &Tensor,
 ) -> Result<(), KernelError> {
-    if x_TM.kind() == Kind::Float {
-        let _ = out_NM.f_addmm_(&dy_TN.tr(), x_TM)?;
-    } else if x_TM.device().is_cuda() {
-        let _ = out_NM.f_addmm_dtype_out(out_NM, &dy_TN.tr(), x_TM, Kind::Float)?;
-    } else {
-        let _ = out_NM.f_add_(&dy_TN.tr().f_mm(x_TM)?)?;
+    let dy_NT = dy_TN.tr();
+    let (is_fp32, is_cuda) = (x_TM.kind() == Kind::Float, x_TM.device().is_cuda());
+    match write {
+        Write::Set if is_fp32 => drop(dy_NT.f_mm_out(out_NM, x_TM)?),
+        Write::Add if is_fp32 => drop(out_NM.f_addmm_(&dy_NT, x_TM)?),
+        Write::Set if is_cuda => drop(dy_NT.f_mm_dtype_out(out_NM, x_TM, Kind::Float)?),
+        Write::Add if is_cuda => {
+            let sum_NM = out_NM.shallow_clone();
+            drop(sum_NM.f_addmm_dtype_out(out_NM, &dy_NT, x_TM, Kind::Float)?);
+        }
+        write => write.to(out_NM, &dy_NT.f_mm(x_TM)?)?,
     }
     Ok(())
 }
@@ -49,9 +63,9 @@ mod tests {
             let (dy, x) = (random(&[6, 3]).to_kind(kind), random(&[6, 4]).to_kind(kind));
             let expected = dy.to_kind(Kind::Float).tr().mm(&x.to_kind(Kind::Float));
             let mut out = Tensor::zeros([3, 4], (Kind::Float, dy.device()));
-            weight_gradient(&mut out, &dy, &x).unwrap();
+            weight_gradient(Write::Set, &mut out, &dy, &x).unwrap();
             assert!(out.allclose(&expected, 1e-2, 1e-2, false));
-            add_weight_gradient(&mut out, &dy, &x).unwrap();
+            weight_gradient(Write::Add, &mut out, &dy, &x).unwrap();
             assert!(out.allclose(&(expected * 2.0), 1e-2, 1e-2, false));
         }
     }

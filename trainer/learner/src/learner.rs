@@ -216,9 +216,9 @@ impl Learner {
         Ok(self.checkpoints.begin(destination, path.to_owned(), snapshot)?)
     }
 
-    fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {
-        let policy = &self.trainer.models.policy;
-        Staged::gather(&policy.parameters, policy.model.layout(), keep)
+    fn stage(&mut self, keep: bool) -> Result<Option<Staged>, PublishError> {
+        let policy = &mut self.trainer.models.policy;
+        Staged::gather(&mut policy.parameters, policy.model.layout(), keep)
     }
 
     fn check_step(&self, version: Version) -> Result<(), LearnerError> {

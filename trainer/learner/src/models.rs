@@ -22,7 +22,7 @@ use tch::{Kind, Tensor};
 use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
 use crate::fsdp::{FrozenParameters, ShardedParameters};
 use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
 
 /// A model with an optimizer.
@@ -73,36 +73,42 @@ pub enum RoleError {
 impl TrainedModel {
     /// A model at the start of its training, from this rank's fp32 shards of its weights; passes
     /// compute in `compute`.
+    ///
+    /// # Errors
+    /// Memory or CUDA.
     pub fn new(
         model: Model,
         ranks: &Rc<Ranks>,
         spec: OptimizerSpec,
         compute: Kind,
         masters: Vec<Tensor>,
-    ) -> Self {
+    ) -> Result<Self, OptimizerError> {
         let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters);
-        let optimizer = Optimizer::new(Rc::clone(ranks), spec, &parameters);
-        Self { model, parameters, optimizer }
+        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters)?;
+        let optimizer = Optimizer::new(Rc::clone(ranks), spec, &parameters)?;
+        Ok(Self { model, parameters, optimizer })
     }
 
     /// A model that continues from its part of a checkpoint.
+    ///
+    /// # Errors
+    /// Memory or CUDA.
     pub fn restored(
         model: Model,
         ranks: &Rc<Ranks>,
         spec: OptimizerSpec,
         compute: Kind,
         restored: Restored,
-    ) -> Self {
+    ) -> Result<Self, OptimizerError> {
         let (masters, moments) = restored
             .blocks
             .into_iter()
             .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
             .unzip();
         let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters);
-        let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer);
-        Self { model, parameters, optimizer }
+        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters)?;
+        let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer)?;
+        Ok(Self { model, parameters, optimizer })
     }
 }
 

@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use rljob_collective::{AdamW, CollectiveError, fused_adamw};
 use rljob_crds::algorithm::OptimizerSpec;
+use rljob_kernels::adamw::{self, Operands};
 use tch::{Kind, Tensor};
 
 use crate::checkpoint::OptimizerProgress;
-use crate::fsdp::ShardedParameters;
+use crate::fsdp::{DeviceVectors, Flat, Shard, ShardedParameters};
+use crate::model::ModelError;
 use crate::ranks::Ranks;
 
 /// Number of consecutive skipped updates after which the run fails.
@@ -23,6 +25,10 @@ pub enum OptimizerError {
         block: Option<usize>,
         source: CollectiveError,
     },
+    #[error(transparent)]
+    Parameters(#[from] ModelError),
+    #[error(transparent)]
+    Kernel(#[from] rljob_kernels::KernelError),
     #[error("failed in libtorch")]
     Torch(#[from] tch::TchError),
 }
@@ -42,29 +48,66 @@ pub struct Optimizer {
     ranks: Rc<Ranks>,
     spec: OptimizerSpec,
     moments: Vec<[Tensor; 2]>,
+    /// The moments of all blocks, of which `moments` are views, if they are on a GPU.
+    vectors: Option<[Tensor; 2]>,
     progress: OptimizerProgress,
 }
 
 impl Optimizer {
     /// Creates an optimizer of `parameters` before the first update.
-    pub fn new(ranks: Rc<Ranks>, spec: OptimizerSpec, parameters: &ShardedParameters) -> Self {
-        let moments = parameters
-            .shards()
-            .iter()
-            .map(|shard| [shard.master.zeros_like(), shard.master.zeros_like()])
-            .collect();
-        Self { ranks, spec, moments, progress: OptimizerProgress::default() }
+    ///
+    /// # Errors
+    /// libtorch cannot allocate the moments.
+    pub fn new(
+        ranks: Rc<Ranks>,
+        spec: OptimizerSpec,
+        parameters: &ShardedParameters,
+    ) -> Result<Self, OptimizerError> {
+        let (progress, shards) = (OptimizerProgress::default(), parameters.shards());
+        if ranks.device().is_cuda() {
+            let lengths: Vec<i64> =
+                shards.iter().map(|shard| shard.master.numel() as i64).collect();
+            let zeros = || Flat::zeros(&lengths, Kind::Float, ranks.device());
+            let moments = [zeros()?, zeros()?];
+            return Ok(Self::on_device(ranks, spec, moments, progress));
+        }
+        let zeros = |shard: &Shard| shard.master.f_zeros_like();
+        let moments = shards.iter().map(|shard| Ok([zeros(shard)?, zeros(shard)?]));
+        let moments = moments.collect::<Result<_, tch::TchError>>()?;
+        Ok(Self { ranks, spec, moments, vectors: None, progress })
     }
 
     /// Creates an optimizer that continues from a checkpoint: `moments` are this rank's shards of
     /// first and second moment, by block.
+    ///
+    /// # Errors
+    /// libtorch cannot copy the moments to the device of the ranks.
     pub fn restored(
         ranks: Rc<Ranks>,
         spec: OptimizerSpec,
         moments: Vec<[Tensor; 2]>,
         progress: OptimizerProgress,
+    ) -> Result<Self, OptimizerError> {
+        let device = ranks.device();
+        if !device.is_cuda() {
+            return Ok(Self { ranks, spec, moments, vectors: None, progress });
+        }
+        let (first, second): (Vec<_>, Vec<_>) =
+            moments.into_iter().map(|[first, second]| (first, second)).unzip();
+        let copy = |parts: &[Tensor]| Flat::of(parts, Kind::Float, device);
+        let moments = [copy(&first)?, copy(&second)?];
+        Ok(Self::on_device(ranks, spec, moments, progress))
+    }
+
+    fn on_device(
+        ranks: Rc<Ranks>,
+        spec: OptimizerSpec,
+        [first, second]: [Flat; 2],
+        progress: OptimizerProgress,
     ) -> Self {
-        Self { ranks, spec, moments, progress }
+        let moments = first.blocks.into_iter().zip(second.blocks);
+        let moments = moments.map(<[Tensor; 2]>::from).collect();
+        Self { ranks, spec, moments, vectors: Some([first.whole, second.whole]), progress }
     }
 
     /// First and second moment of this rank's shards, by block.
@@ -91,6 +134,7 @@ impl Optimizer {
         learning_rate: f64,
         loss: f64,
     ) -> Result<Update, OptimizerError> {
+        parameters.finish_gradients()?;
         let gradient_norm = self.gradient_norm(parameters)?;
         let skipped = !(loss.is_finite() && gradient_norm.is_finite());
         if skipped {
@@ -102,7 +146,7 @@ impl Optimizer {
             let scale = if clip > 0.0 { (clip / (gradient_norm + 1e-6)).min(1.0) } else { 1.0 };
             self.apply(parameters, learning_rate, scale)?;
         }
-        parameters.zero_gradients();
+        parameters.end_update()?;
         Ok(Update { gradient_norm, skipped })
     }
 
@@ -112,6 +156,9 @@ impl Optimizer {
         learning_rate: f64,
         scale: f64,
     ) -> Result<(), OptimizerError> {
+        if let (Some(vectors), Some(moments)) = (parameters.device_vectors(), &self.vectors) {
+            return self.apply_on_device(vectors, moments, learning_rate, scale);
+        }
         let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
         let settings = AdamW { learning_rate, beta1, beta2, weight_decay, epsilon };
         for (block, (shard, [exp_avg, exp_avg_sq])) in
@@ -133,12 +180,40 @@ impl Optimizer {
         Ok(())
     }
 
+    /// One kernel for all blocks.
+    fn apply_on_device(
+        &self,
+        vectors: &DeviceVectors,
+        [first_moment, second_moment]: &[Tensor; 2],
+        learning_rate: f64,
+        scale: f64,
+    ) -> Result<(), OptimizerError> {
+        let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
+        let operands = Operands {
+            weights: &vectors.master,
+            gradient: &vectors.gradient,
+            first_moment,
+            second_moment,
+            copy: vectors.copy.as_ref(),
+        };
+        let step = self.progress.updates;
+        let settings =
+            adamw::AdamW { learning_rate, beta1, beta2, weight_decay, epsilon, step, scale };
+        Ok(adamw::update(&operands, &settings)?)
+    }
+
     fn gradient_norm(&self, parameters: &ShardedParameters) -> Result<f64, OptimizerError> {
+        let norm = |gradient: &Tensor| {
+            gradient.f_norm_scalaropt_dtype(2, Kind::Double)?.f_double_value(&[])
+        };
         let mut squares = 0.0;
-        for shard in parameters.shards() {
-            let norm =
-                shard.gradient.f_norm_scalaropt_dtype(2, Kind::Double)?.f_double_value(&[])?;
-            squares += norm * norm;
+        if let Some(vectors) = parameters.device_vectors() {
+            squares = norm(&vectors.gradient)?.powi(2);
+        } else {
+            for shard in parameters.shards() {
+                let norm = norm(&shard.gradient)?;
+                squares += norm * norm;
+            }
         }
         let [sum] = self
             .ranks
@@ -153,7 +228,7 @@ mod tests {
     use super::Optimizer;
     use crate::checkpoint::OptimizerProgress;
     use crate::fsdp::ShardedParameters;
-    use crate::model::Parameters;
+    use crate::model::{Gradient, Parameters};
     use crate::ranks::Ranks;
     use rljob_crds::algorithm::OptimizerSpec;
     use tch::{Kind, Tensor};
@@ -164,11 +239,17 @@ mod tests {
             Kind::Float,
             &[2],
             vec![Tensor::from_slice(&[1f32, -1.])],
-        );
+        )
+        .unwrap();
         let spec =
             OptimizerSpec { weight_decay: 0.0, gradient_clipping: 1.0, ..OptimizerSpec::default() };
-        let optimizer = Optimizer::new(Ranks::alone(), spec, &parameters);
+        let optimizer = Optimizer::new(Ranks::alone(), spec, &parameters).unwrap();
         (parameters, optimizer)
+    }
+
+    fn add(parameters: &mut ShardedParameters, values: [f32; 2]) {
+        let flat = Tensor::from_slice(&values);
+        parameters.add_gradient(0, Gradient { flat, has_values: true }).unwrap();
     }
 
     fn floats(tensor: &Tensor) -> Vec<f32> {
@@ -178,7 +259,7 @@ mod tests {
     #[test]
     fn the_norm_is_that_before_clipping_and_the_gradient_is_reset() {
         let (mut parameters, mut optimizer) = setup();
-        parameters.add_gradient(0, &Tensor::from_slice(&[3f32, 4.])).unwrap();
+        add(&mut parameters, [3.0, 4.0]);
         let update = optimizer.update(&mut parameters, 0.5, 1.0).unwrap();
         assert_eq!((update.gradient_norm, update.skipped), (5.0, false));
         // The first AdamW update moves each element by the learning rate; the first moment is a
@@ -198,13 +279,13 @@ mod tests {
     #[test]
     fn updates_with_non_finite_numbers_are_skipped_and_counted_until_one_succeeds() {
         let (mut parameters, mut optimizer) = setup();
-        parameters.add_gradient(0, &Tensor::from_slice(&[f32::NAN, 0.])).unwrap();
+        add(&mut parameters, [f32::NAN, 0.0]);
         assert!(optimizer.update(&mut parameters, 0.5, 1.0).unwrap().skipped);
-        parameters.add_gradient(0, &Tensor::from_slice(&[1f32, 0.])).unwrap();
+        add(&mut parameters, [1.0, 0.0]);
         assert!(optimizer.update(&mut parameters, 0.5, f64::INFINITY).unwrap().skipped);
         assert_eq!(floats(&parameters.shards()[0].master), [1.0, -1.0]);
         assert_eq!(optimizer.progress(), OptimizerProgress { updates: 0, skipped_in_a_row: 2 });
-        parameters.add_gradient(0, &Tensor::from_slice(&[1f32, 0.])).unwrap();
+        add(&mut parameters, [1.0, 0.0]);
         assert!(!optimizer.update(&mut parameters, 0.5, 1.0).unwrap().skipped);
         assert_eq!(optimizer.progress(), OptimizerProgress { updates: 1, skipped_in_a_row: 0 });
     }

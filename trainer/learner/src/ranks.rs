@@ -1,11 +1,12 @@
-//! Rank in the process group of learners, and small collectives of the training loop. A world size
-//! of 1 needs no process group.
+//! Rank in the process groups of learners, its device, and small collectives of the training loop.
+//! A world size of 1 needs no process group. Learners on GPUs have a second group, over NCCL, for
+//! weights and gradients.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use rljob_collective::{CollectiveError, Group, Store};
-use tch::{Kind, Tensor};
+use rljob_collective::{CollectiveError, DeviceGroup, Group, Store};
+use tch::{Device, Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
 
@@ -15,36 +16,45 @@ const TIMEOUT: Duration = Duration::from_secs(PATIENCE.as_secs() + 300);
 /// Timeout of joining, while other ranks start.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Rank of this learner, with its process group.
+/// Rank of this learner, with its device and process groups.
 #[derive(Debug)]
 pub struct Ranks {
     rank: u32,
     world_size: u32,
+    device: Device,
+    /// Dropped before `group`, which tells peers that this rank ends.
+    device_group: Option<DeviceGroup>,
     group: Option<Group>,
     /// Keeps rank 0's store alive.
     _store: Option<Store>,
 }
 
 impl Ranks {
-    /// A world size of 1, without a process group.
+    /// A world size of 1 on a CPU, without a process group.
     pub fn alone() -> Rc<Self> {
-        Rc::new(Self { rank: 0, world_size: 1, group: None, _store: None })
+        Self::alone_on(Device::Cpu)
     }
 
-    /// Joins the process group of an attempt: rank 0 hosts the store at `rendezvous` (host, port);
-    /// `address` is this rank's address for other ranks.
+    /// A world size of 1, without a process group.
+    pub fn alone_on(device: Device) -> Rc<Self> {
+        let (device_group, group, store) = (None, None, None);
+        Rc::new(Self { rank: 0, world_size: 1, device, device_group, group, _store: store })
+    }
+
+    /// Joins the process groups of an attempt as (rank, world size): rank 0 hosts the store at
+    /// `rendezvous` (host, port); `address` is this rank's address for other ranks.
     ///
     /// # Errors
     /// The store is unreachable, or a rank does not join in time.
     pub fn join(
         rendezvous: (&str, u16),
         address: &str,
-        rank: u32,
-        world_size: u32,
+        (rank, world_size): (u32, u32),
+        device: Device,
         attempt: u32,
     ) -> Result<Rc<Self>, CollectiveError> {
         if world_size == 1 {
-            return Ok(Self::alone());
+            return Ok(Self::alone_on(device));
         }
         let (host, port) = rendezvous;
         let store = if rank == 0 {
@@ -60,7 +70,18 @@ impl Ranks {
             address,
             TIMEOUT,
         )?;
-        Ok(Rc::new(Self { rank, world_size, group: Some(group), _store: Some(store) }))
+        let device_group = match device {
+            Device::Cuda(index) => Some(DeviceGroup::join(
+                &store,
+                &format!("gpus-{attempt}"),
+                (rank, world_size),
+                index,
+                TIMEOUT,
+            )?),
+            _ => None,
+        };
+        let (group, store) = (Some(group), Some(store));
+        Ok(Rc::new(Self { rank, world_size, device, device_group, group, _store: store }))
     }
 
     pub fn rank(&self) -> u32 {
@@ -71,7 +92,17 @@ impl Ranks {
         self.world_size
     }
 
-    /// The process group; `None` for a world size of 1.
+    /// Device of models and batches.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The process group of GPUs; `None` on CPUs and for a world size of 1.
+    pub fn device_group(&self) -> Option<&DeviceGroup> {
+        self.device_group.as_ref()
+    }
+
+    /// The process group of hosts; `None` for a world size of 1.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
     }

@@ -13,14 +13,16 @@ use std::rc::Rc;
 use rljob_crds::algorithm::{Activations, ModelRole, Precision};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
+use rljob_crds::roles::gpus;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_http::{ClientTls, Role, TlsError};
+use rljob_kernels::device::compute_capability;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use rljob_storage::{RunStore, StorageError};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
@@ -30,6 +32,7 @@ use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
 use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
 use crate::objective;
+use crate::optimizer::OptimizerError;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
@@ -72,6 +75,11 @@ pub enum StartError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
+    /// The trainer has GPUs, but this process has none.
+    #[error("{0}")]
+    Device(String),
+    #[error(transparent)]
+    Optimizer(#[from] OptimizerError),
     #[error(transparent)]
     Storage(#[from] StorageError),
     #[error(transparent)]
@@ -96,7 +104,12 @@ impl StartError {
                 )
             }
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
-            Self::Collective(_) | Self::Client(_) | Self::Storage(_) | Self::Tls(_) => false,
+            Self::Collective(_)
+            | Self::Client(_)
+            | Self::Device(_)
+            | Self::Optimizer(_)
+            | Self::Storage(_)
+            | Self::Tls(_) => false,
         }
     }
 }
@@ -140,7 +153,12 @@ pub fn start(
     Ok(Learner {
         checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
         exports: Exporter::new(client.clone(), model_directory.clone(), target),
-        broadcaster: Broadcaster::new(client.clone(), arguments.rank, arguments.address.clone()),
+        broadcaster: Broadcaster::new(
+            client.clone(),
+            arguments.rank,
+            arguments.address.clone(),
+            trainer.ranks.device(),
+        ),
         trainer,
         model_directory,
         client,
@@ -173,8 +191,8 @@ fn load_trainer(
     let ranks = Ranks::join(
         (host, *port),
         &arguments.address,
-        arguments.rank,
-        arguments.world_size,
+        (arguments.rank, arguments.world_size),
+        device(spec)?,
         arguments.attempt,
     )?;
     let Some(Restore { version, path }) = &arguments.restore else {
@@ -194,12 +212,15 @@ pub fn first_trainer(
     ranks: Rc<Ranks>,
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
+    let shard = |block: Result<Tensor, ModelError>| {
+        let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
+        Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
+    };
     let blocks = initial_blocks(&spec, &model, model_directory)?;
-    let masters =
-        blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
+    let masters = blocks.map(shard).collect::<Result<_, _>>()?;
     let compute = compute_kind(spec.precision());
-    let others = other_models(&spec, &model, &ranks, || Ok(blocks))?;
-    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), compute, masters);
+    let others = other_models(&spec, &model, &ranks, model_directory)?;
+    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), compute, masters)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -220,10 +241,9 @@ pub fn restored_trainer(
     let restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
     let restored = restored.into_values().next().ok_or(StartError::Role(ModelRole::Policy))?;
-    let others =
-        other_models(&spec, &model, &ranks, || initial_blocks(&spec, &model, model_directory))?;
+    let others = other_models(&spec, &model, &ranks, model_directory)?;
     let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored);
+    let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -233,13 +253,12 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     Ok(Trainer { ranks, models, objective, spec })
 }
 
-/// Models of the algorithm's roles other than the policy; `initial` provides the weights before
-/// training, fp32, one flat vector per block.
+/// Models of the algorithm's roles other than the policy, with the weights before training.
 fn other_models(
     spec: &RLJobSpec,
     model: &Model,
     ranks: &Rc<Ranks>,
-    initial: impl FnOnce() -> Result<Vec<Tensor>, ModelError>,
+    model_directory: &Path,
 ) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
     let other = |role: &&ModelRole| !matches!(role, ModelRole::Policy | ModelRole::Reference);
@@ -250,24 +269,51 @@ fn other_models(
         return Ok(BTreeMap::new());
     }
     let compute = compute_kind(spec.precision());
-    let parameters = FrozenParameters::new(Rc::clone(ranks), compute, &initial()?);
+    let blocks = initial_blocks(spec, model, model_directory)?;
+    let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
     let reference = FrozenModel { model: model.clone(), parameters };
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(reference))]))
 }
 
-/// The weights before training, fp32, one flat vector per block.
-fn initial_blocks(
+/// The weights before training, fp32, one flat vector per block, read one block at a time.
+fn initial_blocks<'a>(
     spec: &RLJobSpec,
-    model: &Model,
-    model_directory: &Path,
-) -> Result<Vec<Tensor>, ModelError> {
-    match spec.model.weights {
+    model: &'a Model,
+    model_directory: &'a Path,
+) -> Result<Box<dyn Iterator<Item = Result<Tensor, ModelError>> + 'a>, ModelError> {
+    Ok(match spec.model.weights {
         InitialWeights::Pretrained => {
-            hugging_face::read_tensors(model_directory, model.layout(), Kind::Float)
+            Box::new(hugging_face::read_blocks(model_directory, model.layout(), Kind::Float)?)
         }
         InitialWeights::Random => {
-            random::random(model.layout(), model.config(), spec.training.seed)
+            Box::new(random::blocks(model.layout(), model.config(), spec.training.seed))
         }
+    })
+}
+
+/// The device of this learner: the only GPU that its supervisor lets it see, or the CPU.
+fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
+    let resources = &spec.trainer.resources;
+    if gpus(resources) == 0 {
+        return Ok(Device::Cpu);
+    }
+    if !cfg!(feature = "cuda") {
+        return Err(StartError::Device(
+            "trainer.resources has GPUs, but this learner was built without CUDA: use the image \
+             of trainers with GPUs, or build with feature `cuda`"
+                .to_owned(),
+        ));
+    }
+    match compute_capability(0) {
+        Some((8.., _)) => Ok(Device::Cuda(0)),
+        Some((major, minor)) => Err(StartError::Device(format!(
+            "the GPU has compute capability {major}.{minor}, and learners need 8.0 or higher"
+        ))),
+        None => Err(StartError::Device(
+            "trainer.resources has GPUs, but this learner sees none: check the NVIDIA driver of \
+             the node and CUDA_VISIBLE_DEVICES"
+                .to_owned(),
+        )),
     }
 }
 

@@ -70,7 +70,7 @@ impl Trainer {
         check_place(header, step, self.ranks.rank(), self.ranks.world_size())?;
         let advantages = self.objective.advantages(&header.samples);
         let vocab_size = self.models.policy.model.config().vocab_size;
-        let micro_batches = micro_batches(batch, &advantages, vocab_size)?;
+        let micro_batches = self.on_device(micro_batches(batch, &advantages, vocab_size)?);
         let minibatches =
             header.samples.iter().map(|sample| sample.minibatch + 1).max().unwrap_or(0);
         let signals = self.objective.signals(minibatches);
@@ -98,6 +98,12 @@ impl Trainer {
         self.report(&mut report, &sums)?;
         report.scalars.set(metrics::TRAIN_SECONDS, started.elapsed().as_secs_f64());
         Ok(report)
+    }
+
+    /// The micro-batches on the device of the models.
+    fn on_device(&self, micro_batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
+        let (device, deterministic) = (self.ranks.device(), self.spec.training.deterministic);
+        micro_batches.into_iter().map(|one| one.to_device(device, deterministic)).collect()
     }
 
     /// Computes the signals and lets the objective complete the streams. Every rank makes the same

@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rljob_learner::model::{
-    Head, Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random,
+    Gradient, Head, Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters,
+    random,
 };
 use rljob_learner::objective::sft;
 use tch::{Kind, Tensor};
@@ -86,12 +87,16 @@ struct Recorded {
 }
 
 impl Parameters for Recorded {
-    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
+    fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError> {
         self.calls.push(("weights", block));
-        self.inner.weights(block)
+        self.inner.weights(block, next)
     }
 
-    fn add_gradient(&mut self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
+    fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError> {
+        self.inner.gradient(block)
+    }
+
+    fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError> {
         self.calls.push(("gradient", block));
         self.inner.add_gradient(block, gradient)
     }

@@ -3,10 +3,16 @@
 
 use std::ops::Range;
 
-/// Maximum elements of a chunk's logits: 64 Mi, 256 MiB in fp32.
+use tch::Device;
+
+/// Maximum elements of a chunk's logits on a CPU: 64 Mi, 256 MiB in fp32.
 const CHUNK_ELEMENTS: i64 = 1 << 26;
-/// Maximum tokens of a chunk.
+/// Maximum tokens of a chunk on a CPU.
 const CHUNK_TOKENS: i64 = 1024;
+/// Maximum elements of a chunk's logits on a GPU: 640 Mi, 1.25 GiB in bfloat16.
+const DEVICE_CHUNK_ELEMENTS: i64 = 5 << 27;
+/// Maximum tokens of a chunk on a GPU.
+const DEVICE_CHUNK_TOKENS: i64 = 16_384;
 
 /// Output layer of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,19 +24,32 @@ pub enum Head {
 }
 
 /// Chunks of the rows `0..num_tokens`.
-pub fn chunks(num_tokens: i64, vocab_size: i64) -> impl Iterator<Item = Range<i64>> {
-    let rows = (CHUNK_ELEMENTS / vocab_size).clamp(1, CHUNK_TOKENS);
+pub fn chunks(
+    num_tokens: i64,
+    vocab_size: i64,
+    device: Device,
+) -> impl Iterator<Item = Range<i64>> {
+    let (elements, tokens) = if device.is_cuda() {
+        (DEVICE_CHUNK_ELEMENTS, DEVICE_CHUNK_TOKENS)
+    } else {
+        (CHUNK_ELEMENTS, CHUNK_TOKENS)
+    };
+    let rows = (elements / vocab_size).clamp(1, tokens);
     (0..num_tokens).step_by(rows as usize).map(move |first| first..(first + rows).min(num_tokens))
 }
 
 #[cfg(test)]
 mod tests {
     use super::chunks;
+    use tch::Device;
 
     #[test]
     fn chunks_cover_every_token_once_and_bound_the_logits() {
-        assert_eq!(chunks(2500, 1000).collect::<Vec<_>>(), [0..1024, 1024..2048, 2048..2500]);
-        assert_eq!(chunks(700, 1 << 17).collect::<Vec<_>>(), [0..512, 512..700]);
-        assert_eq!(chunks(0, 1000).count(), 0);
+        let of =
+            |tokens, vocab_size, device| chunks(tokens, vocab_size, device).collect::<Vec<_>>();
+        assert_eq!(of(2500, 1000, Device::Cpu), [0..1024, 1024..2048, 2048..2500]);
+        assert_eq!(of(700, 1 << 17, Device::Cpu), [0..512, 512..700]);
+        assert_eq!(of(0, 1000, Device::Cpu), []);
+        assert_eq!(of(6000, 1 << 17, Device::Cuda(0)), [0..5120, 5120..6000]);
     }
 }

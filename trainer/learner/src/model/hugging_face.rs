@@ -45,12 +45,24 @@ pub fn read_tensors(
     layout: &ModelLayout,
     kind: Kind,
 ) -> Result<Vec<Tensor>, ModelError> {
+    read_blocks(folder, layout, kind)?.collect()
+}
+
+/// As [`read_tensors`], one block at a time.
+///
+/// # Errors
+/// As [`read_tensors`], at the call or at a block.
+pub fn read_blocks(
+    folder: &Path,
+    layout: &ModelLayout,
+    kind: Kind,
+) -> Result<impl Iterator<Item = Result<Tensor, ModelError>>, ModelError> {
     let mut weights = Weights::open(folder)?;
     let problems = weights.problems(layout);
     if !problems.is_empty() {
         return Err(ModelError::Weights { path: folder.to_owned(), problems });
     }
-    layout.blocks().iter().map(|block| weights.read_block(block, kind)).collect()
+    Ok(layout.blocks().iter().map(move |block| weights.read_block(block, kind)))
 }
 
 /// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and

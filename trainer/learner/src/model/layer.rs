@@ -8,13 +8,13 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_kernels::linear::weight_gradient;
+use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{NormSaved, rms_norm, rms_norm_backward};
 use rljob_kernels::swiglu::{swiglu, swiglu_backward};
 use tch::{Kind, Tensor};
 
 use super::attention::{AttentionSaved, Positions, attention, attention_backward};
-use super::{Layout, ModelConfig, ModelError, PackedTokens};
+use super::{Gradient, Layout, ModelConfig, ModelError, PackedTokens};
 
 /// Activations for the derivative, without weights.
 #[derive(Debug)]
@@ -160,49 +160,50 @@ fn residual_linear(x: &Tensor, weight: &Tensor, residual: &Tensor) -> Tensor {
     }
 }
 
-/// From `dy` `[T, H]` to (`dx` `[T, H]`, the flat fp32 gradient of the layer's weights).
+/// From `dy` `[T, H]` to `dx` `[T, H]`; writes the gradient of the layer's weights.
 pub fn backward(
     context: &Context<'_>,
     layout: &Layout,
     weights: &Tensor,
     saved: &Saved,
     dy_TH: &Tensor,
-) -> Result<(Tensor, Tensor), ModelError> {
+    gradient: &Gradient,
+) -> Result<Tensor, ModelError> {
     let w = Views::new(weights, layout, context.config);
-    let gradient = Tensor::empty([layout.numel()], (Kind::Float, dy_TH.device()));
-    let mut g = Views::new(&gradient, layout, context.config);
-    let dmiddle_TH = mlp_backward(&w, &mut g, saved, dy_TH)?;
-    let dx_TH = attention_part_backward(context, &w, &mut g, saved, &dmiddle_TH)?;
-    Ok((dx_TH, gradient))
+    let mut g = Views::new(&gradient.flat, layout, context.config);
+    let write = gradient.write();
+    let dmiddle_TH = mlp_backward(&w, &mut g, write, saved, dy_TH)?;
+    attention_part_backward(context, &w, (&mut g, write), saved, &dmiddle_TH)
 }
 
 fn mlp_backward(
     w: &Views,
     g: &mut Views,
+    write: Write,
     saved: &Saved,
     dy_TH: &Tensor,
 ) -> Result<Tensor, ModelError> {
     let (activated_TF, dgate_up_T2F) = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F)?;
-    weight_gradient(&mut g.down, dy_TH, &activated_TF)?;
+    weight_gradient(write, &mut g.down, dy_TH, &activated_TF)?;
     drop(activated_TF);
-    weight_gradient(&mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
+    weight_gradient(write, &mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
     let dthrough_TH = dgate_up_T2F.matmul(&w.gate_up);
     drop(dgate_up_T2F);
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.mlp_norm, &w.mlp_norm_H, Some(dy_TH))?;
-    g.mlp_norm_H.copy_(&dnorm_H);
+    write.to(&mut g.mlp_norm_H, &dnorm_H)?;
     Ok(dx_TH)
 }
 
 fn attention_part_backward(
     context: &Context<'_>,
     w: &Views,
-    g: &mut Views,
+    (g, write): (&mut Views, Write),
     saved: &Saved,
     dy_TH: &Tensor,
 ) -> Result<Tensor, ModelError> {
     let (config, norms_AD) = (context.config, w.head_norms(context.config));
-    weight_gradient(&mut g.o, dy_TH, &saved.attention.out_TH)?;
+    weight_gradient(write, &mut g.o, dy_TH, &saved.attention.out_TH)?;
     let (dqkv_TW, dnorms_AD) = attention_backward(
         context.positions,
         config,
@@ -215,16 +216,16 @@ fn attention_part_backward(
         let sum = |first, heads| {
             dnorms_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float)
         };
-        q.copy_(&sum(0, config.num_attention_heads));
-        k.copy_(&sum(config.num_attention_heads, config.num_key_value_heads));
+        write.to(q, &sum(0, config.num_attention_heads))?;
+        write.to(k, &sum(config.num_attention_heads, config.num_key_value_heads))?;
     }
-    weight_gradient(&mut g.qkv, &dqkv_TW, &saved.attention_input_TH)?;
+    weight_gradient(write, &mut g.qkv, &dqkv_TW, &saved.attention_input_TH)?;
     if let Some(bias) = &mut g.qkv_bias {
-        bias.copy_(&dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float));
+        write.to(bias, &dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float))?;
     }
     let dthrough_TH = dqkv_TW.matmul(&w.qkv);
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.attention_norm, &w.attention_norm_H, Some(dy_TH))?;
-    g.attention_norm_H.copy_(&dnorm_H);
+    write.to(&mut g.attention_norm_H, &dnorm_H)?;
     Ok(dx_TH)
 }

@@ -39,5 +39,5 @@ pub use error::ModelError;
 pub use head::Head;
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
-pub use parameters::{Parameters, WholeParameters};
+pub use parameters::{Gradient, Parameters, WholeParameters};
 pub use pass::{Chunk, Model, TokenLogprobs};

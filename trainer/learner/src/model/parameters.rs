@@ -1,6 +1,7 @@
 //! Access of passes to weights and gradients.
 
-use tch::{Kind, Tensor};
+use rljob_kernels::linear::Write;
+use tch::{Device, Kind, Tensor};
 
 use super::{ModelError, ModelLayout};
 
@@ -9,11 +10,56 @@ use super::{ModelError, ModelLayout};
 /// Calls of sharded parameters are collectives. Their order and number depend on the layout and the
 /// kind of pass only, not on data: an empty micro-batch makes the same calls as a full one.
 pub trait Parameters {
-    /// The block's flat weights `[numel]` in the compute kind.
-    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError>;
-    /// Adds `gradient` `[numel]`, fp32, to the block's gradient. A block may get several in a pass
-    /// (tied embedding and head).
-    fn add_gradient(&mut self, block: usize, gradient: &Tensor) -> Result<(), ModelError>;
+    /// The block's flat weights `[numel]` in the compute kind, valid until the pass gets the
+    /// weights of two further blocks between the first and the last. `next` is the block that the
+    /// pass needs afterwards; it may be gathered meanwhile.
+    fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError>;
+
+    /// Memory for a part of the block's gradient.
+    fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError>;
+
+    /// Adds a part of the block's gradient, in memory from [`Self::gradient`]. A block may get
+    /// several in a pass (tied embedding and head).
+    fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError>;
+
+    /// Ends a pass with gradients.
+    fn end_pass(&mut self) -> Result<(), ModelError> {
+        Ok(())
+    }
+}
+
+/// Memory for a part of a block's gradient: what the block has already, or uninitialized.
+#[derive(Debug)]
+pub struct Gradient {
+    /// `[numel]`, fp32.
+    pub flat: Tensor,
+    /// Whether `flat` has values, to which others are added.
+    pub has_values: bool,
+}
+
+impl Gradient {
+    /// Uninitialized memory for `numel` elements.
+    ///
+    /// # Errors
+    /// libtorch cannot allocate it.
+    pub fn uninitialized(numel: i64, device: Device) -> Result<Self, ModelError> {
+        let flat = Tensor::f_empty([numel], (Kind::Float, device))?;
+        Ok(Self { flat, has_values: false })
+    }
+
+    /// The same memory with values: zeros, if it had none.
+    #[must_use]
+    pub fn with_values(mut self) -> Self {
+        if !self.has_values {
+            let _ = self.flat.zero_();
+        }
+        Self { has_values: true, ..self }
+    }
+
+    /// How a part is written.
+    pub fn write(&self) -> Write {
+        if self.has_values { Write::Add } else { Write::Set }
+    }
 }
 
 /// Unsharded parameters: fp32 weights and their gradients.
@@ -55,12 +101,17 @@ impl WholeParameters {
 }
 
 impl Parameters for WholeParameters {
-    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
+    fn weights(&mut self, block: usize, _: Option<usize>) -> Result<Tensor, ModelError> {
         Ok(self.blocks[block].to_kind(self.compute))
     }
 
-    fn add_gradient(&mut self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
-        let _ = self.gradients[block].f_add_(gradient)?;
+    fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError> {
+        let whole = &self.gradients[block];
+        Gradient::uninitialized(whole.numel() as i64, whole.device())
+    }
+
+    fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError> {
+        let _ = self.gradients[block].f_add_(&gradient.flat)?;
         Ok(())
     }
 }

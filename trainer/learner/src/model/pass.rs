@@ -88,26 +88,46 @@ impl Model {
         let context = Context { config: &self.config, packed, positions: &positions };
         for (layer, kept) in kept.into_iter().enumerate().rev() {
             let block = layer + 1;
-            let weights = parameters.weights(block)?;
+            let weights = parameters.weights(block, (layer > 0).then_some(layer))?;
             let saved = match kept {
                 Kept::Everything(saved) => saved,
                 Kept::Input(x_TH) => {
                     layer::activations(&context, self.block(block), &weights, &x_TH)?
                 }
             };
-            let (dx, gradient) =
-                layer::backward(&context, self.block(block), &weights, &saved, &dx_TH)?;
-            dx_TH = dx;
-            parameters.add_gradient(block, &gradient)?;
+            let (layout, gradient) = (self.block(block), parameters.gradient(block)?);
+            dx_TH = layer::backward(&context, layout, &weights, &saved, &dx_TH, &gradient)?;
+            parameters.add_gradient(block, gradient)?;
         }
-        let dtable_VH = Tensor::embedding_dense_backward(
-            &dx_TH.to_kind(Kind::Float),
-            &packed.tokens_T,
-            self.config.vocab_size,
-            -1,
-            false,
-        );
-        parameters.add_gradient(0, &dtable_VH.view([-1]))
+        self.embedding_backward(parameters, packed, &dx_TH)?;
+        parameters.end_pass()
+    }
+
+    /// Adds the gradient of the embedding's rows. Without values, libtorch's operation is faster
+    /// than adding to zeros.
+    fn embedding_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        dx_TH: &Tensor,
+    ) -> Result<(), ModelError> {
+        let (dx_TH, tokens_T) = (dx_TH.to_kind(Kind::Float), &packed.tokens_T);
+        let mut gradient = parameters.gradient(0)?;
+        if gradient.has_values {
+            let (vocab_size, hidden_size) = (self.config.vocab_size, self.config.hidden_size);
+            let mut table_VH = gradient.flat.view([vocab_size, hidden_size]);
+            let _ = table_VH.f_index_put_(&[Some(tokens_T)], &dx_TH, true)?;
+        } else {
+            let dtable_VH = Tensor::f_embedding_dense_backward(
+                &dx_TH,
+                tokens_T,
+                self.config.vocab_size,
+                -1,
+                false,
+            )?;
+            gradient.flat.f_copy_(&dtable_VH.view([-1]))?;
+        }
+        parameters.add_gradient(0, gradient)
     }
 
     fn require(&self, expected: Head) -> Result<(), ModelError> {
@@ -128,15 +148,15 @@ impl Model {
         keep: bool,
     ) -> Result<(Tensor, Vec<Kept>), ModelError> {
         let table_VH =
-            parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
+            parameters.weights(0, Some(1))?.view([self.config.vocab_size, self.config.hidden_size]);
         let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
         drop(table_VH);
         let positions = Positions::new(packed, &self.config, x_TH.kind());
         let context = Context { config: &self.config, packed, positions: &positions };
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {
-            let (y_TH, saved) =
-                layer::forward(&context, self.block(block), &parameters.weights(block)?, &x_TH)?;
+            let weights = parameters.weights(block, Some(block + 1))?;
+            let (y_TH, saved) = layer::forward(&context, self.block(block), &weights, &x_TH)?;
             let input_TH = std::mem::replace(&mut x_TH, y_TH);
             kept.extend(keep.then(|| {
                 if self.recompute { Kept::Input(input_TH) } else { Kept::Everything(saved) }
@@ -148,13 +168,18 @@ impl Model {
     /// Weights of the final norm `[H]` and of the head, `[V, H]` or, if scalar, `[1, H]`.
     fn top_weights(&self, parameters: &mut dyn Parameters) -> Result<(Tensor, Tensor), ModelError> {
         let last = self.config.num_hidden_layers + 1;
-        let mut views = self.block(last).views(&parameters.weights(last)?).into_iter();
+        let tied = self.config.tie_word_embeddings && self.head == Head::LanguageModel;
+        let weights = parameters.weights(last, tied.then_some(0))?;
+        let mut views = self.block(last).views(&weights).into_iter();
         let norm_H = views
             .next()
             .ok_or_else(|| ModelError::Packed("the last block has no norm".to_owned()))?;
         let head_VH = match views.next() {
             Some(head) => head,
-            None => parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]),
+            None => {
+                let table = parameters.weights(0, None)?;
+                table.view([self.config.vocab_size, self.config.hidden_size])
+            }
         };
         Ok((norm_H, head_VH))
     }
@@ -171,9 +196,4 @@ impl Model {
         let norm = NormSaved { x_TH: x_NH, scale_T1 };
         Ok(Top { normed_NH, norm, norm_weight_H, head_VH })
     }
-}
-
-/// Zeroed flat fp32 gradient of a block.
-fn zeros(block: &Layout, like: &Tensor) -> Tensor {
-    Tensor::zeros([block.numel()], (Kind::Float, like.device()))
 }

@@ -18,7 +18,16 @@ pub fn random(
     config: &ModelConfig,
     seed: u64,
 ) -> Result<Vec<Tensor>, ModelError> {
-    layout.blocks().iter().map(|block| random_block(block, config, seed)).collect()
+    blocks(layout, config, seed).collect()
+}
+
+/// As [`random`], one block at a time.
+pub fn blocks(
+    layout: &ModelLayout,
+    config: &ModelConfig,
+    seed: u64,
+) -> impl Iterator<Item = Result<Tensor, ModelError>> {
+    layout.blocks().iter().map(move |block| random_block(block, config, seed))
 }
 
 fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tensor, ModelError> {

@@ -135,7 +135,8 @@ fn subtract_kl(spec: &GrpoSpec, streams: &mut TokenStreams) {
     let (estimates_N, _) = kl::estimate(spec.kl_estimator, policy_N, reference_N);
     let penalties =
         kl::penalties(spec.kl_coefficient, &doubles(&estimates_N), &streams.sequences());
-    streams.advantages_N = &streams.advantages_N - fp32(&penalties);
+    let device = streams.advantages_N.device();
+    streams.advantages_N = &streams.advantages_N - fp32(&penalties, device);
 }
 
 /// Normalizes the advantages over the trainable tokens of all ranks.
@@ -156,7 +157,8 @@ fn normalize_over_tokens(
     let mut deviations = squares(spec, &all, &totals);
     sum(&mut deviations)?;
     for (streams, values) in streams.iter_mut().zip(&values) {
-        streams.advantages_N = fp32(&normalized(spec, values, &totals, &deviations));
+        let advantages = normalized(spec, values, &totals, &deviations);
+        streams.advantages_N = fp32(&advantages, streams.advantages_N.device());
     }
     Ok(())
 }

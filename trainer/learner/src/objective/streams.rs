@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::behavior::Weights;
 
@@ -54,6 +54,26 @@ impl TokenStreams {
         }
     }
 
+    /// The streams on a device.
+    #[must_use]
+    pub fn to_device(self, device: Device) -> Self {
+        let moved = |tensor_N: Tensor| tensor_N.to_device(device);
+        Self {
+            sequence_N: moved(self.sequence_N),
+            groups: self.groups,
+            sampler_logprobs_N: moved(self.sampler_logprobs_N),
+            advantages_N: moved(self.advantages_N),
+            weights_N: moved(self.weights_N),
+            reference_logprobs_N: self.reference_logprobs_N.map(moved),
+            proximal_logprobs_N: self.proximal_logprobs_N.map(moved),
+            values_N: self.values_N.map(moved),
+            behavior: self.behavior.map(|weights| Weights {
+                weight_N: moved(weights.weight_N),
+                bounded_N: moved(weights.bounded_N),
+            }),
+        }
+    }
+
     /// The sequence of every token.
     pub fn sequences(&self) -> Vec<i64> {
         let mut values = vec![0; self.sequence_N.numel()];
@@ -74,7 +94,7 @@ pub fn doubles(tensor_N: &Tensor) -> Vec<f64> {
     values
 }
 
-/// Values as an fp32 tensor.
-pub fn fp32(values: &[f64]) -> Tensor {
-    Tensor::from_slice(values).to_kind(Kind::Float)
+/// Values as an fp32 tensor on a device.
+pub fn fp32(values: &[f64], device: Device) -> Tensor {
+    Tensor::from_slice(values).to_kind(Kind::Float).to_device(device)
 }

@@ -16,9 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rljob_collective::{CollectiveError, Group, Store};
+use rljob_collective::{CollectiveError, DeviceGroup, Group, Store, Stream};
 use rljob_protocol::learner::{Transfer, WeightsReady};
 use rljob_protocol::version::Version;
+use tch::Device;
 
 use super::{PublishError, Staged};
 use crate::coordinator_client::CoordinatorClient;
@@ -55,16 +56,17 @@ impl Offer {
 pub struct Broadcaster {
     client: CoordinatorClient,
     rank: u32,
-    address: String,
+    place: Place,
     /// Store of the process groups, hosted from the first publication until the process exits.
     store: Option<Arc<Store>>,
     in_flight: VecDeque<(JoinHandle<()>, Arc<Offer>)>,
 }
 
 impl Broadcaster {
-    /// Creates a sender whose address for engines is `address`.
-    pub fn new(client: CoordinatorClient, rank: u32, address: String) -> Self {
-        Self { client, rank, address, store: None, in_flight: VecDeque::new() }
+    /// Creates a sender whose address for engines is `address`, of weights on `device`.
+    pub fn new(client: CoordinatorClient, rank: u32, address: String, device: Device) -> Self {
+        let place = Place { address, device };
+        Self { client, rank, place, store: None, in_flight: VecDeque::new() }
     }
 
     /// Sends `staged` in the background to the engines of `transfers`, all of this rank, and
@@ -89,15 +91,14 @@ impl Broadcaster {
             attempt: self.client.attempt(),
             version,
             rank: self.rank,
-            store_address: self.address.clone(),
+            store_address: self.place.address.clone(),
             store_port: store.port(),
             tensors: staged.infos(),
         };
-        let (client, address, offer) =
-            (self.client.clone(), self.address.clone(), Offer::new(staged));
+        let (client, place, offer) = (self.client.clone(), self.place.clone(), Offer::new(staged));
         let offered = Arc::clone(&offer);
         let publish = move || match client.report_weights(&ready) {
-            Ok(()) => send_all(&store, &address, &transfers, &offered),
+            Ok(()) => send_all(&store, &place, &transfers, &offered),
             Err(error) => {
                 let error = crate::error_line(&error);
                 tracing::warn!(%version, error, "failed to announce weights; they are not sent");
@@ -129,7 +130,7 @@ impl Broadcaster {
             return Ok(Arc::clone(store));
         }
         let store = Arc::new(
-            Store::host(&self.address, 0, TIMEOUT)
+            Store::host(&self.place.address, 0, TIMEOUT)
                 .map_err(|error| PublishError::Broadcast(error.to_string()))?,
         );
         self.store = Some(Arc::clone(&store));
@@ -138,14 +139,14 @@ impl Broadcaster {
 }
 
 /// Sends on one thread per engine, so that a slow engine delays no other.
-fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &Arc<Offer>) {
+fn send_all(store: &Arc<Store>, place: &Place, transfers: &[Transfer], offer: &Arc<Offer>) {
     let threads: Vec<_> = transfers
         .iter()
         .map(|transfer| {
-            let (store, address, transfer, offer) =
-                (Arc::clone(store), address.to_owned(), transfer.clone(), Arc::clone(offer));
+            let (store, place, transfer, offer) =
+                (Arc::clone(store), place.clone(), transfer.clone(), Arc::clone(offer));
             std::thread::spawn(move || {
-                log_outcome(&transfer, send(&store, &address, &transfer, &offer));
+                log_outcome(&transfer, send(&store, &place, &transfer, &offer));
             })
         })
         .collect();
@@ -174,27 +175,65 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
     }
 }
 
+/// Where a sender's weights are, and its address for engines.
+#[derive(Clone, Debug)]
+struct Place {
+    address: String,
+    device: Device,
+}
+
+/// A process group with an engine: over NCCL between GPUs, else over Gloo.
+enum EngineGroup {
+    Host(Group),
+    Device(DeviceGroup),
+}
+
+impl EngineGroup {
+    /// Joins as the sender, rank 0.
+    fn join(store: &Store, place: &Place, transfer: &Transfer) -> Result<Self, CollectiveError> {
+        let Transfer { group, world_size, .. } = transfer;
+        match place.device {
+            Device::Cuda(index) => {
+                let ranks = (0, *world_size);
+                DeviceGroup::join_weight_update(store, group, ranks, index, TIMEOUT)
+                    .map(Self::Device)
+            }
+            _ => Group::join_weight_update(store, group, 0, *world_size, &place.address, TIMEOUT)
+                .map(Self::Host),
+        }
+    }
+
+    /// Sends every tensor in order.
+    fn send(&self, staged: &Staged) -> Result<(), CollectiveError> {
+        match self {
+            Self::Host(group) => {
+                staged.tensors().iter().try_for_each(|(_, tensor)| group.broadcast(tensor, 0))
+            }
+            Self::Device(group) => {
+                if let Some(copied) = &staged.copied {
+                    copied.wait(Stream::Of(group))?;
+                }
+                for (_, tensor) in staged.tensors() {
+                    group.broadcast(&tensor, 0)?;
+                }
+                group.finish()
+            }
+        }
+    }
+}
+
 /// Sends the weights; returns the duration, or `None` if they were withdrawn.
 fn send(
     store: &Store,
-    address: &str,
+    place: &Place,
     transfer: &Transfer,
     offer: &Offer,
 ) -> Result<Option<Duration>, CollectiveError> {
-    let group = Group::join_weight_update(
-        store,
-        &transfer.group,
-        0,
-        transfer.world_size,
-        address,
-        TIMEOUT,
-    )?;
+    let group = EngineGroup::join(store, place, transfer)?;
     let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
-    for (_, tensor) in staged.tensors() {
-        group.broadcast(&tensor, 0)?;
-    }
+    group.send(&staged)?;
     Ok(Some(started.elapsed()))
 }
 
@@ -206,9 +245,13 @@ mod tests {
     use rljob_protocol::learner::Transfer;
     use tch::{Device, Kind, Tensor};
 
-    use super::{Offer, send, send_all};
+    use super::{Offer, Place, send, send_all};
     use crate::publish::tests::{source, staged};
     use std::sync::Arc;
+
+    fn place() -> Place {
+        Place { address: "127.0.0.1".to_owned(), device: Device::Cpu }
+    }
 
     #[test]
     fn engines_in_separate_groups_receive_every_tensor_in_order() {
@@ -248,7 +291,7 @@ mod tests {
         });
         let threads = engines.map(|group| std::thread::spawn(engine(group)));
         let offer = Offer::new(staged);
-        send_all(&store, "127.0.0.1", &transfers, &offer);
+        send_all(&store, &place(), &transfers, &offer);
         for thread in threads {
             assert_eq!(thread.join().unwrap(), offer.take().unwrap().tensors());
         }
@@ -280,7 +323,7 @@ mod tests {
             group: "late".to_owned(),
             world_size: 2,
         };
-        assert!(send(&store, "127.0.0.1", &transfer, &offer).unwrap().is_none());
+        assert!(send(&store, &place(), &transfer, &offer).unwrap().is_none());
         assert!(engine.join().unwrap());
     }
 }

@@ -14,7 +14,9 @@ pub mod disk;
 pub mod export;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rljob_collective::{DeviceEvent, Stream};
 use rljob_protocol::learner::TensorInfo;
 use tch::{Kind, Tensor};
 
@@ -59,8 +61,10 @@ impl PublishError {
 pub struct Staged {
     layout: ModelLayout,
     kind: Kind,
-    /// The flat vector of each block.
+    /// The flat vector of each block, on the device of the parameters.
     blocks: Vec<Tensor>,
+    /// The end of copying, on a GPU.
+    copied: Option<Arc<DeviceEvent>>,
 }
 
 impl Staged {
@@ -70,7 +74,7 @@ impl Staged {
     /// # Errors
     /// A collective fails.
     pub fn gather(
-        parameters: &ShardedParameters,
+        parameters: &mut ShardedParameters,
         layout: &ModelLayout,
         keep: bool,
     ) -> Result<Option<Self>, PublishError> {
@@ -83,7 +87,13 @@ impl Staged {
                 blocks.push(flat.copy());
             }
         }
-        Ok(keep.then(|| Self { layout: layout.clone(), kind: parameters.compute(), blocks }))
+        if !keep {
+            return Ok(None);
+        }
+        let on_gpu = blocks.iter().any(|block| block.device().is_cuda());
+        let copied = on_gpu.then(end_of_copying).transpose()?;
+        let (layout, kind) = (layout.clone(), parameters.compute());
+        Ok(Some(Self { layout, kind, blocks, copied }))
     }
 
     /// Every tensor by its Hugging Face name, in order of blocks.
@@ -110,8 +120,15 @@ impl Staged {
             layout: self.layout.clone(),
             kind: self.kind,
             blocks: self.blocks.iter().map(Tensor::shallow_clone).collect(),
+            copied: self.copied.clone(),
         }
     }
+}
+
+/// An event after the operations of this thread.
+fn end_of_copying() -> Result<Arc<DeviceEvent>, PublishError> {
+    let event = DeviceEvent::new().and_then(|event| event.record(Stream::Compute).map(|()| event));
+    event.map(Arc::new).map_err(|error| PublishError::Broadcast(error.to_string()))
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ pub fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
 pub fn staged(layout: &ModelLayout, blocks: &[Tensor], compute: Kind) -> Staged {
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
-    let parameters = ShardedParameters::new(Ranks::alone(), compute, &numels, masters);
-    Staged::gather(&parameters, layout, true).unwrap().unwrap()
+    let mut parameters = ShardedParameters::new(Ranks::alone(), compute, &numels, masters).unwrap();
+    Staged::gather(&mut parameters, layout, true).unwrap().unwrap()
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -95,9 +95,9 @@ fn training_does_not_change_a_staged_copy() {
     let (_source, layout, blocks) = source();
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
-    let parameters =
-        ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters);
-    let staged = Staged::gather(&parameters, &layout, true).unwrap().unwrap();
+    let mut parameters =
+        ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters).unwrap();
+    let staged = Staged::gather(&mut parameters, &layout, true).unwrap().unwrap();
     let _ = parameters.shards()[0].master.shallow_clone().zero_();
     assert_eq!(staged.tensors()[0].1, blocks[0].view([11, 4]));
     let infos: Vec<_> =
@@ -106,7 +106,7 @@ fn training_does_not_change_a_staged_copy() {
         infos[0],
         ("model.embed_tokens.weight".to_owned(), "float32".to_owned(), vec![11, 4])
     );
-    assert!(Staged::gather(&parameters, &layout, false).unwrap().is_none());
+    assert!(Staged::gather(&mut parameters, &layout, false).unwrap().is_none());
 }
 
 #[test]

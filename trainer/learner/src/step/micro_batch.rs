@@ -5,7 +5,7 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::model::{ModelError, PackedTokens};
 use crate::objective::{StepAdvantages, TokenStreams};
@@ -17,6 +17,18 @@ pub struct MicroBatch {
     pub minibatch: u32,
     pub packed: PackedTokens,
     pub streams: TokenStreams,
+}
+
+impl MicroBatch {
+    /// The micro-batch on a device, where derivatives repeat bit for bit if `deterministic`.
+    #[must_use]
+    pub fn to_device(self, device: Device, deterministic: bool) -> Self {
+        Self {
+            minibatch: self.minibatch,
+            packed: self.packed.to_device(device, deterministic),
+            streams: self.streams.to_device(device),
+        }
+    }
 }
 
 /// A batch that contradicts its table, its step and rank, or the model.

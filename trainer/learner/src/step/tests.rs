@@ -154,8 +154,10 @@ fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
 /// Runs `act` on every rank of a process group, each on a thread; returns the results by rank.
 fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Vec<T> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    let rank =
-        |rank| act(Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap());
+    let rank = |rank| {
+        act(Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), tch::Device::Cpu, 0)
+            .unwrap())
+    };
     std::thread::scope(|scope| {
         let ranks: Vec<_> =
             (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();

@@ -68,11 +68,12 @@ fn rank(
     rank: u32,
     world_size: u32,
 ) -> (f64, Vec<Tensor>) {
-    let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap();
+    let ranks =
+        Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), Device::Cpu, 0).unwrap();
     let masters = blocks.iter().map(|block| shard_of(block, rank, world_size)).collect();
     let numels = model.layout().block_numels();
     let mut parameters =
-        ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters);
+        ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters).unwrap();
     let trained: usize = lengths().iter().map(|length| length - 1).sum();
     let mut total = 0.0;
     for micro_batch in 0..MICRO_BATCHES {

@@ -6,12 +6,12 @@
 use std::ops::Range;
 
 use rljob_kernels::head::Distribution;
-use rljob_kernels::linear::add_weight_gradient;
+use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{rms_norm, rms_norm_backward};
 use tch::{Kind, Tensor};
 
-use super::{Model, zeros};
-use crate::model::{Head, ModelError, PackedTokens, Parameters, head};
+use super::Model;
+use crate::model::{Gradient, Head, ModelError, PackedTokens, Parameters, head};
 
 /// A chunk of the trained tokens of a micro-batch.
 #[derive(Debug)]
@@ -114,7 +114,8 @@ impl Model {
         normed_NH: &Tensor,
     ) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
         let targets_N = packed.targets_N();
-        head::chunks(packed.num_trained(), self.config.vocab_size).map(move |range| {
+        let device = normed_NH.device();
+        head::chunks(packed.num_trained(), self.config.vocab_size, device).map(move |range| {
             let length = range.end - range.start;
             (
                 range.clone(),
@@ -136,11 +137,12 @@ impl Model {
         let top = self.top(parameters, packed, x_TH)?;
         let last = self.config.num_hidden_layers + 1;
         let tied = self.config.tie_word_embeddings;
-        let (gradient, dtable) =
-            (zeros(self.block(last), x_TH), tied.then(|| zeros(self.block(0), x_TH)));
-        let mut last_views = self.block(last).views(&gradient);
+        let gradient = parameters.gradient(last)?.with_values();
+        let dtable = tied.then(|| parameters.gradient(0)).transpose()?;
+        let dtable = dtable.map(Gradient::with_values);
+        let mut last_views = self.block(last).views(&gradient.flat);
         let mut dhead_VH = match &dtable {
-            Some(flat) => flat.view([self.config.vocab_size, self.config.hidden_size]),
+            Some(table) => table.flat.view([self.config.vocab_size, self.config.hidden_size]),
             None => last_views.remove(1),
         };
         let dnormed_NH = top.normed_NH.empty_like();
@@ -156,13 +158,13 @@ impl Model {
                 .logits_gradient(&targets_C, &loss(&chunk), temperature)?
                 .to_kind(normed_CH.kind());
             chunk.of(&dnormed_NH).copy_(&dlogits_CV.matmul(&top.head_VH));
-            add_weight_gradient(&mut dhead_VH, &dlogits_CV, &normed_CH)?;
+            weight_gradient(Write::Add, &mut dhead_VH, &dlogits_CV, &normed_CH)?;
         }
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
-        last_views[0].copy_(&dnorm_H);
-        parameters.add_gradient(last, &gradient)?;
+        let _ = last_views[0].f_add_(&dnorm_H)?;
+        parameters.add_gradient(last, gradient)?;
         if let Some(dtable) = dtable {
-            parameters.add_gradient(0, &dtable)?;
+            parameters.add_gradient(0, dtable)?;
         }
         Ok(x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH))
     }

@@ -6,7 +6,7 @@
 use rljob_kernels::norm::rms_norm_backward;
 use tch::{Kind, Tensor};
 
-use super::{Head, Model, Top, zeros};
+use super::{Head, Model, Top};
 use crate::model::{ModelError, PackedTokens, Parameters};
 
 impl Model {
@@ -42,13 +42,13 @@ impl Model {
         let dnormed_NH = dvalues_N1.matmul(&top.head_VH);
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
         let last = self.config.num_hidden_layers + 1;
-        let gradient = zeros(self.block(last), &x_TH);
-        let views = self.block(last).views(&gradient);
+        let gradient = parameters.gradient(last)?.with_values();
+        let views = self.block(last).views(&gradient.flat);
         for (mut view, part) in views.into_iter().zip([dnorm_H, dvalues_N1.tr().mm(&top.normed_NH)])
         {
-            view.copy_(&part);
+            let _ = view.f_add_(&part)?;
         }
-        parameters.add_gradient(last, &gradient)?;
+        parameters.add_gradient(last, gradient)?;
         let dx_TH = x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH);
         drop(x_TH);
         self.layers_backward(parameters, packed, kept, dx_TH)

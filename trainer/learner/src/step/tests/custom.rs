@@ -131,7 +131,7 @@ fn with_critic(mut trainer: Trainer) -> Trainer {
     let shard = |block| shard_of(block, ranks.rank(), ranks.world_size());
     let masters = blocks.iter().map(shard).collect();
     let optimizer = trainer.spec.optimizer.clone();
-    let critic = TrainedModel::new(model, &ranks, optimizer, Kind::Float, masters);
+    let critic = TrainedModel::new(model, &ranks, optimizer, Kind::Float, masters).unwrap();
     let others = BTreeMap::from([(ModelRole::Critic, RoleModel::Trained(critic))]);
     trainer.models = Models::new(trainer.models.policy, others);
     trainer

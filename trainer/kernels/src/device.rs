@@ -1,0 +1,33 @@
+//! GPUs of this process. Builds without feature `cuda` have none.
+
+/// Memory of libtorch on a GPU, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// In use by tensors.
+    pub used: i64,
+    /// The most that was in use.
+    pub peak: i64,
+    /// Held by the allocator.
+    pub held: i64,
+}
+
+/// Major and minor compute capability of GPU `device`, if this process can use it.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no GPUs"))]
+pub fn compute_capability(device: usize) -> Option<(i32, i32)> {
+    #[cfg(feature = "cuda")]
+    return crate::cuda::compute_capability(device);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Memory of libtorch on GPU `device`.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no GPUs"))]
+pub fn memory(device: usize) -> Option<Memory> {
+    #[cfg(feature = "cuda")]
+    {
+        let [used, peak, held] = crate::cuda::memory(device)?;
+        Some(Memory { used, peak, held })
+    }
+    #[cfg(not(feature = "cuda"))]
+    None
+}

@@ -1,0 +1,245 @@
+//! Speed of a training step on GPUs: one process per GPU, with the shape of a Qwen2.5 model and
+//! random weights. Rank 0 prints a line of JSON: tokens per second and GPU (median step), peak
+//! memory, share of 989 TFLOP/s.
+//!
+//! ```text
+//! RANK=0 WORLD_SIZE=2 CUDA_VISIBLE_DEVICES=0 gpu --shape 1.5b --sequences 8 --length 2048
+//! ```
+//! `--mixed` draws lengths from 64 to 4,096; `--grpo` uses the clipped loss instead of the cross
+//! entropy; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints or panics")]
+
+use std::time::Instant;
+
+use clap::Parser;
+use rljob_crds::RLJobSpec;
+use rljob_kernels::device;
+use rljob_learner::fsdp::shard_of;
+use rljob_learner::model::{Model, ModelConfig};
+use rljob_learner::models::{Models, TrainedModel};
+use rljob_learner::objective;
+use rljob_learner::ranks::Ranks;
+use rljob_learner::trainer::Trainer;
+use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+use serde_json::json;
+use tch::{Cuda, Device, Kind, Tensor};
+
+const GPU: Device = Device::Cuda(0);
+/// Dense bf16 operations of an H100 or H200 a second.
+const PEAK: f64 = 989e12;
+
+#[derive(Parser)]
+struct Arguments {
+    #[arg(long, default_value = "1.5b")]
+    shape: String,
+    /// Sequences of a step.
+    #[arg(long, default_value_t = 8)]
+    sequences: u32,
+    #[arg(long, default_value_t = 2048)]
+    length: u32,
+    /// Tokens of a micro-batch at most.
+    #[arg(long, default_value_t = 16_384)]
+    micro: u32,
+    #[arg(long)]
+    mixed: bool,
+    #[arg(long)]
+    grpo: bool,
+    #[arg(long)]
+    recompute: bool,
+    #[arg(long)]
+    deterministic: bool,
+    #[arg(long, default_value_t = 6)]
+    steps: u32,
+    /// Prints the loss and the gradient norm of every step.
+    #[arg(long)]
+    curve: bool,
+    /// Passed by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[arg(long, hide = true)]
+    test: bool,
+}
+
+fn config(shape: &str) -> ModelConfig {
+    let [hidden, intermediate, layers, heads, keys, vocabulary] = match shape {
+        "135m" => [576, 1536, 30, 9, 3, 49_152],
+        "1.5b" => [1536, 8960, 28, 12, 2, 151_936],
+        "7b" => [3584, 18_944, 28, 28, 4, 152_064],
+        other => panic!("unknown shape `{other}`: 135m, 1.5b or 7b"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": vocabulary,
+        "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": keys, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 32_768,
+        "tie_word_embeddings": shape != "7b", "bos_token_id": 1, "eos_token_id": 2,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    ModelConfig::from_folder(folder.path()).unwrap()
+}
+
+fn spec(arguments: &Arguments) -> RLJobSpec {
+    let algorithm = if arguments.grpo { json!({"grpo": {}}) } else { json!({"sft": {}}) };
+    serde_json::from_value(json!({
+        "model": {"path": "/unused", "weights": "Random"},
+        "storage": {"hostPath": {"path": "/unused"}},
+        "dataset": {"train": {"path": "/unused.jsonl", "prompt": "{{q}}", "completion": "{{a}}"}},
+        "rewards": [{"name": "correct", "exactMatch": {}}],
+        "algorithm": algorithm,
+        "optimizer": {"learningRate": 1e-5},
+        "training": {
+            "steps": 1000, "precision": "BF16", "deterministic": arguments.deterministic,
+        },
+        "trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+    }))
+    .unwrap()
+}
+
+/// Normally distributed weights, the same for any number of GPUs, made on the GPU.
+fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
+    let spec = spec(arguments);
+    let model = Model::new(config(&arguments.shape)).recomputing(arguments.recompute);
+    tch::manual_seed(7);
+    let mut masters = Vec::new();
+    for block in model.layout().blocks() {
+        let whole = Tensor::randn([block.numel()], (Kind::Float, GPU)) * 0.02;
+        for (spec, mut view) in block.tensors().iter().zip(block.views(&whole)) {
+            if spec.name.ends_with("norm.weight") {
+                let _ = view.fill_(1.0);
+            }
+        }
+        masters.push(shard_of(&whole, ranks.rank(), ranks.world_size()));
+    }
+    let policy =
+        TrainedModel::new(model, &ranks, spec.optimizer.clone(), Kind::BFloat16, masters).unwrap();
+    let objective = objective::new(spec.algorithm.resolve().unwrap(), &spec.rollout);
+    Trainer { ranks, models: Models::new(policy, [].into()), objective, spec }
+}
+
+/// Lengths of a step's sequences on one rank.
+fn lengths(arguments: &Arguments) -> Vec<u32> {
+    const MIXED: [u32; 10] = [64, 4096, 700, 1300, 2048, 3500, 400, 128, 1900, 2248];
+    if arguments.mixed {
+        MIXED.to_vec()
+    } else {
+        vec![arguments.length; arguments.sequences as usize]
+    }
+}
+
+/// Sequences in order, in micro-batches of at most `micro` tokens. All tokens are trained except
+/// the first of each sequence.
+fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
+    let lengths = lengths(arguments);
+    let (mut micro_batch, mut tokens) = (0, 0);
+    let mut sequences = Vec::new();
+    for (index, &length) in (0..).zip(&lengths) {
+        if tokens + length > arguments.micro && tokens > 0 {
+            (micro_batch, tokens) = (micro_batch + 1, 0);
+        }
+        tokens += length;
+        let sample = ranks.rank() * lengths.len() as u32 + index;
+        sequences.push(Sequence { sample, micro_batch, tokens: length, segments: Vec::new() });
+    }
+    let row = |rank: u32, index: usize, length: u32| SampleRow {
+        group: index as u32 / 4,
+        reward: f64::from((index as u32 + step) % 2),
+        trainable_tokens: length - 1,
+        rank,
+        minibatch: 0,
+        truncated: false,
+        turn_rewards: Vec::new(),
+    };
+    let samples = (0..ranks.world_size()).flat_map(|rank| {
+        lengths.iter().enumerate().map(move |(at, length)| row(rank, at, *length))
+    });
+    let total: usize = lengths.iter().map(|length| *length as usize).sum();
+    // The same sample has the same tokens for any number of GPUs.
+    let token = |at: i64, sample: u32| {
+        (at * 7919 + i64::from(sample) * 104_729 + i64::from(step) * 31) % 49_000
+    };
+    let tokens_T = sequences.iter().flat_map(|sequence| {
+        (0..i64::from(sequence.tokens)).map(move |at| token(at, sequence.sample))
+    });
+    let tokens_T = tokens_T.collect();
+    let mask = |length: &u32| (0..*length).map(|position| u8::from(position > 0));
+    RankBatch {
+        header: BatchHeader {
+            step,
+            rank: ranks.rank(),
+            world_size: ranks.world_size(),
+            micro_batch_minibatch: vec![0; micro_batch as usize + 1],
+            sequences,
+            samples: samples.collect(),
+        },
+        tokens_T,
+        loss_mask_T: lengths.iter().flat_map(mask).collect(),
+        sampler_logprobs_T: vec![-10.0; total],
+    }
+}
+
+/// Floating-point operations of a step: 6 per weight of a product and token, and attention.
+fn operations(config: &ModelConfig, lengths: &[u32]) -> f64 {
+    let (hidden, layers) = (config.hidden_size as f64, config.num_hidden_layers as f64);
+    let width = (config.num_key_value_heads * config.head_dim) as f64;
+    let layer = 2.0 * hidden * hidden
+        + 2.0 * hidden * width
+        + 3.0 * hidden * config.intermediate_size as f64;
+    let weights = layers * layer + hidden * config.vocab_size as f64;
+    let of = |length: &u32| {
+        f64::from(*length) * (6.0 * weights + 6.0 * layers * hidden * f64::from(*length))
+    };
+    lengths.iter().map(of).sum()
+}
+
+fn variable(name: &str, default: u32) -> u32 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    if arguments.test {
+        return;
+    }
+    let _no_gradient = tch::no_grad_guard();
+    if arguments.deterministic {
+        rljob_collective::set_deterministic(true).unwrap();
+    }
+    let (rank, world_size) = (variable("RANK", 0), variable("WORLD_SIZE", 1));
+    let port = variable("MASTER_PORT", 29_511) as u16;
+    let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), GPU, 0).unwrap();
+    let mut trainer = trainer(&arguments, std::rc::Rc::clone(&ranks));
+    let mut seconds = Vec::new();
+    for step in 1..=arguments.steps {
+        let batch = batch(&arguments, step, &ranks);
+        Cuda::synchronize(0);
+        ranks.sum([0.0]).unwrap();
+        let started = Instant::now();
+        let metrics = trainer.step(step, &batch).unwrap();
+        Cuda::synchronize(0);
+        seconds.push(started.elapsed().as_secs_f64());
+        if arguments.curve && rank == 0 {
+            println!("{}", json!({"step": step, "scalars": metrics.scalars}));
+        }
+    }
+    let mut measured = seconds.split_off(seconds.len().min(2));
+    measured.sort_by(f64::total_cmp);
+    let median = measured[measured.len() / 2];
+    let lengths = lengths(&arguments);
+    let tokens: u32 = lengths.iter().sum();
+    let peak = device::memory(0).unwrap().peak as f64 / f64::from(1 << 30);
+    let done = operations(trainer.models.policy.model.config(), &lengths) / median / PEAK;
+    if rank == 0 {
+        println!(
+            "{}",
+            json!({
+                "shape": arguments.shape, "gpus": world_size, "tokens": tokens,
+                "mixed": arguments.mixed, "recompute": arguments.recompute,
+                "deterministic": arguments.deterministic, "step_s": median,
+                "tok_per_s_per_gpu": (f64::from(tokens) / median).round(),
+                "mfu_989": (done * 1e4).round() / 1e4, "peak_gib": (peak * 10.0).round() / 10.0,
+            })
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Parameters of a frozen model.
+
+use std::rc::Rc;
+
+use tch::{Kind, Tensor};
+
+use super::gathered::{ComputeShard, GatheredWeights};
+use super::{failed, gather, no_block, shard_of};
+use crate::model::{Gradient, ModelError, Parameters};
+use crate::ranks::Ranks;
+
+/// The parameters of a frozen model, sharded over the ranks in the compute kind.
+#[derive(Debug)]
+pub struct FrozenParameters {
+    ranks: Rc<Ranks>,
+    weights: Weights,
+}
+
+#[derive(Debug)]
+enum Weights {
+    /// Elements of the whole block, and this rank's shard of it.
+    OnHost(Vec<(i64, Tensor)>),
+    OnDevice(GatheredWeights),
+}
+
+impl FrozenParameters {
+    /// Keeps this rank's shards of `blocks`, flat fp32 vectors, in kind `compute`.
+    ///
+    /// # Errors
+    /// A block cannot be read, or memory or CUDA.
+    pub fn new(
+        ranks: Rc<Ranks>,
+        compute: Kind,
+        blocks: impl IntoIterator<Item = Result<Tensor, ModelError>>,
+    ) -> Result<Self, ModelError> {
+        let shard = |block: Result<Tensor, ModelError>| {
+            let block = block?;
+            let local = shard_of(&block, ranks.rank(), ranks.world_size()).f_to_kind(compute)?;
+            Ok((block.numel() as i64, local.f_to_device(ranks.device())?))
+        };
+        let shards: Vec<_> = blocks.into_iter().map(shard).collect::<Result<_, ModelError>>()?;
+        let weights = if ranks.device().is_cuda() {
+            let shard = |(numel, local)| ComputeShard { numel, local };
+            let shards = shards.into_iter().map(shard).collect();
+            Weights::OnDevice(GatheredWeights::new(Rc::clone(&ranks), shards)?)
+        } else {
+            Weights::OnHost(shards)
+        };
+        Ok(Self { ranks, weights })
+    }
+}
+
+impl Parameters for FrozenParameters {
+    fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError> {
+        match &mut self.weights {
+            Weights::OnDevice(weights) => weights.get(block, next),
+            Weights::OnHost(shards) => {
+                let missing = || no_block("gather weights", block, shards.len());
+                let (numel, local) = shards.get(block).ok_or_else(missing)?;
+                gather(&self.ranks, local.shallow_clone(), *numel, block)
+            }
+        }
+    }
+
+    fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError> {
+        let frozen = std::io::Error::other("the model is frozen");
+        Err(failed("provide the gradient", block, frozen))
+    }
+
+    fn add_gradient(&mut self, block: usize, _: Gradient) -> Result<(), ModelError> {
+        self.gradient(block).map(drop)
+    }
+}

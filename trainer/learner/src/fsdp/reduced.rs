@@ -1,0 +1,166 @@
+//! Gradients of a model on a GPU, summed over the ranks while other blocks compute.
+//!
+//! ```text
+//!  compute     │ block 3 ─▶ ring 1 │ block 2 ─▶ ring 0 │ block 1 ─▶ ring 1
+//!  collectives │                   │ sum of 3          │ sum of 2
+//! ```
+//! Slots are those of [`super::gathered`]. The gradient of the first block, which a tied head shares,
+//! is summed when the pass ends. With one rank a pass writes to the shards.
+
+use std::rc::Rc;
+
+use rljob_collective::{CollectiveError, DeviceEvent, Stream};
+use tch::{Kind, Tensor};
+
+use super::{SLOTS, failed, no_block, slot_of};
+use crate::model::{Gradient, ModelError};
+use crate::ranks::Ranks;
+
+/// Gradients of this rank's shards.
+#[derive(Debug)]
+pub struct ReducedGradients {
+    ranks: Rc<Ranks>,
+    /// Elements of the whole block without padding, and this rank's part of the sum `[shard]`.
+    shards: Vec<(i64, Tensor)>,
+    /// Whether the shard has values since [`Self::clear`].
+    has_values: Vec<bool>,
+    /// Empty with one rank.
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// `[shard × world size]`, fp32, with zeros as padding.
+    buffer: Tensor,
+    /// `[shard]`, fp32.
+    sum: Tensor,
+    /// The block whose gradient it has, until that is summed.
+    block: Option<usize>,
+    written: DeviceEvent,
+    summed: DeviceEvent,
+}
+
+impl ReducedGradients {
+    /// Gradients that are summed into `shards`: elements of the block, and this rank's part.
+    ///
+    /// # Errors
+    /// Memory or CUDA.
+    pub fn new(ranks: Rc<Ranks>, shards: Vec<(i64, Tensor)>) -> Result<Self, ModelError> {
+        let has_values = vec![false; shards.len()];
+        let mut gradients = Self { ranks, shards, has_values, slots: Vec::new() };
+        if gradients.ranks.device_group().is_some() {
+            gradients.slots =
+                (0..SLOTS).map(|slot| gradients.slot(slot)).collect::<Result<_, _>>()?;
+        }
+        Ok(gradients)
+    }
+
+    fn slot(&self, slot: usize) -> Result<Slot, ModelError> {
+        let users =
+            (0..self.shards.len()).filter(|block| slot_of(*block, self.shards.len()) == slot);
+        let shards = users.filter_map(|block| self.shards.get(block));
+        let length = shards.map(|(_, shard)| shard.numel() as i64).max().unwrap_or(0);
+        let options = (Kind::Float, self.ranks.device());
+        let event = || DeviceEvent::new().map_err(|error| failed("prepare buffers", slot, error));
+        Ok(Slot {
+            buffer: Tensor::f_zeros([length * i64::from(self.ranks.world_size())], options)?,
+            sum: Tensor::f_empty([length], options)?,
+            block: None,
+            written: event()?,
+            summed: event()?,
+        })
+    }
+
+    /// Memory for a part of a block's gradient.
+    ///
+    /// # Errors
+    /// The block does not exist, or CUDA fails.
+    pub fn memory(&mut self, block: usize) -> Result<Gradient, ModelError> {
+        let missing = || no_block("provide the gradient", block, self.shards.len());
+        let (numel, shard) = self.shards.get(block).ok_or_else(missing)?;
+        let Some(slot) = self.slots.get(slot_of(block, self.shards.len())) else {
+            let has_values = self.has_values[block];
+            return Ok(Gradient { flat: shard.shallow_clone(), has_values });
+        };
+        let has_values = slot.block == Some(block);
+        if !has_values {
+            let waited = slot.summed.wait(Stream::Compute);
+            waited.map_err(|error| failed("provide the gradient", block, error))?;
+            // Padding of a shorter block that used the slot is a longer one's gradient.
+            let padding = slot.buffer.numel() as i64 - numel;
+            let _ = slot.buffer.f_narrow(0, *numel, padding)?.f_zero_()?;
+        }
+        Ok(Gradient { flat: slot.buffer.f_narrow(0, 0, *numel)?, has_values })
+    }
+
+    /// Takes a part of a block's gradient, in memory from [`Self::memory`]. A collective.
+    ///
+    /// # Errors
+    /// The collective fails.
+    pub fn add(&mut self, block: usize) -> Result<(), ModelError> {
+        let index = slot_of(block, self.shards.len());
+        let Some(slot) = self.slots.get_mut(index) else {
+            self.has_values[block] = true;
+            return Ok(());
+        };
+        slot.block = Some(block);
+        if block == 0 { Ok(()) } else { self.sum(index) }
+    }
+
+    /// Sums what a pass has left.
+    ///
+    /// # Errors
+    /// The collective fails.
+    pub fn end_pass(&mut self) -> Result<(), ModelError> {
+        (0..self.slots.len()).try_for_each(|slot| self.sum(slot))
+    }
+
+    /// Sums the gradient in a slot, if there is one, over the ranks.
+    fn sum(&mut self, index: usize) -> Result<(), ModelError> {
+        let (Some(group), Some(slot)) = (self.ranks.device_group(), self.slots.get_mut(index))
+        else {
+            return Ok(());
+        };
+        let Some(block) = slot.block.take() else { return Ok(()) };
+        let Some((_, shard)) = self.shards.get(block) else { return Ok(()) };
+        let length = shard.numel() as i64;
+        let whole = slot.buffer.f_narrow(0, 0, length * i64::from(self.ranks.world_size()))?;
+        let sum = slot.sum.f_narrow(0, 0, length)?;
+        let add = self.has_values[block];
+        let reduced = (|| {
+            slot.written.record(Stream::Compute)?;
+            slot.written.wait(Stream::Of(group))?;
+            group.reduce_scatter(if add { &sum } else { shard }, &whole)?;
+            if add {
+                group.add(shard, &sum)?;
+            }
+            slot.summed.record(Stream::Of(group))
+        })();
+        reduced.map_err(|error: CollectiveError| failed("reduce the gradient", block, error))?;
+        self.has_values[block] = true;
+        Ok(())
+    }
+
+    /// Lets libtorch's later operations wait for the sums, and sets gradients without values to
+    /// zero.
+    ///
+    /// # Errors
+    /// CUDA.
+    pub fn finish(&mut self) -> Result<(), ModelError> {
+        for (index, slot) in self.slots.iter().enumerate() {
+            let waited = slot.summed.wait(Stream::Compute);
+            waited.map_err(|error| failed("reduce the gradient", index, error))?;
+        }
+        for ((_, shard), has_values) in self.shards.iter().zip(&mut self.has_values) {
+            if !std::mem::replace(has_values, true) {
+                let _ = shard.shallow_clone().f_zero_()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets all values.
+    pub fn clear(&mut self) {
+        self.has_values.fill(false);
+    }
+}
