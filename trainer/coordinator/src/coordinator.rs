@@ -20,7 +20,7 @@ use crate::recorder::Recorder;
 use crate::reward::{Rewards, Runner};
 use crate::rollout::Rollouts;
 use crate::run_handle::RunHandle;
-use crate::sync::WeightSync;
+use crate::sync::{WeightSync, distributed};
 
 /// The handles of one coordinator process.
 pub struct Coordinator {
@@ -99,6 +99,7 @@ impl Coordinator {
             fence: self.journal.fence().clone(),
             recorder: self.recorder.clone(),
             clock: self.clock,
+            backend: distributed::backend(self.config.spec.inference.gpus()),
         }
     }
 }

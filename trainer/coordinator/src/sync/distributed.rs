@@ -14,8 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::{WeightSync, begin, book, verify_and_continue};
 use crate::engines::{EngineError, check_epoch};
 
-/// The transport of a learner on CPUs.
-const BACKEND: &str = "gloo";
+/// Backend of the process groups of engines with `gpus` GPUs. Both ends must have the same.
+pub fn backend(gpus: u32) -> &'static str {
+    if gpus > 0 { "nccl" } else { "gloo" }
+}
 
 /// A sender that is ready.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ async fn update(
         rank_offset: 1,
         world_size: transfer.world_size,
         group_name: transfer.group.clone(),
-        backend: BACKEND.to_owned(),
+        backend: sync.backend.to_owned(),
     };
     client.init_group(url, &group).await?;
     check_epoch(&sync.fence).await?;

@@ -27,6 +27,8 @@ pub struct WeightSync {
     pub fence: Fence,
     pub recorder: Recorder,
     pub clock: Clock,
+    /// Backend of the engines' process groups for broadcasts.
+    pub backend: &'static str,
 }
 
 /// A failed weight update.
