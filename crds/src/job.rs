@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, TrainingSpec};
 use crate::data::DatasetSpec;
 use crate::failure_policy::FailurePolicy;
+use crate::gpus::{Device, broadcast_rule};
 use crate::model::ModelSpec;
 use crate::restore::RestoreSource;
 use crate::reward::RewardSpec;
-use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec, gpus};
+use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
 
@@ -82,12 +83,9 @@ use crate::storage::{StorageSpec, VolumeSpec};
         .message("algorithm.grpo needs inference.replicas of at least 1")
 )]
 #[x_kube(
-    validation = Rule::new(
-        "!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || \
-         !has(self.inference.resources.limits) || !['nvidia.com/gpu', \
-         'amd.com/gpu'].exists(gpu, gpu in self.inference.resources.limits)"
-    )
-        .message("learners run on CPUs: engines on GPUs need weightSync.method Disk")
+    validation = Rule::new(broadcast_rule())
+        .message("weightSync.method Distributed needs engines and learners in one process group: \
+                 both on CPUs, or both on NVIDIA GPUs")
 )]
 #[x_kube(
     validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1")
@@ -232,18 +230,25 @@ pub struct RLJobSpec {
 
 impl RLJobSpec {
     /// Method of weight sync. Default Distributed where engines and learners can form a process
-    /// group, which GPU engines and CPU learners cannot; else Disk.
+    /// group, else Disk.
     pub fn weight_sync_method(&self) -> WeightSyncMethod {
-        self.weight_sync.method.unwrap_or(if self.inference.gpus() == 0 {
+        self.weight_sync.method.unwrap_or(if self.can_broadcast_weights() {
             WeightSyncMethod::Distributed
         } else {
             WeightSyncMethod::Disk
         })
     }
 
+    /// Whether engines and learners can form a process group: both on CPUs (Gloo) or both on NVIDIA
+    /// GPUs (NCCL).
+    pub fn can_broadcast_weights(&self) -> bool {
+        let devices = [&self.inference.resources, &self.trainer.resources].map(Device::of);
+        matches!(devices, [Device::Cpu, Device::Cpu] | [Device::Cuda, Device::Cuda])
+    }
+
     /// Compute type. Default BF16 on GPUs, else FP32.
     pub fn precision(&self) -> Precision {
-        let has_gpus = self.inference.gpus() > 0 || gpus(&self.trainer.resources) > 0;
+        let has_gpus = self.inference.gpus() > 0 || self.trainer.gpus() > 0;
         let default = if has_gpus { Precision::BF16 } else { Precision::FP32 };
         self.training.precision.unwrap_or(default)
     }
@@ -263,8 +268,8 @@ fn drain_timeout_seconds() -> u32 {
 pub struct WeightSyncSpec {
     /// `Disk`: a learner writes a Hugging Face folder to the run directory, and engines read it.
     /// `Distributed`: a learner broadcasts to each engine in its own process group. Default
-    /// Distributed if engines run on CPUs; Disk if engines run on GPUs, because learners run on
-    /// CPUs in this release.
+    /// Distributed where engines and learners can form a process group, both on CPUs or both on
+    /// NVIDIA GPUs, else Disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<WeightSyncMethod>,
     /// Steps between weight syncs, at most `rollout.maxStaleness` + 1. Default 1.

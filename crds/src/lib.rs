@@ -25,6 +25,7 @@ pub mod algorithm;
 
 pub mod failure_policy;
 
+pub mod gpus;
 pub mod grpo;
 
 pub mod reward;

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::gpus;
 use crate::template::PodTemplate;
 
 /// Inference engines. At most one of `sglang` and `embedded`. Default `sglang` if
@@ -41,8 +42,8 @@ pub struct InferenceSpec {
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
     /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the
-    /// number of GPUs in `limits`, for example `nvidia.com/gpu: 2`. Default requests: 250m CPU, 1Gi
-    /// memory.
+    /// number of GPUs in `limits`, for example `nvidia.com/gpu: 2`, up to 8. Default requests: 250m
+    /// CPU, 1Gi memory.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
@@ -76,7 +77,7 @@ impl InferenceSpec {
 
     /// GPUs of each engine; its tensor-parallel size if not 0.
     pub fn gpus(&self) -> u32 {
-        gpus(&self.resources)
+        gpus::count(&self.resources)
     }
 
     /// Further flags of the SGLang server.
@@ -115,14 +116,24 @@ pub enum EngineKind {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "!has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in \
-         self.resources.limits)"
+        "!has(self.resources.limits) || !['amd.com/gpu', 'aws.amazon.com/neuron', \
+         'google.com/tpu', 'habana.ai/gaudi'].exists(name, name in self.resources.limits)"
     )
-        .message("learners run on CPUs in this release: remove the GPUs from \
+        .message("learners support NVIDIA GPUs only: remove other accelerators from \
                  trainer.resources.limits")
 )]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.processesPerReplica) || !has(self.resources.limits) || !('nvidia.com/gpu' in \
+         self.resources.limits) || string(self.resources.limits['nvidia.com/gpu']) in ['0', \
+         string(self.processesPerReplica)]"
+    )
+        .message("trainer.processesPerReplica must equal the number of GPUs in \
+                 trainer.resources.limits: each learner has one GPU; remove it or set that number")
+)]
 pub struct TrainerSpec {
-    /// Container image. Default the image of the operator.
+    /// Container image. Trainers with GPUs need one that is built from `Containerfile.cuda`. Default
+    /// the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
@@ -130,12 +141,14 @@ pub struct TrainerSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub replicas: i32,
-    /// Learner processes (FSDP ranks) in each pod. Default 1.
+    /// Learner processes (FSDP ranks) in each pod. With GPUs in `resources.limits` it must equal
+    /// their number. Default one for each GPU, 1 without GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 8))]
     pub processes_per_replica: Option<i32>,
-    /// Requests and limits of the trainer container. Learners run on CPUs in this release: GPUs in
-    /// `limits` are rejected. Default requests: 250m CPU, 1Gi memory.
+    /// Requests and limits of the trainer container. Learners run on GPUs if `limits` has NVIDIA
+    /// GPUs, for example `nvidia.com/gpu: 4`, else on CPUs. A pod has up to 8 GPUs, and one learner
+    /// for each. Other accelerators are rejected. Default requests: 250m CPU, 1Gi memory.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
@@ -157,10 +170,15 @@ impl Default for TrainerSpec {
 }
 
 impl TrainerSpec {
+    /// GPUs of each pod. Learners run on CPUs if 0.
+    pub fn gpus(&self) -> u32 {
+        gpus::count(&self.resources)
+    }
+
     /// Learner processes in each pod: one for each GPU, at least one.
     pub fn processes(&self) -> u32 {
         let set = self.processes_per_replica.map(|processes| processes.max(1).unsigned_abs());
-        set.unwrap_or_else(|| gpus(&self.resources).max(1))
+        set.unwrap_or_else(|| self.gpus().max(1))
     }
 
     /// FSDP ranks of all pods.
@@ -196,20 +214,6 @@ pub struct SchedulingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-}
-
-/// Whether a resource name is a GPU or another accelerator: a name with a domain that is not a
-/// network device.
-pub fn is_gpu(name: &str) -> bool {
-    const NETWORK: [&str; 6] = ["rdma", "efa", "sriov", "hca", "roce", "hostdev"];
-    let is_native = name.starts_with("kubernetes.io/") || name.contains(".kubernetes.io/");
-    name.contains('/') && !is_native && !NETWORK.iter().any(|part| name.contains(part))
-}
-
-/// GPUs in `limits`, of all resource names.
-pub fn gpus(resources: &ResourceRequirements) -> u32 {
-    let limits = resources.limits.iter().flatten().filter(|(name, _)| is_gpu(name));
-    limits.filter_map(|(_, quantity)| quantity.0.parse().ok()).fold(0, u32::saturating_add)
 }
 
 fn one() -> i32 {
@@ -253,6 +257,18 @@ mod tests {
             (inference(serde_json::json!({"embedded": {}})), EngineKind::Embedded, 0),
         ] {
             assert_eq!((spec.engine(), spec.gpus()), (engine, gpus), "{spec:?}");
+        }
+    }
+    #[test]
+    fn learners_are_as_many_as_the_gpus_unless_their_number_is_set() {
+        for (spec, gpus, processes) in [
+            (serde_json::json!({}), 0, 1),
+            (serde_json::json!({"processesPerReplica": 3}), 0, 3),
+            (serde_json::json!({"resources": {"limits": {"nvidia.com/gpu": 4, "cpu": 16}}}), 4, 4),
+            (serde_json::json!({"resources": {"limits": {"nvidia.com/gpu": 0}}}), 0, 1),
+        ] {
+            let trainer: TrainerSpec = serde_json::from_value(spec).unwrap();
+            assert_eq!((trainer.gpus(), trainer.processes()), (gpus, processes), "{trainer:?}");
         }
     }
 }

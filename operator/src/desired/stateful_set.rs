@@ -54,12 +54,21 @@ pub(super) fn build_stateful_set(
 fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
     match role {
         _ if wanted == WantedRoles::Nothing => 0,
-        Role::Inference if wanted == WantedRoles::WithoutGpus && job.spec.inference.gpus() > 0 => 0,
+        _ if wanted == WantedRoles::WithoutGpus && gpus(job, role) > 0 => 0,
         Role::Inference => match wanted {
             WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,
         },
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,
+    }
+}
+
+/// GPUs of each pod.
+fn gpus(job: &ValidatedJob, role: Role) -> u32 {
+    match role {
+        Role::Inference => job.spec.inference.gpus(),
+        Role::Coordinator => 0,
+        Role::Trainer => job.spec.trainer.gpus(),
     }
 }

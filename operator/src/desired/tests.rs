@@ -12,6 +12,8 @@ use super::*;
 use crate::children::children;
 use crate::validate::test_support::validated;
 
+mod gpus;
+
 fn settings() -> Settings {
     Settings::new("registry.example/rljob:7")
 }
@@ -73,19 +75,6 @@ fn a_stopped_job_keeps_its_children_without_replicas() {
         set["spec"]["replicas"] = 0.into();
     }
     assert_eq!(built(WantedRoles::Nothing, &Pinned::default()), running);
-}
-
-#[test]
-fn without_gpus_only_engines_on_gpus_have_no_replicas() {
-    let replicas = |gpus: u32| {
-        let mut job = validated();
-        job.spec.inference = sglang(gpus, &[]);
-        let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
-        build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
-            .stateful_sets
-            .map(|set| set["spec"]["replicas"].as_i64().unwrap())
-    };
-    assert_eq!((replicas(0), replicas(2)), ([2, 1, 1], [0, 1, 1]));
 }
 
 #[test]

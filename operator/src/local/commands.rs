@@ -14,6 +14,9 @@ use super::directory::RunDirectory;
 use super::gpus;
 use crate::sglang;
 
+/// Variable with the names of the GPUs that a process may use.
+const VISIBLE_GPUS: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -63,9 +66,10 @@ pub fn process_specs(
         EngineKind::Embedded => embedded(config, directory, index),
         EngineKind::SGLang => sglang(config, directory, machine, index),
     }));
-    specs.extend(
-        (0..spec.trainer.replicas).map(|index| supervisor(directory, coordinator_port, index)),
-    );
+    specs.extend((0..spec.trainer.replicas).map(|index| {
+        let visible = gpus::of_trainer(&machine.gpus, spec, index);
+        supervisor(directory, coordinator_port, index, visible)
+    }));
     specs
 }
 
@@ -83,7 +87,8 @@ fn coordinator(directory: &RunDirectory, port: u16) -> ProcessSpec {
     }
 }
 
-fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> ProcessSpec {
+/// `visible` are the GPUs that the supervisor divides among its learners.
+fn supervisor(directory: &RunDirectory, port: u16, index: i32, visible: String) -> ProcessSpec {
     let name = format!("trainer-{index}");
     let mut arguments = common(directory);
     push(&mut arguments, "--coordinator", format!("https://127.0.0.1:{port}"));
@@ -96,7 +101,7 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> ProcessSpec {
         role: Role::Trainer,
         program: "rljob-supervisor",
         arguments,
-        environment: vec![],
+        environment: vec![(VISIBLE_GPUS, visible)],
         takes_port: false,
         exits_with_stdin: false,
     }
@@ -144,8 +149,8 @@ fn sglang(
     let command = machine.engine_command.iter().cloned().chain(flags);
     let command = sglang::after_download(&config.spec, &config.model_directory, command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
-    let visible = gpus::share(&machine.gpus, config.spec.inference.gpus(), index);
-    let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
+    let visible = gpus::of_engine(&machine.gpus, &config.spec, index);
+    let environment = vec![(VISIBLE_GPUS, visible)];
     ProcessSpec {
         exits_with_stdin: true,
         ..engine(index, "rljob", words.map(OsString::from).collect(), environment)
@@ -185,10 +190,32 @@ fn push(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
 mod tests {
     use rljob_crds::names::SGLANG_CONFIG_FILE;
     use rljob_crds::roles::SGLangSpec;
+    use serde_json::json;
 
     use super::*;
     use crate::desired::run_config;
-    use crate::validate::test_support::validated;
+    use crate::validate::test_support::{validated, with_spec};
+
+    #[test]
+    fn every_process_sees_its_own_gpus_only() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::open(runs.path()).unwrap();
+        let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
+        let job = |engine: u32, trainer: u32| {
+            with_spec(&json!({
+                "inference": {"sglang": {}, "resources": limits(engine)},
+                "trainer": {"processesPerReplica": null, "resources": limits(trainer)},
+            }))
+        };
+        let gpus = ["0", "1", "2", "3"].map(ToOwned::to_owned).to_vec();
+        let machine = Machine { engine_command: vec!["engine".to_owned()], gpus };
+        for (job, expected) in [(job(1, 2), ["0", "1", "2,3"]), (job(0, 0), ["", "", ""])] {
+            let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
+            let environments: Vec<_> = specs.into_iter().map(|spec| spec.environment).collect();
+            let visible = expected.map(|names| vec![("CUDA_VISIBLE_DEVICES", names.to_owned())]);
+            assert_eq!(environments, [&[vec![]], &visible[..]].concat());
+        }
+    }
 
     #[test]
     fn sglang_command_has_the_runs_flags_and_no_key() {

@@ -1,8 +1,9 @@
-//! GPUs of this machine and their assignment to engines.
+//! GPUs of this machine and their assignment to the processes of a job: engines first, then
+//! trainers, replica by replica.
 
 use std::fs;
 
-use crate::validate::ValidatedJob;
+use rljob_crds::RLJobSpec;
 
 /// Names of the GPUs that this process may use, in the format of `CUDA_VISIBLE_DEVICES`.
 pub fn available() -> Vec<String> {
@@ -26,49 +27,200 @@ pub fn available() -> Vec<String> {
     numbers.iter().map(ToString::to_string).collect()
 }
 
-/// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
-pub fn share(gpus: &[String], per_replica: u32, index: i32) -> String {
-    let per_replica = per_replica as usize;
-    let first = per_replica.saturating_mul(index.max(0) as usize);
-    gpus.get(first..first.saturating_add(per_replica)).unwrap_or_default().join(",")
+/// GPUs that a role requests.
+struct Demand {
+    /// Name of one process.
+    process: &'static str,
+    field: &'static str,
+    replicas: usize,
+    /// GPUs of each replica.
+    each: usize,
 }
 
-/// Problem if the engines of a job request more GPUs than are available.
-pub fn shortage(job: &ValidatedJob, available: usize) -> Option<String> {
-    let inference = &job.spec.inference;
-    let wanted = (inference.replicas.max(0) as usize).saturating_mul(inference.gpus() as usize);
+impl Demand {
+    /// Demands of engines and of trainers.
+    fn of(spec: &RLJobSpec) -> [Self; 2] {
+        let demand = |process, field, replicas: i32, each: u32| Self {
+            process,
+            field,
+            replicas: replicas.max(0) as usize,
+            each: each as usize,
+        };
+        let (inference, trainer) = (&spec.inference, &spec.trainer);
+        [
+            demand(
+                "engine",
+                "spec.inference.resources.limits",
+                inference.replicas,
+                inference.gpus(),
+            ),
+            demand("trainer", "spec.trainer.resources.limits", trainer.replicas, trainer.gpus()),
+        ]
+    }
+
+    fn total(&self) -> usize {
+        self.replicas.saturating_mul(self.each)
+    }
+
+    /// For example `2 engines with 4 GPUs each`.
+    fn text(&self) -> String {
+        let processes = counted(self.replicas, self.process);
+        let each = if self.replicas == 1 { "" } else { " each" };
+        format!("{processes} with {}{each}", counted(self.each, "GPU"))
+    }
+}
+
+/// For example `1 engine`, `2 engines`.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
+pub fn of_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
+    let [engines, _] = Demand::of(spec);
+    share(gpus, engines.each, index)
+}
+
+/// `CUDA_VISIBLE_DEVICES` of trainer `index`; empty if learners run on CPUs.
+pub fn of_trainer(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
+    let [engines, trainers] = Demand::of(spec);
+    share(gpus.get(engines.total()..).unwrap_or_default(), trainers.each, index)
+}
+
+fn share(gpus: &[String], each: usize, index: i32) -> String {
+    let first = each.saturating_mul(index.max(0) as usize);
+    gpus.get(first..first.saturating_add(each)).unwrap_or_default().join(",")
+}
+
+/// Problem if the processes of a job request more GPUs than are available.
+pub fn shortage(spec: &RLJobSpec, available: usize) -> Option<String> {
+    let demands = Demand::of(spec);
+    let wanted = demands.iter().map(Demand::total).fold(0, usize::saturating_add);
+    let on_gpus = || demands.iter().filter(|demand| demand.total() > 0);
     (wanted > available).then(|| {
-        let (replicas, each) = (inference.replicas, inference.gpus());
+        let fields: Vec<&str> = on_gpus().map(|demand| demand.field).collect();
+        let parts: Vec<String> = on_gpus().map(Demand::text).collect();
         format!(
-            "spec.inference.resources.limits: {replicas} engines need {each} GPUs each, and this \
-                machine has {available} GPUs; remove the GPUs to run engines on the CPU",
+            "{}: the job needs {} ({}), and this machine has {available}; reduce replicas or \
+                GPUs, or remove the GPUs from the limits to run on CPUs",
+            fields.join(", "),
+            counted(wanted, "GPU"),
+            parts.join(", "),
         )
     })
 }
 
+/// One line for each role, with the GPUs of its processes; none for a job without GPUs.
+pub fn lines(gpus: &[String], spec: &RLJobSpec) -> Vec<String> {
+    let demands = Demand::of(spec);
+    if demands.iter().all(|demand| demand.total() == 0) {
+        return Vec::new();
+    }
+    let line = |demand: &Demand, visible: &dyn Fn(i32) -> String| {
+        if demand.each == 0 {
+            return format!("{}s run on CPUs", demand.process);
+        }
+        let replicas = (0..).take(demand.replicas);
+        let shares: Vec<String> = replicas.map(|index| format!("[{}]", visible(index))).collect();
+        format!("{}s run on GPUs {}", demand.process, shares.join(" "))
+    };
+    let [engines, trainers] = &demands;
+    let of_engines =
+        (engines.replicas > 0).then(|| line(engines, &|index| of_engine(gpus, spec, index)));
+    let of_trainers = line(trainers, &|index| of_trainer(gpus, spec, index));
+    of_engines.into_iter().chain([of_trainers]).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::validate::test_support::validated;
+    use serde_json::json;
 
-    #[test]
-    fn too_few_gpus_are_a_problem() {
-        let mut job = validated();
-        assert_eq!(shortage(&job, 0), None);
-        job.spec.inference.resources =
-            serde_json::from_value(serde_json::json!({"limits": {"nvidia.com/gpu": 2}})).unwrap();
-        let message = "spec.inference.resources.limits: 2 engines need 2 GPUs each, and this \
-            machine has 3 GPUs; remove the GPUs to run engines on the CPU";
-        assert_eq!(shortage(&job, 3).as_deref(), Some(message));
-        assert_eq!(shortage(&job, 4), None);
+    use super::*;
+    use crate::validate::test_support::with_spec;
+
+    /// Two engines and `trainers` trainers with these GPUs each.
+    fn spec(engine: u32, trainers: i32, trainer: u32) -> RLJobSpec {
+        let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
+        let patch = json!({
+            "inference": {"sglang": {}, "resources": limits(engine)},
+            "trainer": {
+                "replicas": trainers, "processesPerReplica": null, "resources": limits(trainer),
+            },
+        });
+        with_spec(&patch).spec.clone()
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (4..).take(count).map(|number: usize| number.to_string()).collect()
     }
 
     #[test]
-    fn engines_do_not_share_gpus() {
-        let gpus = ["4", "5", "6", "7"].map(ToOwned::to_owned);
-        assert_eq!(
-            [share(&gpus, 2, 0), share(&gpus, 2, 1), share(&gpus, 0, 1)],
-            ["4,5", "6,7", ""]
-        );
+    fn too_few_gpus_are_a_problem_that_counts_both_roles() {
+        let hint = "reduce replicas or GPUs, or remove the GPUs from the limits to run on CPUs";
+        let (engines, trainers) =
+            ("spec.inference.resources.limits", "spec.trainer.resources.limits");
+        for (spec, available, expected) in [
+            (spec(0, 1, 0), 0, None),
+            (spec(2, 1, 0), 4, None),
+            (
+                spec(2, 1, 0),
+                3,
+                Some(format!(
+                    "{engines}: the job needs 4 GPUs (2 engines with 2 GPUs each), and this \
+                     machine has 3; {hint}"
+                )),
+            ),
+            (
+                spec(0, 1, 1),
+                0,
+                Some(format!(
+                    "{trainers}: the job needs 1 GPU (1 trainer with 1 GPU), and this machine \
+                     has 0; {hint}"
+                )),
+            ),
+            (spec(1, 2, 4), 10, None),
+            (
+                spec(1, 2, 4),
+                8,
+                Some(format!(
+                    "{engines}, {trainers}: the job needs 10 GPUs (2 engines with 1 GPU each, 2 \
+                     trainers with 4 GPUs each), and this machine has 8; {hint}"
+                )),
+            ),
+        ] {
+            assert_eq!(shortage(&spec, available), expected);
+        }
+    }
+
+    #[test]
+    fn engines_and_then_trainers_have_gpus_of_their_own() {
+        for (spec, engines, trainers) in [
+            (spec(0, 2, 0), ["", ""], ["", ""]),
+            (spec(2, 2, 0), ["4,5", "6,7"], ["", ""]),
+            (spec(0, 2, 2), ["", ""], ["4,5", "6,7"]),
+            (spec(1, 2, 2), ["4", "5"], ["6,7", "8,9"]),
+        ] {
+            let gpus = names(6);
+            let shares = (
+                [0, 1].map(|index| of_engine(&gpus, &spec, index)),
+                [0, 1].map(|index| of_trainer(&gpus, &spec, index)),
+            );
+            assert_eq!(shares, (engines.map(Into::into), trainers.map(Into::into)));
+        }
+    }
+
+    #[test]
+    fn a_line_of_each_role_names_its_gpus() {
+        for (spec, expected) in [
+            (spec(0, 1, 0), vec![]),
+            (spec(2, 1, 0), vec!["engines run on GPUs [4,5] [6,7]", "trainers run on CPUs"]),
+            (spec(0, 1, 1), vec!["engines run on CPUs", "trainers run on GPUs [4]"]),
+            (
+                spec(1, 2, 2),
+                vec!["engines run on GPUs [4] [5]", "trainers run on GPUs [6,7] [8,9]"],
+            ),
+        ] {
+            assert_eq!(lines(&names(6), &spec), expected);
+        }
     }
 }

@@ -123,6 +123,9 @@ async fn run_job(
         job.spec.training.steps,
         directory.path().display()
     ))?;
+    for line in gpus::lines(&machine.gpus, &job.spec) {
+        print_line(&format!("{}: {line}", job.name))?;
+    }
     let started = Instant::now();
     let ending = start(job, &config, machine, &directory)?.run(interrupts).await?;
     let failure = if let Ending::Failed(cause) = &ending { Some(cause.clone()) } else { None };

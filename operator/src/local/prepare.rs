@@ -41,7 +41,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     missing.extend(unusable_folder(&runs));
     missing.extend(jobs::missing_files(&runs, &jobs));
     missing.extend(jobs.iter().filter_map(|job| {
-        Some(format!("{}: {}", job.name, gpus::shortage(job, machine.gpus.len())?))
+        Some(format!("{}: {}", job.name, gpus::shortage(&job.spec, machine.gpus.len())?))
     }));
     if !missing.is_empty() {
         bail!(missing.join("\n"));

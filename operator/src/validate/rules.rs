@@ -39,6 +39,8 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_lengths(&spec.rollout, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
+    roles::check_trainer(spec, &mut problems);
+    roles::check_weight_sync(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     for (role, resources, template) in [

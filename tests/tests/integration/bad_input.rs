@@ -159,9 +159,19 @@ fn missing_inputs_are_reported_before_any_process_starts() {
         ],
     ]
     .concat();
-    let message = "error: sums: spec.inference.resources.limits: 1 engines need 2 GPUs each, and \
-        this machine has 0 GPUs; remove the GPUs to run engines on the CPU\n";
+    let rest = "and this machine has 0; reduce replicas or GPUs, or remove the GPUs from the \
+        limits to run on CPUs\n";
+    let message = format!(
+        "error: sums: spec.inference.resources.limits: the job needs 2 GPUs (1 engine with 2 \
+            GPUs), {rest}"
+    );
     assert_eq!(rejection(&folder, &gpus), message);
+    let trainer = ["--set", "spec.trainer.resources={limits: {nvidia.com/gpu: 1}}"];
+    let message = format!(
+        "error: sums: spec.trainer.resources.limits: the job needs 1 GPU (1 trainer with 1 GPU), \
+            {rest}"
+    );
+    assert_eq!(rejection(&folder, &trainer), message);
     assert!(!folder.path().join("runs").exists());
 }
 

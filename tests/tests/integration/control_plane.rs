@@ -216,8 +216,15 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "the embedded engine runs on CPUs: remove the GPUs from resources.limits",
         ),
         (
-            json!({"spec": {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}}),
-            "learners run on CPUs in this release: remove the GPUs from trainer.resources.limits",
+            json!({"spec": {"trainer": {"resources": {"limits": {"amd.com/gpu": 1}}}}}),
+            "learners support NVIDIA GPUs only: remove other accelerators from \
+                trainer.resources.limits",
+        ),
+        (
+            json!({"spec": {"trainer": {
+                "processesPerReplica": 2, "resources": {"limits": {"nvidia.com/gpu": "4"}},
+            }}}),
+            "trainer.processesPerReplica must equal the number of GPUs in trainer.resources.limits",
         ),
         (
             json!({"spec": {"inference": {"sglang": {}, "embedded": {}}}}),
@@ -234,7 +241,17 @@ fn invalid_jobs_are_rejected_with_the_reason() {
                     "weightSync": {"method": "Distributed"},
                 },
             }),
-            "engines on GPUs need weightSync.method Disk",
+            "weightSync.method Distributed needs engines and learners in one process group: both \
+                on CPUs, or both on NVIDIA GPUs",
+        ),
+        (
+            json!({
+                "spec": {
+                    "trainer": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}},
+                    "weightSync": {"method": "Distributed"},
+                },
+            }),
+            "weightSync.method Distributed needs engines and learners in one process group",
         ),
         (
             json!({"spec": {"weightSync": {"everySteps": 2}}}),

@@ -2,14 +2,15 @@
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use rljob_crds::RLJobSpec;
+use rljob_crds::gpus::{Device, is_gpu, is_nvidia_gpu};
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::roles::{EngineKind, is_gpu};
+use rljob_crds::roles::EngineKind;
 
 use super::common::{Role, TRAINER};
 use crate::sglang;
 use crate::validate::Problem;
 
-/// Most GPUs of one engine.
+/// Most GPUs of one engine or trainer pod.
 const MAX_GPUS: u32 = 8;
 
 pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
@@ -47,12 +48,6 @@ pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("an engine has at most {MAX_GPUS} GPUs, found {gpus}"),
         ));
     }
-    if gpus > 0 && spec.weight_sync_method() == WeightSyncMethod::Distributed {
-        problems.push(Problem::new(
-            "spec.weightSync.method",
-            "must be Disk for engines on GPUs: learners run on CPUs in this release",
-        ));
-    }
     for (index, argument) in inference.extra_args().iter().enumerate() {
         if let Some(flag) = sglang::own_flag(argument) {
             problems.push(Problem::new(
@@ -61,6 +56,62 @@ pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             ));
         }
     }
+}
+
+pub(super) fn check_trainer(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let gpus = spec.trainer.gpus();
+    if gpus > MAX_GPUS {
+        problems.push(Problem::new(
+            "spec.trainer.resources.limits",
+            format!("a trainer pod has at most {MAX_GPUS} GPUs, found {gpus}"),
+        ));
+    }
+    if gpus > 0 && spec.trainer.processes() != gpus {
+        problems.push(Problem::new(
+            "spec.trainer.processesPerReplica",
+            format!(
+                "must equal the {gpus} GPUs in resources.limits, since each learner has one; \
+                    remove it or set it to {gpus}"
+            ),
+        ));
+    }
+}
+
+pub(super) fn check_weight_sync(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let is_broadcast = spec.weight_sync_method() == WeightSyncMethod::Distributed;
+    let is_in_bucket = spec.storage.s3.is_some() && spec.inference.replicas > 0;
+    let group = group_problem(spec);
+    let problem = match (is_in_bucket, group) {
+        (true, Some(group)) => Problem::new(
+            "spec.storage.s3",
+            format!(
+                "engines cannot read weights from a bucket, and a broadcast {group}; store the \
+                    run on a volume"
+            ),
+        ),
+        (true, None) if !is_broadcast => Problem::new(
+            "spec.weightSync.method",
+            "must be Distributed: engines cannot read weights from storage.s3; or store the run on \
+                a volume",
+        ),
+        (false, Some(group)) if is_broadcast => {
+            Problem::new("spec.weightSync.method", format!("must be Disk: a broadcast {group}"))
+        }
+        _ => return,
+    };
+    problems.push(problem);
+}
+
+/// Why engines and learners cannot form a process group, as the end of a sentence.
+fn group_problem(spec: &RLJobSpec) -> Option<String> {
+    let [engines, learners] =
+        [&spec.inference.resources, &spec.trainer.resources].map(|own| Device::of(own).name());
+    (!spec.can_broadcast_weights()).then(|| {
+        format!(
+            "needs engines and learners in one process group, both on CPUs or both on NVIDIA \
+                GPUs; engines have {engines}, learners have {learners}"
+        )
+    })
 }
 
 pub(super) fn check_resources(
@@ -79,10 +130,11 @@ pub(super) fn check_resources(
                 let message =
                     format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0);
                 problems.push(Problem::new(field, message));
-            } else if is_gpu(name) && role == TRAINER {
+            } else if role == TRAINER && is_gpu(name) && !is_nvidia_gpu(name) {
                 problems.push(Problem::new(
                     field,
-                    "learners run on CPUs in this release: remove the GPUs",
+                    "learners support NVIDIA GPUs only (nvidia.com/gpu, nvidia.com/mig-*); remove \
+                        it",
                 ));
             }
         }

@@ -4,7 +4,6 @@ use std::path::{Component, Path};
 
 use k8s_openapi::api::core::v1::Volume;
 use rljob_crds::RLJobSpec;
-use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::model::{InitialWeights, ModelSpec};
 use rljob_crds::names::{
     CONFIG_MOUNT, HUB_TOKENS_MOUNT, REWARDS_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
@@ -160,13 +159,6 @@ pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec
 
 /// Pods of a run in a bucket share no folder.
 fn check_s3(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
-    if spec.inference.replicas > 0 && spec.weight_sync_method() == WeightSyncMethod::Disk {
-        problems.push(Problem::new(
-            "spec.weightSync.method",
-            "must be Distributed: engines cannot read weights from storage.s3; or store the run on \
-                a volume",
-        ));
-    }
     let is_commit = |revision: &str| {
         revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
     };

@@ -2,12 +2,11 @@
 
 use serde_json::{Value, json};
 
-use rljob_crds::algorithm::Precision;
-use rljob_crds::job::WeightSyncMethod;
-
 use super::super::Policy;
 use super::super::test_support::{merge, minimal};
 use super::problems;
+
+mod devices;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {
@@ -102,61 +101,6 @@ fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
                 weight itself",
         ]
     );
-}
-
-#[test]
-fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
-    let limits = json!({"nvidia.com/gpu": "1"});
-    let embedded = json!({"inference": {"embedded": {}, "resources": {"limits": limits}}});
-    assert_eq!(
-        problems_with(&embedded),
-        ["spec.inference.resources.limits: the embedded engine runs on CPUs: remove the GPUs or \
-            use sglang"]
-    );
-    let arguments = ["--context-length=4096", "--tp_size=2"];
-    let sglang = json!({
-        "inference": {"sglang": {"extraArgs": arguments}, "resources": {"limits": limits}},
-        "weightSync": {"method": "Distributed"},
-    });
-    assert_eq!(
-        problems_with(&sglang),
-        [
-            "spec.weightSync.method: must be Disk for engines on GPUs: learners run on CPUs in \
-                this release",
-            "spec.inference.sglang.extraArgs[1]: the run sets --tp-size; remove it",
-        ]
-    );
-    assert_eq!(
-        problems_with(&json!({
-            "inference": {
-                "sglang": {}, "embedded": {}, "resources": {"limits": {"amd.com/gpu": 9}},
-            },
-            "trainer": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1, "cpu": "2x"}}},
-        })),
-        [
-            "spec.inference: set at most one of sglang and embedded",
-            "spec.inference.resources.limits: an engine has at most 8 GPUs, found 9",
-            "spec.trainer.resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi, found \
-                \"2x\"",
-            "spec.trainer.resources.limits.nvidia.com/mig-1g.10gb: learners run on CPUs in \
-                this release: remove the GPUs",
-        ]
-    );
-}
-
-#[test]
-fn defaults_of_precision_and_weight_sync_follow_the_gpus_of_engines() {
-    let resolved = |spec: &Value| {
-        let mut job = serde_json::to_value(minimal()).unwrap();
-        job["spec"]["weightSync"] = json!({"everySteps": 1});
-        merge(&mut job["spec"], spec);
-        let job: rljob_crds::RLJob = serde_json::from_value(job).unwrap();
-        assert_eq!(problems(&job, Policy::LOCAL), []);
-        (job.spec.precision(), job.spec.weight_sync_method())
-    };
-    assert_eq!(resolved(&json!({})), (Precision::FP32, WeightSyncMethod::Distributed));
-    let gpus = json!({"inference": {"resources": {"limits": {"nvidia.com/gpu": 1}}}});
-    assert_eq!(resolved(&gpus), (Precision::BF16, WeightSyncMethod::Disk));
 }
 
 #[test]
@@ -303,10 +247,10 @@ fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
             "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
                 /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /rljob/rewards, /tmp, \
                 /dev/shm",
-            "spec.weightSync.method: must be Distributed: engines cannot read weights from \
-                storage.s3; or store the run on a volume",
             "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy \
                 the export to a volume and set model.path",
+            "spec.weightSync.method: must be Distributed: engines cannot read weights from \
+                storage.s3; or store the run on a volume",
         ]
     );
     assert_eq!(

@@ -84,12 +84,17 @@ fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
         "sglang": {"extraArgs": ["--mem-fraction-static=0.8"]},
         "resources": {"limits": {"nvidia.com/gpu": 2}},
     });
-    let namespace = namespace_with("gpus", &json!({"spec": {"inference": inference}}));
+    let trainer = json!({"resources": {"limits": {"nvidia.com/gpu": 4}}});
+    let spec = json!({"inference": inference, "trainer": trainer});
+    let namespace = namespace_with("gpus", &json!({"spec": spec}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1))
         .unwrap();
-    wait_for_pods(&namespace, 2);
-    assert_eq!(field(&namespace, "statefulset/sample-inference", ".spec.replicas"), "0");
+    wait_for_pods(&namespace, 1);
+    for role in ["inference", "trainer"] {
+        let set = format!("statefulset/sample-{role}");
+        assert_eq!(field(&namespace, &set, ".spec.replicas"), "0", "{role}");
+    }
     // The status after a coordinator's first report.
     let reported = json!({"status": {"progress": {"step": 0, "totalSteps": 3}}}).to_string();
     namespace
@@ -113,6 +118,10 @@ fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
             r#"{"limits":{"nvidia.com/gpu":"2"},"#,
             r#""requests":{"cpu":"250m","memory":"1Gi","nvidia.com/gpu":"2"}}"#
         )
+    );
+    assert_eq!(
+        field(&namespace, "pod/sample-trainer-0", ".spec.containers[0].resources.limits"),
+        r#"{"nvidia.com/gpu":"4"}"#
     );
     // The scheduler's order is undefined: the message names the engine once the scheduler has tried
     // it.

@@ -8,6 +8,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod gpus;
 mod health;
 mod heartbeat;
 mod log_tail;
@@ -145,6 +146,7 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         address: arguments.address.clone(),
         learner,
         processes: config.spec.trainer.processes(),
+        environments: gpus::environments(&config.spec.trainer, |name| std::env::var(name).ok())?,
         grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),
         started_at: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),

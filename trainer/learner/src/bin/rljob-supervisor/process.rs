@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::gpus::Environment;
 use crate::heartbeat::{Heartbeats, listen};
 use crate::log_tail::LogTail;
 
@@ -33,11 +34,13 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Exit code of a learner that could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
 
-/// A program with its arguments.
+/// A program with its arguments and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnerCommand {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
+    /// Variables in addition to those of this process.
+    pub environment: Environment,
     /// Global rank, for the log prefix.
     pub rank: u32,
 }
@@ -61,6 +64,7 @@ impl LearnerProcess {
         let heartbeats = Arc::new(Mutex::new(Heartbeats::none(Instant::now())));
         let spawned = Command::new(&command.program)
             .args(&command.arguments)
+            .envs(command.environment)
             .env(SUPERVISOR_PID_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -183,6 +187,7 @@ mod tests {
         let command = LearnerCommand {
             program: "/bin/sh".into(),
             arguments: vec!["-c".into(), script.into()],
+            environment: vec![("DEVICE", "GPU-8f2e".to_owned())],
             rank: 0,
         };
         let mut process = LearnerProcess::start(command, watch::channel(()).0);
@@ -203,6 +208,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_learner_has_its_own_environment_beside_the_supervisors() {
+        let script = r#"test -n "$PATH" && echo "$DEVICE" >&2"#;
+        let log_tail = "GPU-8f2e".to_owned();
+        assert_eq!(run(script, false).await, LearnerState::Exited { code: 0, log_tail });
+    }
+
+    #[tokio::test]
     async fn the_exit_code_of_a_signal_is_128_plus_its_number() {
         assert_eq!(
             run("kill -9 $$", false).await,
@@ -216,8 +228,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_program_counts_as_exit_code_127() {
-        let command =
-            LearnerCommand { program: "/nonexistent/learner".into(), arguments: vec![], rank: 0 };
+        let command = LearnerCommand {
+            program: "/nonexistent/learner".into(),
+            arguments: vec![],
+            environment: vec![],
+            rank: 0,
+        };
         let mut process = LearnerProcess::start(command, watch::channel(()).0);
         process.ended().await;
         let log_tail =

@@ -18,6 +18,7 @@ use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::gpus::Environment;
 use crate::order::{Action, SupervisorState, decide};
 use crate::process::{LearnerCommand, LearnerProcess};
 use crate::reap::reap_orphans;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub learner: PathBuf,
     /// Number of learner processes.
     pub processes: u32,
+    /// Additional environment of each learner.
+    pub environments: Vec<Environment>,
     /// Random id of this process.
     pub instance: String,
     /// Start of the process in Unix milliseconds.
@@ -286,7 +289,13 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
         add("--restore", restore.path.clone().into());
         add("--restore-version", restore.version.to_string().into());
     }
-    LearnerCommand { program: settings.learner.clone(), arguments, rank }
+    let index = rank.saturating_sub(group.first_rank) as usize;
+    LearnerCommand {
+        program: settings.learner.clone(),
+        arguments,
+        environment: settings.environments.get(index).cloned().unwrap_or_default(),
+        rank,
+    }
 }
 
 /// `HOST:PORT`, with IPv6 addresses in brackets.
@@ -309,7 +318,8 @@ mod tests {
     use rljob_protocol::version::Version;
 
     #[test]
-    fn a_learner_gets_its_rank_and_the_rendezvous_as_arguments() {
+    fn a_learner_gets_its_rank_and_the_rendezvous_as_arguments_and_its_device() {
+        let device = |name: &str| vec![("CUDA_VISIBLE_DEVICES", name.to_owned())];
         let settings = Settings {
             config: "/c/run.json".into(),
             tokens: "/t".into(),
@@ -319,6 +329,7 @@ mod tests {
             address: "10.0.0.2".into(),
             learner: "/bin/rljob-learner".into(),
             processes: 2,
+            environments: vec![device("6"), device("7")],
             instance: "a".into(),
             started_at: 1,
             grace: Duration::ZERO,
@@ -336,6 +347,7 @@ mod tests {
             restore,
         };
         let command = learner_command(&settings, &group, 3, 5);
+        assert_eq!(command.environment, device("7"));
         let arguments: Vec<_> =
             command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
         assert_eq!(

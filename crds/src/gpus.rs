@@ -1,0 +1,108 @@
+//! GPUs in core v1 ResourceRequirements: names and numbers of device resources, and rules about
+//! them.
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+/// Prefixes of NVIDIA's device resources: whole GPUs, shared ones, and parts of them (MIG).
+const NVIDIA: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+
+/// Device that a role computes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// CPUs.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// Accelerators of other vendors.
+    Other,
+}
+
+impl Device {
+    /// The device that the limits of a role give it. NVIDIA GPUs beside others count as the others.
+    pub fn of(resources: &ResourceRequirements) -> Self {
+        if count(resources) == 0 {
+            Self::Cpu
+        } else if accelerators(resources).all(|(name, _)| is_nvidia_gpu(name)) {
+            Self::Cuda
+        } else {
+            Self::Other
+        }
+    }
+
+    /// Name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPUs",
+            Self::Cuda => "NVIDIA GPUs",
+            Self::Other => "other accelerators",
+        }
+    }
+}
+
+/// Whether a resource name is a GPU or another accelerator: a name with a domain that is not a
+/// network device.
+pub fn is_gpu(name: &str) -> bool {
+    const NETWORK: [&str; 6] = ["rdma", "efa", "sriov", "hca", "roce", "hostdev"];
+    let is_native = name.starts_with("kubernetes.io/") || name.contains(".kubernetes.io/");
+    name.contains('/') && !is_native && !NETWORK.iter().any(|part| name.contains(part))
+}
+
+/// Whether a resource name is an NVIDIA GPU or a part of one.
+pub fn is_nvidia_gpu(name: &str) -> bool {
+    NVIDIA.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// GPUs in `limits`, of all resource names.
+pub fn count(resources: &ResourceRequirements) -> u32 {
+    accelerators(resources).fold(0, |sum, (_, number)| sum.saturating_add(number))
+}
+
+/// Names and numbers of GPUs in `limits`, without those of which there are none.
+fn accelerators(resources: &ResourceRequirements) -> impl Iterator<Item = (&str, u32)> {
+    let limits = resources.limits.iter().flatten().filter(|(name, _)| is_gpu(name));
+    let numbers = limits.filter_map(|(name, amount)| Some((name.as_str(), amount.0.parse().ok()?)));
+    numbers.filter(|(_, number)| *number > 0)
+}
+
+/// CEL: a broadcast of weights has engines and learners on one kind of device. Of accelerators of
+/// other vendors it finds AMD's GPUs; the operator finds all.
+pub(crate) fn broadcast_rule() -> String {
+    let [engines, learners] = ["inference", "trainer"].map(|role| {
+        let limits = format!("self.{role}.resources.limits");
+        let [gpu, mig] = NVIDIA.map(|prefix| format!("name.startsWith('{prefix}')"));
+        format!(
+            "(has({limits}) && {limits}.exists(name, ({gpu} || {mig}) && string({limits}[name]) \
+             != '0'))"
+        )
+    });
+    let limits = "self.inference.resources.limits";
+    format!(
+        "!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || {engines} == \
+         {learners} && (!has({limits}) || !('amd.com/gpu' in {limits}))"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_of_a_role_follows_from_its_limits() {
+        for (limits, device, number) in [
+            (serde_json::json!({}), Device::Cpu, 0),
+            (serde_json::json!({"cpu": 4, "rdma/hca_a": 1}), Device::Cpu, 0),
+            (serde_json::json!({"nvidia.com/gpu": 0}), Device::Cpu, 0),
+            (serde_json::json!({"nvidia.com/gpu": "2", "memory": "1Gi"}), Device::Cuda, 2),
+            (serde_json::json!({"nvidia.com/gpu.shared": 1}), Device::Cuda, 1),
+            (serde_json::json!({"nvidia.com/mig-1g.10gb": 2}), Device::Cuda, 2),
+            (serde_json::json!({"nvidia.com/gpu": 1, "nvidia.com/hostdev": 1}), Device::Cuda, 1),
+            (serde_json::json!({"amd.com/gpu": 1}), Device::Other, 1),
+            (serde_json::json!({"amd.com/gpu": 1, "nvidia.com/gpu": 1}), Device::Other, 2),
+            (serde_json::json!({"google.com/tpu": 4}), Device::Other, 4),
+        ] {
+            let resources = serde_json::json!({"limits": limits});
+            let resources = serde_json::from_value(resources).unwrap();
+            assert_eq!((Device::of(&resources), count(&resources)), (device, number), "{limits}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Pods of roles with GPUs.
+
+use rljob_crds::roles::TrainerSpec;
+
+use super::super::pin::Pinned;
+use super::super::tokens::TokenKey;
+use super::super::*;
+use super::{settings, sglang};
+use crate::validate::test_support::validated;
+
+fn trainer_on(gpus: u32) -> TrainerSpec {
+    let resources = serde_json::json!({"limits": {"nvidia.com/gpu": gpus}});
+    serde_json::from_value(serde_json::json!({"resources": resources})).unwrap()
+}
+
+#[test]
+fn without_gpus_roles_on_gpus_have_no_replicas() {
+    let replicas = |engine: u32, trainer: u32| {
+        let mut job = validated();
+        job.spec.inference = sglang(engine, &[]);
+        job.spec.trainer = trainer_on(trainer);
+        let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
+        build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
+            .stateful_sets
+            .map(|set| set["spec"]["replicas"].as_i64().unwrap())
+    };
+    let cases = [(0, 0), (2, 0), (0, 4), (2, 4)];
+    let expected = [[2, 1, 1], [0, 1, 1], [2, 1, 0], [0, 1, 0]];
+    assert_eq!(cases.map(|(engine, trainer)| replicas(engine, trainer)), expected);
+}
+
+#[test]
+fn a_trainer_on_gpus_has_them_in_its_limits_and_memory_to_share() {
+    let mut job = validated();
+    job.spec.trainer = trainer_on(4);
+    let template = pod::build_template(&job, Role::Trainer, &settings());
+    let spec = template.spec.unwrap();
+    insta::assert_yaml_snapshot!("trainer_on_gpus", (&spec.containers[0], &spec.volumes));
+}
