@@ -47,8 +47,8 @@ pub struct FrozenModel {
 /// A model of a role other than the policy.
 #[derive(Debug)]
 pub enum RoleModel {
-    Trained(TrainedModel),
-    Frozen(FrozenModel),
+    Trained(Box<TrainedModel>),
+    Frozen(Box<FrozenModel>),
 }
 
 /// The models of a rank.
@@ -130,7 +130,7 @@ impl Models {
     /// Models with an optimizer, the policy first.
     pub fn trained(&self) -> impl Iterator<Item = (ModelRole, &TrainedModel)> {
         let others = self.others.iter().filter_map(|(role, model)| match model {
-            RoleModel::Trained(trained) => Some((*role, trained)),
+            RoleModel::Trained(trained) => Some((*role, trained.as_ref())),
             RoleModel::Frozen(_) => None,
         });
         std::iter::once((ModelRole::Policy, &self.policy)).chain(others)

@@ -13,7 +13,6 @@ use std::rc::Rc;
 use rljob_crds::algorithm::{Activations, ModelRole, Precision};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
-use rljob_crds::roles::gpus;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_http::{ClientTls, Role, TlsError};
 use rljob_kernels::device::compute_capability;
@@ -272,7 +271,7 @@ fn other_models(
     let blocks = initial_blocks(spec, model, model_directory)?;
     let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
     let reference = FrozenModel { model: model.clone(), parameters };
-    Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(reference))]))
+    Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
 
 /// The weights before training, fp32, one flat vector per block, read one block at a time.
@@ -293,8 +292,7 @@ fn initial_blocks<'a>(
 
 /// The device of this learner: the only GPU that its supervisor lets it see, or the CPU.
 fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
-    let resources = &spec.trainer.resources;
-    if gpus(resources) == 0 {
+    if spec.trainer.gpus() == 0 {
         return Ok(Device::Cpu);
     }
     if !cfg!(feature = "cuda") {

@@ -174,12 +174,11 @@ impl Model {
         let norm_H = views
             .next()
             .ok_or_else(|| ModelError::Packed("the last block has no norm".to_owned()))?;
-        let head_VH = match views.next() {
-            Some(head) => head,
-            None => {
-                let table = parameters.weights(0, None)?;
-                table.view([self.config.vocab_size, self.config.hidden_size])
-            }
+        let head_VH = if let Some(head) = views.next() {
+            head
+        } else {
+            let table = parameters.weights(0, None)?;
+            table.view([self.config.vocab_size, self.config.hidden_size])
         };
         Ok((norm_H, head_VH))
     }

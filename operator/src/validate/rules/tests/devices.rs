@@ -77,7 +77,6 @@ fn learners_run_on_nvidia_gpus_one_each() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn weights_are_broadcast_between_devices_of_one_kind_only() {
     let needs = "needs engines and learners in one process group, both on CPUs or both on NVIDIA \
         GPUs";

@@ -132,7 +132,7 @@ fn with_critic(mut trainer: Trainer) -> Trainer {
     let masters = blocks.iter().map(shard).collect();
     let optimizer = trainer.spec.optimizer.clone();
     let critic = TrainedModel::new(model, &ranks, optimizer, Kind::Float, masters).unwrap();
-    let others = BTreeMap::from([(ModelRole::Critic, RoleModel::Trained(critic))]);
+    let others = BTreeMap::from([(ModelRole::Critic, RoleModel::Trained(Box::new(critic)))]);
     trainer.models = Models::new(trainer.models.policy, others);
     trainer
 }
