@@ -57,28 +57,39 @@ pub fn count(resources: &ResourceRequirements) -> u32 {
     accelerators(resources).fold(0, |sum, (_, number)| sum.saturating_add(number))
 }
 
-/// Names and numbers of GPUs in `limits`, without those of which there are none.
+/// Names and numbers of GPUs in `limits` whose number is not 0.
 fn accelerators(resources: &ResourceRequirements) -> impl Iterator<Item = (&str, u32)> {
     let limits = resources.limits.iter().flatten().filter(|(name, _)| is_gpu(name));
     let numbers = limits.filter_map(|(name, amount)| Some((name.as_str(), amount.0.parse().ok()?)));
     numbers.filter(|(_, number)| *number > 0)
 }
 
-/// CEL: a broadcast of weights has engines and learners on one kind of device. Of accelerators of
-/// other vendors it finds AMD's GPUs; the operator finds all.
+/// CEL: a broadcast of weights has engines and learners on one kind of device. Finds whole NVIDIA
+/// and AMD GPUs; the operator finds all. The cost of rules about names of a map is too high for the
+/// API server, except for fixed names.
 pub(crate) fn broadcast_rule() -> String {
-    let [engines, learners] = ["inference", "trainer"].map(|role| {
-        let limits = format!("self.{role}.resources.limits");
-        let [gpu, mig] = NVIDIA.map(|prefix| format!("name.startsWith('{prefix}')"));
+    const NATIVE: &str = "['cpu', 'memory', 'ephemeral-storage', 'hugepages-2Mi', 'hugepages-1Gi']";
+    let limits = |role: &str| format!("self.{role}.resources.limits");
+    let (engines, learners) = (limits("inference"), limits("trainer"));
+    let has = |limits: &str, name: &str| {
         format!(
-            "(has({limits}) && {limits}.exists(name, ({gpu} || {mig}) && string({limits}[name]) \
-             != '0'))"
+            "has({limits}) && '{name}' in {limits} && {limits}['{name}'] != 0 && \
+             {limits}['{name}'] != '0'"
         )
-    });
-    let limits = "self.inference.resources.limits";
+    };
+    let has_no_device = |limits: &str| {
+        format!(
+            "(!has({limits}) || size({limits}) == {NATIVE}.filter(name, name in {limits}).size())"
+        )
+    };
     format!(
-        "!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || {engines} == \
-         {learners} && (!has({limits}) || !('amd.com/gpu' in {limits}))"
+        "!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || !({} && {} || \
+         {} && {} || {})",
+        has(&engines, "nvidia.com/gpu"),
+        has_no_device(&learners),
+        has(&learners, "nvidia.com/gpu"),
+        has_no_device(&engines),
+        has(&engines, "amd.com/gpu"),
     )
 }
 

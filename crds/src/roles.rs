@@ -132,7 +132,7 @@ pub enum EngineKind {
                  trainer.resources.limits: each learner has one GPU; remove it or set that number")
 )]
 pub struct TrainerSpec {
-    /// Container image. Trainers with GPUs need one that is built from `Containerfile.cuda`. Default
+    /// Container image. Learners on GPUs need one that is built from `Containerfile.cuda`. Default
     /// the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_and_then_trainers_have_gpus_of_their_own() {
+    fn engines_and_then_trainers_have_separate_gpus() {
         for (spec, engines, trainers) in [
             (spec(0, 2, 0), ["", ""], ["", ""]),
             (spec(2, 2, 0), ["4,5", "6,7"], ["", ""]),

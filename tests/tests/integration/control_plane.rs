@@ -13,6 +13,7 @@ mod admission;
 mod api_server;
 mod children;
 mod coordinator;
+mod devices;
 mod faults;
 mod fields;
 mod fixture;
@@ -247,7 +248,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             json!({
                 "spec": {
-                    "trainer": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}},
+                    "trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
                     "weightSync": {"method": "Distributed"},
                 },
             }),
