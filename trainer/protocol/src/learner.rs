@@ -112,6 +112,11 @@ pub enum WeightsReady {
         store_port: u16,
         /// Tensors in the order of the broadcast.
         tensors: Vec<TensorInfo>,
+        /// Number of tensors of each bucket, in order. A bucket is one broadcast of the bytes of
+        /// its tensors. Empty: one broadcast for each tensor, and the process group is left after
+        /// it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        buckets: Vec<u32>,
     },
 }
 

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use rljob_protocol::learner::{TensorInfo, Transfer};
-use rljob_protocol::sglang::{InitWeightsUpdateGroup, UpdateWeightsFromDistributed};
+use rljob_protocol::sglang::{
+    FLATTENED_BUCKET, InitWeightsUpdateGroup, UpdateWeightsFromDistributed,
+};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,41 @@ pub struct Sender {
     pub port: u16,
     /// Tensors in the order of the broadcast.
     pub tensors: Vec<TensorInfo>,
+    /// Number of tensors of each bucket; empty if every tensor is a broadcast.
+    pub buckets: Vec<u32>,
+}
+
+impl Sender {
+    /// Whether the buckets have exactly the tensors.
+    pub fn is_consistent(&self) -> bool {
+        let total = self.buckets.iter().map(|count| u64::from(*count)).sum::<u64>();
+        self.buckets.is_empty()
+            || total == self.tensors.len() as u64 && self.buckets.iter().all(|count| *count > 0)
+    }
+
+    /// One request per bucket, in order. The last one drops the cache and sets the version, so that
+    /// an engine with a part of the weights does not report it.
+    fn requests(&self, group: &str) -> Vec<UpdateWeightsFromDistributed> {
+        let format = (!self.buckets.is_empty()).then_some(FLATTENED_BUCKET);
+        let whole = [self.tensors.len() as u32];
+        let counts = if self.buckets.is_empty() { &whole } else { self.buckets.as_slice() };
+        let mut rest = self.tensors.as_slice();
+        let request = |count: &u32| {
+            let (bucket, after) = rest.split_at_checked(*count as usize).unwrap_or((rest, &[]));
+            rest = after;
+            let is_last = after.is_empty();
+            UpdateWeightsFromDistributed {
+                names: bucket.iter().map(|tensor| tensor.name.clone()).collect(),
+                dtypes: bucket.iter().map(|tensor| tensor.dtype.clone()).collect(),
+                shapes: bucket.iter().map(|tensor| tensor.shape.clone()).collect(),
+                group_name: group.to_owned(),
+                flush_cache: is_last,
+                weight_version: is_last.then(|| self.version.to_string()),
+                load_format: format.map(ToOwned::to_owned),
+            }
+        };
+        counts.iter().map(request).collect()
+    }
 }
 
 /// Starts a sender's transfers; each books its own end.
@@ -82,15 +119,66 @@ async fn update(
     };
     client.init_group(url, &group).await?;
     check_epoch(&sync.fence).await?;
-    let body = UpdateWeightsFromDistributed {
-        names: sender.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
-        dtypes: sender.tensors.iter().map(|tensor| tensor.dtype.clone()).collect(),
-        shapes: sender.tensors.iter().map(|tensor| tensor.shape.clone()).collect(),
-        group_name: transfer.group.clone(),
-        flush_cache: true,
-        weight_version: sender.version.to_string(),
-    };
-    client.update_from_distributed(url, &body).await?;
+    for body in sender.requests(&transfer.group) {
+        client.update_from_distributed(url, &body).await?;
+    }
     client.destroy_group(url, &transfer.group).await?;
     verify_and_continue(sync, url, sender.version).await
+}
+
+#[cfg(test)]
+mod tests {
+    use rljob_protocol::learner::TensorInfo;
+    use rljob_protocol::version::Version;
+
+    use super::{Sender, UpdateWeightsFromDistributed};
+
+    fn sender(buckets: &[u32]) -> Sender {
+        let tensor = |name: &str| TensorInfo {
+            name: name.to_owned(),
+            dtype: "bfloat16".to_owned(),
+            shape: vec![2],
+        };
+        Sender {
+            version: Version { step: 4, attempt: 0 },
+            address: "10.0.0.1".to_owned(),
+            port: 1,
+            tensors: ["a", "b", "c"].map(tensor).to_vec(),
+            buckets: buckets.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_last_bucket_drops_the_cache_and_sets_the_version() {
+        let requests = |buckets: &[u32]| {
+            let written = sender(buckets).requests("g").into_iter().map(|request| {
+                let UpdateWeightsFromDistributed {
+                    names,
+                    flush_cache,
+                    weight_version,
+                    load_format,
+                    ..
+                } = request;
+                (names.concat(), flush_cache, weight_version, load_format)
+            });
+            written.collect::<Vec<_>>()
+        };
+        let (version, format) =
+            (Some("step-4.attempt-0".to_owned()), Some("flattened_bucket".to_owned()));
+        assert_eq!(requests(&[]), [("abc".to_owned(), true, version.clone(), None)]);
+        assert_eq!(
+            requests(&[2, 1]),
+            [
+                ("ab".to_owned(), false, None, format.clone()),
+                ("c".to_owned(), true, version, format)
+            ]
+        );
+    }
+
+    #[test]
+    fn buckets_have_exactly_the_tensors() {
+        let consistent = [&[][..], &[3], &[2, 1], &[2], &[2, 2], &[3, 0]]
+            .map(|buckets| sender(buckets).is_consistent());
+        assert_eq!(consistent, [true, true, true, false, false, false]);
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  thread "publish"    POST WeightsReady::Distributed ──▶ one thread per transfer
-//!  transfer's thread   join the process group ──▶ take the offer ──▶ broadcast tensor by tensor
+//!  transfer's thread   join the process group ──▶ take the offer ──▶ broadcast in buckets
 //!                      timeout: no engine         withdrawn: nothing to send
 //! ```
 //!
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rljob_collective::{CollectiveError, DeviceGroup, Group, Store, Stream};
 use rljob_protocol::learner::{Transfer, WeightsReady};
+use rljob_protocol::peer::PROTOCOL_BUCKETS;
 use rljob_protocol::version::Version;
-use tch::Device;
+use tch::{Device, Tensor};
 
 use super::{PublishError, Staged};
 use crate::coordinator_client::CoordinatorClient;
@@ -34,20 +35,53 @@ const MAX_OFFERS: usize = 2;
 
 /// Weights that engines can receive until they are withdrawn.
 #[derive(Debug)]
-struct Offer(Mutex<Option<Staged>>);
+struct Offer {
+    staged: Mutex<Option<Staged>>,
+    parts: Parts,
+}
 
 impl Offer {
-    fn new(staged: Staged) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Some(staged))))
+    fn new(staged: Staged, parts: Parts) -> Arc<Self> {
+        Arc::new(Self { staged: Mutex::new(Some(staged)), parts })
     }
 
     /// A handle of the copy for one transfer, unless it was withdrawn.
     fn take(&self) -> Option<Staged> {
-        self.0.lock().as_ref().map(Staged::share)
+        self.staged.lock().as_ref().map(Staged::share)
     }
 
     fn withdraw(&self) {
-        *self.0.lock() = None;
+        *self.staged.lock() = None;
+    }
+}
+
+/// Division of the weights into broadcasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parts {
+    Buckets,
+    /// One broadcast per tensor, for a coordinator that does not know buckets.
+    Tensors,
+}
+
+impl Parts {
+    fn for_peer(protocol: u32) -> Self {
+        if protocol >= PROTOCOL_BUCKETS { Self::Buckets } else { Self::Tensors }
+    }
+
+    /// Number of tensors of each bucket.
+    fn counts(self, staged: &Staged) -> Vec<u32> {
+        match self {
+            Self::Buckets => staged.buckets().iter().map(|bucket| bucket.tensors).collect(),
+            Self::Tensors => Vec::new(),
+        }
+    }
+
+    /// Content of each broadcast.
+    fn contents(self, staged: &Staged) -> Vec<Tensor> {
+        match self {
+            Self::Buckets => staged.buckets().into_iter().map(|bucket| bucket.flat).collect(),
+            Self::Tensors => staged.tensors().into_iter().map(|(_, tensor)| tensor).collect(),
+        }
     }
 }
 
@@ -87,6 +121,7 @@ impl Broadcaster {
             }
         }
         let store = self.store()?;
+        let parts = Parts::for_peer(self.client.coordinator_protocol());
         let ready = WeightsReady::Distributed {
             attempt: self.client.attempt(),
             version,
@@ -94,8 +129,10 @@ impl Broadcaster {
             store_address: self.place.address.clone(),
             store_port: store.port(),
             tensors: staged.infos(),
+            buckets: parts.counts(&staged),
         };
-        let (client, place, offer) = (self.client.clone(), self.place.clone(), Offer::new(staged));
+        let (client, place, offer) =
+            (self.client.clone(), self.place.clone(), Offer::new(staged, parts));
         let offered = Arc::clone(&offer);
         let publish = move || match client.report_weights(&ready) {
             Ok(()) => send_all(&store, &place, &transfers, &offered),
@@ -203,18 +240,19 @@ impl EngineGroup {
         }
     }
 
-    /// Sends every tensor in order.
-    fn send(&self, staged: &Staged) -> Result<(), CollectiveError> {
+    /// Sends the weights in `parts`.
+    fn send(&self, staged: &Staged, parts: Parts) -> Result<(), CollectiveError> {
+        let contents = parts.contents(staged);
         match self {
             Self::Host(group) => {
-                staged.tensors().iter().try_for_each(|(_, tensor)| group.broadcast(tensor, 0))
+                contents.iter().try_for_each(|content| group.broadcast(content, 0))
             }
             Self::Device(group) => {
                 if let Some(copied) = &staged.copied {
                     copied.wait(Stream::Of(group))?;
                 }
-                for (_, tensor) in staged.tensors() {
-                    group.broadcast(&tensor, 0)?;
+                for content in &contents {
+                    group.broadcast(content, 0)?;
                 }
                 group.finish()
             }
@@ -233,97 +271,9 @@ fn send(
     let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
-    group.send(&staged)?;
+    group.send(&staged, offer.parts)?;
     Ok(Some(started.elapsed()))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rljob_collective::{Group, Store};
-    use rljob_protocol::learner::Transfer;
-    use tch::{Device, Kind, Tensor};
-
-    use super::{Offer, Place, send, send_all};
-    use crate::publish::tests::{source, staged};
-    use std::sync::Arc;
-
-    fn place() -> Place {
-        Place { address: "127.0.0.1".to_owned(), device: Device::Cpu }
-    }
-
-    #[test]
-    fn engines_in_separate_groups_receive_every_tensor_in_order() {
-        let (_source, layout, blocks) = source();
-        let staged = staged(&layout, &blocks, Kind::BFloat16);
-        let infos = staged.infos();
-        let store = Arc::new(Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap());
-        let port = store.port();
-        let engine = |group: &'static str| {
-            let infos = infos.clone();
-            move || {
-                let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-                let group = Group::join_weight_update(
-                    &store,
-                    group,
-                    1,
-                    2,
-                    "127.0.0.1",
-                    Duration::from_secs(60),
-                )
-                .unwrap();
-                let receive = |info: &rljob_protocol::learner::TensorInfo| {
-                    let tensor =
-                        Tensor::zeros(info.shape.as_slice(), (Kind::BFloat16, Device::Cpu));
-                    group.broadcast(&tensor, 0).unwrap();
-                    (info.name.clone(), tensor)
-                };
-                infos.iter().map(receive).collect::<Vec<_>>()
-            }
-        };
-        let engines = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
-        let transfers = engines.map(|group| Transfer {
-            engine: group.to_owned(),
-            sender: 0,
-            group: group.to_owned(),
-            world_size: 2,
-        });
-        let threads = engines.map(|group| std::thread::spawn(engine(group)));
-        let offer = Offer::new(staged);
-        send_all(&store, &place(), &transfers, &offer);
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), offer.take().unwrap().tensors());
-        }
-    }
-
-    #[test]
-    fn withdrawn_weights_are_not_sent() {
-        let (_source, layout, blocks) = source();
-        let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16));
-        offer.withdraw();
-        let store = Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap();
-        let port = store.port();
-        let engine = std::thread::spawn(move || {
-            let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-            let group = Group::join_weight_update(
-                &store,
-                "late",
-                1,
-                2,
-                "127.0.0.1",
-                Duration::from_secs(60),
-            )
-            .unwrap();
-            group.broadcast(&Tensor::zeros([4], (Kind::BFloat16, Device::Cpu)), 0).is_err()
-        });
-        let transfer = Transfer {
-            engine: "late".to_owned(),
-            sender: 0,
-            group: "late".to_owned(),
-            world_size: 2,
-        };
-        assert!(send(&store, &place(), &transfer, &offer).unwrap().is_none());
-        assert!(engine.join().unwrap());
-    }
-}
+mod tests;
