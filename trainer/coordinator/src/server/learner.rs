@@ -313,8 +313,14 @@ pub async fn weights(
             tensors,
             buckets,
         } => {
-            let sender =
-                distributed::Sender { version, address: store_address, port, tensors, buckets };
+            let sender = distributed::Sender {
+                attempt,
+                version,
+                address: store_address,
+                port,
+                tensors,
+                buckets,
+            };
             if !sender.is_consistent() {
                 return Err(Rejection::Invalid("buckets do not have the tensors".to_owned()).into());
             }

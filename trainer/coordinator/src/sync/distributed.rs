@@ -1,10 +1,17 @@
 //! Weight sync by broadcast: a sender has staged its copy and hosts a store; each of its engines
-//! joins a separate process group and receives.
+//! receives in a separate process group.
+//!
+//! ```text
+//!  first:   join the group ──▶ pause ──▶ receive bucket by bucket ──▶ check version ──▶ resume
+//!  later:                      pause ──▶ …         in the same group
+//!  failure: leave the group; the next broadcast joins one with another name
+//! ```
 //!
 //! The calls for all engines of a sender run concurrently, since the sender serves group after
 //! group and must find each engine there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rljob_protocol::learner::{TensorInfo, Transfer};
 use rljob_protocol::sglang::{
@@ -13,8 +20,11 @@ use rljob_protocol::sglang::{
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use super::{WeightSync, begin, book, verify_and_continue};
-use crate::engines::{EngineError, check_epoch};
+use super::{Target, WeightSync, begin, book, verify_and_continue};
+use crate::core::instruct::KeptGroup;
+use crate::engines::{EngineClient, EngineError, check_epoch};
+
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Backend of the process groups of engines with `gpus` GPUs. Both ends must have the same.
 pub fn backend(gpus: u32) -> &'static str {
@@ -24,6 +34,8 @@ pub fn backend(gpus: u32) -> &'static str {
 /// A sender that is ready.
 #[derive(Clone, Debug)]
 pub struct Sender {
+    /// Its attempt.
+    pub attempt: u32,
     /// Version of the weights.
     pub version: Version,
     /// Address of its store.
@@ -42,6 +54,11 @@ impl Sender {
         let total = self.buckets.iter().map(|count| u64::from(*count)).sum::<u64>();
         self.buckets.is_empty()
             || total == self.tensors.len() as u64 && self.buckets.iter().all(|count| *count > 0)
+    }
+
+    /// Whether the sender stays in the group after a broadcast.
+    fn keeps_groups(&self) -> bool {
+        !self.buckets.is_empty()
     }
 
     /// One request per bucket, in order. The last one drops the cache and sets the version, so that
@@ -89,7 +106,8 @@ pub fn start(
 
 async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
     if let Some(target) = begin(sync, &transfer.engine, sender.version) {
-        let result = target.or_lost(update(sync, &target.url, sender, transfer)).await;
+        let result = target.or_lost(update(sync, &target, sender, transfer)).await;
+        settle_group(sync, &target, sender, transfer, result.as_ref().err()).await;
         book(sync, &transfer.engine, sender.version, result).await;
     }
     if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
@@ -101,14 +119,54 @@ async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
 
 async fn update(
     sync: &WeightSync,
-    url: &str,
+    target: &Target,
     sender: &Sender,
     transfer: &Transfer,
 ) -> Result<(), EngineError> {
-    let client = &sync.fleet.client;
+    let (client, url) = (&sync.fleet.client, &target.url);
+    check_epoch(&sync.fence).await?;
+    if transfer.kept {
+        check_group(client, target, transfer).await?;
+    } else {
+        join_group(sync, target, sender, transfer).await?;
+    }
     check_epoch(&sync.fence).await?;
     client.pause(url).await?;
     check_epoch(&sync.fence).await?;
+    for body in sender.requests(&transfer.group) {
+        client.update_from_distributed(url, &body).await?;
+    }
+    if !sender.keeps_groups() {
+        client.destroy_group(url, &transfer.group).await?;
+    }
+    verify_and_continue(sync, url, sender.version).await
+}
+
+/// Checks that the engine is still the process that joined the group: SGLang exits at an update in
+/// a group that it does not know.
+async fn check_group(
+    client: &EngineClient,
+    target: &Target,
+    transfer: &Transfer,
+) -> Result<(), EngineError> {
+    let joined = target.group.as_ref().is_some_and(|group| group.name == transfer.group);
+    if joined && Some(client.model_info(&target.url).await?.weight_version) == target.label {
+        return Ok(());
+    }
+    leave_group(client, &target.url, &transfer.group).await;
+    Err(EngineError::Aborted("the engine restarted and has left its process group".to_owned()))
+}
+
+/// Lets the engine join the sender's group, while it generates.
+async fn join_group(
+    sync: &WeightSync,
+    target: &Target,
+    sender: &Sender,
+    transfer: &Transfer,
+) -> Result<(), EngineError> {
+    if let Some(old) = &target.group {
+        leave_group(&sync.fleet.client, &target.url, &old.name).await;
+    }
     let group = InitWeightsUpdateGroup {
         master_address: sender.address.clone(),
         master_port: sender.port,
@@ -117,13 +175,45 @@ async fn update(
         group_name: transfer.group.clone(),
         backend: sync.backend.to_owned(),
     };
-    client.init_group(url, &group).await?;
-    check_epoch(&sync.fence).await?;
-    for body in sender.requests(&transfer.group) {
-        client.update_from_distributed(url, &body).await?;
+    sync.fleet.client.init_group(&target.url, &group).await
+}
+
+/// Records the group for later broadcasts, or leaves it after a failure: groups are out of step
+/// then.
+async fn settle_group(
+    sync: &WeightSync,
+    target: &Target,
+    sender: &Sender,
+    transfer: &Transfer,
+    failure: Option<&EngineError>,
+) {
+    match failure {
+        None if sender.keeps_groups() => {
+            let group = KeptGroup {
+                name: transfer.group.clone(),
+                attempt: sender.attempt,
+                sender: transfer.sender,
+            };
+            sync.fleet.update(&transfer.engine, |slot| slot.group = Some(group));
+        }
+        Some(EngineError::Rejected { .. } | EngineError::WrongWeights { .. }) => {
+            leave_group(&sync.fleet.client, &target.url, &transfer.group).await;
+        }
+        // An engine that does not respond cannot leave.
+        None | Some(_) => {}
     }
-    client.destroy_group(url, &transfer.group).await?;
-    verify_and_continue(sync, url, sender.version).await
+}
+
+/// Lets the engine leave a group, if it responds and is in it.
+async fn leave_group(client: &EngineClient, url: &str, group: &str) {
+    match tokio::time::timeout(LEAVE_TIMEOUT, client.destroy_group(url, group)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let error = crate::error_line(&error);
+            tracing::debug!(url, group, error, "the engine did not leave a process group");
+        }
+        Err(_) => tracing::debug!(url, group, "the engine did not leave a process group in time"),
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +230,7 @@ mod tests {
             shape: vec![2],
         };
         Sender {
+            attempt: 0,
             version: Version { step: 4, attempt: 0 },
             address: "10.0.0.1".to_owned(),
             port: 1,

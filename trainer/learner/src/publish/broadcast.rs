@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!  thread "publish"    POST WeightsReady::Distributed ──▶ one thread per transfer
-//!  transfer's thread   join the process group ──▶ take the offer ──▶ broadcast in buckets
-//!                      timeout: no engine         withdrawn: nothing to send
+//!  transfer's thread   kept process group, or join one ──▶ take the offer ──▶ broadcast in buckets
+//!                      timeout: no engine                  withdrawn: leave the group
+//!                        ▲                                                        │
+//!                        └───────────── kept after a complete broadcast ◀─────────┘
 //! ```
 //!
 //! An engine may never join, because it or the coordinator that instructs it failed. Only the
@@ -16,17 +18,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rljob_collective::{CollectiveError, DeviceGroup, Group, Store, Stream};
+use rljob_collective::{CollectiveError, Store};
 use rljob_protocol::learner::{Transfer, WeightsReady};
 use rljob_protocol::peer::PROTOCOL_BUCKETS;
 use rljob_protocol::version::Version;
 use tch::{Device, Tensor};
 
+use super::engine_groups::{KeptGroups, Place, TIMEOUT};
 use super::{PublishError, Staged};
 use crate::coordinator_client::CoordinatorClient;
 
-/// Timeout of an engine joining its process group, and of one broadcast.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time that an exiting learner waits for transfers in flight.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
@@ -91,6 +92,7 @@ pub struct Broadcaster {
     client: CoordinatorClient,
     rank: u32,
     place: Place,
+    groups: Arc<KeptGroups>,
     /// Store of the process groups, hosted from the first publication until the process exits.
     store: Option<Arc<Store>>,
     in_flight: VecDeque<(JoinHandle<()>, Arc<Offer>)>,
@@ -100,7 +102,14 @@ impl Broadcaster {
     /// Creates a sender whose address for engines is `address`, of weights on `device`.
     pub fn new(client: CoordinatorClient, rank: u32, address: String, device: Device) -> Self {
         let place = Place { address, device };
-        Self { client, rank, place, store: None, in_flight: VecDeque::new() }
+        Self {
+            client,
+            rank,
+            place,
+            groups: Arc::default(),
+            store: None,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// Sends `staged` in the background to the engines of `transfers`, all of this rank, and
@@ -131,11 +140,11 @@ impl Broadcaster {
             tensors: staged.infos(),
             buckets: parts.counts(&staged),
         };
-        let (client, place, offer) =
-            (self.client.clone(), self.place.clone(), Offer::new(staged, parts));
+        let (client, offer) = (self.client.clone(), Offer::new(staged, parts));
         let offered = Arc::clone(&offer);
+        let ends = Ends { store, place: self.place.clone(), groups: Arc::clone(&self.groups) };
         let publish = move || match client.report_weights(&ready) {
-            Ok(()) => send_all(&store, &place, &transfers, &offered),
+            Ok(()) => send_all(&ends, &transfers, &offered),
             Err(error) => {
                 let error = crate::error_line(&error);
                 tracing::warn!(%version, error, "failed to announce weights; they are not sent");
@@ -175,16 +184,21 @@ impl Broadcaster {
     }
 }
 
+/// This process's ends of process groups with engines.
+#[derive(Clone, Debug)]
+struct Ends {
+    store: Arc<Store>,
+    place: Place,
+    groups: Arc<KeptGroups>,
+}
+
 /// Sends on one thread per engine, so that a slow engine delays no other.
-fn send_all(store: &Arc<Store>, place: &Place, transfers: &[Transfer], offer: &Arc<Offer>) {
+fn send_all(ends: &Ends, transfers: &[Transfer], offer: &Arc<Offer>) {
     let threads: Vec<_> = transfers
         .iter()
         .map(|transfer| {
-            let (store, place, transfer, offer) =
-                (Arc::clone(store), place.clone(), transfer.clone(), Arc::clone(offer));
-            std::thread::spawn(move || {
-                log_outcome(&transfer, send(&store, &place, &transfer, &offer));
-            })
+            let (ends, transfer, offer) = (ends.clone(), transfer.clone(), Arc::clone(offer));
+            std::thread::spawn(move || log_outcome(&transfer, send(&ends, &transfer, &offer)))
         })
         .collect();
     for thread in threads {
@@ -212,66 +226,21 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
     }
 }
 
-/// Where a sender's weights are, and its address for engines.
-#[derive(Clone, Debug)]
-struct Place {
-    address: String,
-    device: Device,
-}
-
-/// A process group with an engine: over NCCL between GPUs, else over Gloo.
-enum EngineGroup {
-    Host(Group),
-    Device(DeviceGroup),
-}
-
-impl EngineGroup {
-    /// Joins as the sender, rank 0.
-    fn join(store: &Store, place: &Place, transfer: &Transfer) -> Result<Self, CollectiveError> {
-        let Transfer { group, world_size, .. } = transfer;
-        match place.device {
-            Device::Cuda(index) => {
-                let ranks = (0, *world_size);
-                DeviceGroup::join_weight_update(store, group, ranks, index, TIMEOUT)
-                    .map(Self::Device)
-            }
-            _ => Group::join_weight_update(store, group, 0, *world_size, &place.address, TIMEOUT)
-                .map(Self::Host),
-        }
-    }
-
-    /// Sends the weights in `parts`.
-    fn send(&self, staged: &Staged, parts: Parts) -> Result<(), CollectiveError> {
-        let contents = parts.contents(staged);
-        match self {
-            Self::Host(group) => {
-                contents.iter().try_for_each(|content| group.broadcast(content, 0))
-            }
-            Self::Device(group) => {
-                if let Some(copied) = &staged.copied {
-                    copied.wait(Stream::Of(group))?;
-                }
-                for content in &contents {
-                    group.broadcast(content, 0)?;
-                }
-                group.finish()
-            }
-        }
-    }
-}
-
-/// Sends the weights; returns the duration, or `None` if they were withdrawn.
+/// Sends the weights; returns the duration, or `None` if they were withdrawn. The group is left
+/// unless the broadcast is complete.
 fn send(
-    store: &Store,
-    place: &Place,
+    ends: &Ends,
     transfer: &Transfer,
     offer: &Offer,
 ) -> Result<Option<Duration>, CollectiveError> {
-    let group = EngineGroup::join(store, place, transfer)?;
+    let group = ends.groups.take_or_join(&ends.store, &ends.place, transfer)?;
     let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
-    group.send(&staged, offer.parts)?;
+    group.send(&offer.parts.contents(&staged), staged.copied.as_deref())?;
+    if offer.parts == Parts::Buckets {
+        ends.groups.keep(transfer, group);
+    }
     Ok(Some(started.elapsed()))
 }
 

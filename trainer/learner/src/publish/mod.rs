@@ -12,6 +12,7 @@
 pub mod broadcast;
 pub mod buckets;
 pub mod disk;
+mod engine_groups;
 pub mod export;
 
 use std::path::{Path, PathBuf};
