@@ -145,6 +145,11 @@ impl CoordinatorClient {
         self.attempt
     }
 
+    /// Protocol version of the coordinator that responded last.
+    pub fn coordinator_protocol(&self) -> u32 {
+        self.coordinator_protocol.load(Ordering::Relaxed)
+    }
+
     /// Checks that this attempt is current; called before irreversible actions such as the commit
     /// of a checkpoint.
     ///

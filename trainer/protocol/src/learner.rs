@@ -79,10 +79,19 @@ pub struct Transfer {
     pub engine: String,
     /// Learner rank that sends. It is rank 0 of the group and hosts the store.
     pub sender: u32,
-    /// Name of the process group, unique for this engine process.
+    /// Name of the process group, unique for this attempt and engine process.
     pub group: String,
     /// 1 + number of ranks of the engine.
     pub world_size: u32,
+    /// Whether sender and engine are in the group already, from an earlier broadcast in buckets of
+    /// this attempt.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub kept: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Weights that are ready for engines.
@@ -112,6 +121,11 @@ pub enum WeightsReady {
         store_port: u16,
         /// Tensors in the order of the broadcast.
         tensors: Vec<TensorInfo>,
+        /// Number of tensors of each bucket, in order. A bucket is one broadcast of the bytes of
+        /// its tensors, and the process group is kept for later publications. Empty: one
+        /// broadcast for each tensor, after which the sender leaves the group.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        buckets: Vec<u32>,
     },
 }
 

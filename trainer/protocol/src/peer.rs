@@ -13,7 +13,11 @@ use serde::{Deserialize, Serialize};
 /// - 2: this header; metrics named `reward/<name>`; segments and turn rewards in batches;
 ///   `unsupported` in the status; `uid` of engines and supervisors; `protocol` in the run
 ///   configuration, whose spec has the second shape of the API.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// - 3: broadcasts in buckets, whose process groups are kept for later publications.
+pub const PROTOCOL_VERSION: u32 = 3;
+
+/// The protocol version that introduced buckets of broadcasts.
+pub const PROTOCOL_BUCKETS: u32 = 3;
 
 /// HTTP header of every request and response between processes of a run: the sender's
 /// [`PROTOCOL_VERSION`]. Engines speak SGLang's HTTP API, without it.

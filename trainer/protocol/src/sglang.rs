@@ -197,9 +197,15 @@ pub struct UpdateWeightsFromDistributed {
     #[serde(default = "yes")]
     pub flush_cache: bool,
     /// New version of the weights, sent with the last bucket.
-    #[serde(default = "default_version")]
-    pub weight_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_version: Option<String>,
+    /// `None`: one broadcast for each tensor. [`FLATTENED_BUCKET`]: one broadcast of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_format: Option<String>,
 }
+
+/// Format of an update that is one broadcast of bytes: those of each tensor, in order.
+pub const FLATTENED_BUCKET: &str = "flattened_bucket";
 
 /// `POST /destroy_weights_update_group`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

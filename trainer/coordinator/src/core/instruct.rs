@@ -34,6 +34,18 @@ pub struct EngineView {
     pub usable: bool,
     /// Version of its weights, if it is trusted.
     pub version: Option<Version>,
+    /// Process group of its last broadcast, if that succeeded.
+    pub group: Option<KeptGroup>,
+}
+
+/// A process group that an engine and a sender keep after a broadcast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptGroup {
+    pub name: String,
+    /// Attempt of the sender.
+    pub attempt: u32,
+    /// Rank of the sender.
+    pub sender: u32,
 }
 
 impl Run {
@@ -200,11 +212,18 @@ impl Run {
         }
     }
 
+    /// A transfer over the group that engine and sender have, else over one with a fresh name.
     fn transfer(&self, version: Version, engine: &EngineView, world: u32) -> Transfer {
+        let sender = engine.index.checked_rem(world).unwrap_or_default();
+        let is_current =
+            |group: &&KeptGroup| group.attempt == self.record.attempt && group.sender == sender;
+        let kept = engine.group.as_ref().filter(is_current).map(|group| group.name.clone());
+        let fresh = || format!("{version}.{:x}-{}.{}", self.incarnation, self.serial, engine.index);
         Transfer {
             engine: engine.name.clone(),
-            sender: engine.index.checked_rem(world).unwrap_or_default(),
-            group: format!("{version}.{:x}-{}.{}", self.incarnation, self.serial, engine.index),
+            sender,
+            kept: kept.is_some(),
+            group: kept.unwrap_or_else(fresh),
             world_size: self.settings.engine_ranks.saturating_add(1),
         }
     }

@@ -140,7 +140,7 @@ pub(super) fn started() -> Run {
 }
 
 pub(super) fn engine(version: Option<Version>) -> EngineView {
-    EngineView { name: "e-0".to_owned(), index: 0, usable: true, version }
+    EngineView { name: "e-0".to_owned(), index: 0, usable: true, version, group: None }
 }
 
 /// The instruction at `steps`.

@@ -14,7 +14,7 @@ use rljob_protocol::status::{EngineCondition, EngineState};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::instruct::EngineView;
+use crate::core::instruct::{EngineView, KeptGroup};
 use crate::engines::progress::Progress;
 use crate::engines::weights::Weights;
 
@@ -55,6 +55,8 @@ pub struct Slot {
     progress: Progress,
     /// Version that a hung process reports.
     hung: Option<String>,
+    /// Process group of the last broadcast to this process.
+    pub group: Option<KeptGroup>,
     /// Cancelled when the engine is lost.
     pub lost: CancellationToken,
 }
@@ -114,6 +116,7 @@ impl Slots {
             index: slot.index,
             usable: slot.usable(now),
             version: slot.version(),
+            group: slot.group.clone(),
         };
         self.table.iter().map(view).collect()
     }
@@ -209,6 +212,7 @@ impl Slot {
             tokens: 0,
             progress: Progress::new(now),
             hung: None,
+            group: None,
             lost: CancellationToken::new(),
         }
     }
@@ -221,7 +225,9 @@ impl Slot {
         }
         self.hung = None;
         if !self.answers || self.label.as_ref() != Some(&label) {
-            self.resumed &= self.answers && self.syncing;
+            let is_update = self.answers && self.syncing;
+            self.resumed &= is_update;
+            self.group = self.group.take().filter(|_| is_update);
         }
         self.missed = 0;
         self.silent_since = None;
@@ -254,6 +260,7 @@ impl Slot {
         self.answers = false;
         self.label = None;
         self.resumed = false;
+        self.group = None;
         self.lost.cancel();
         self.lost = CancellationToken::new();
     }
@@ -294,6 +301,11 @@ impl Slot {
             }
             None => self.failed(now),
         }
+    }
+
+    /// The version that the engine reported last.
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     /// Version of the weights, if trusted.

@@ -309,13 +309,23 @@ pub async fn weights(
             version,
             rank,
             store_address,
-            store_port,
+            store_port: port,
             tensors,
+            buckets,
         } => {
+            let sender = distributed::Sender {
+                attempt,
+                version,
+                address: store_address,
+                port,
+                tensors,
+                buckets,
+            };
+            if !sender.is_consistent() {
+                return Err(Rejection::Invalid("buckets do not have the tensors".to_owned()).into());
+            }
             let transfers =
                 coordinator.run.change(|run, _| run.sender_ready(attempt, version, rank)).await??;
-            let sender =
-                distributed::Sender { version, address: store_address, port: store_port, tensors };
             distributed::start(
                 &Arc::new(coordinator.weight_sync()),
                 &coordinator.stop,

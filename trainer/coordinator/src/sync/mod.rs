@@ -15,6 +15,7 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::core::instruct::KeptGroup;
 use crate::engines::{EngineError, Fleet, check_epoch};
 use crate::persistence::fence::Fence;
 use crate::recorder::Recorder;
@@ -44,6 +45,10 @@ pub struct SyncError {
 struct Target {
     url: String,
     lost: CancellationToken,
+    /// The version that its process reported last.
+    label: Option<String>,
+    /// The process group that its process is in.
+    group: Option<KeptGroup>,
 }
 
 impl Target {
@@ -66,7 +71,12 @@ fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
     sync.fleet.update(engine, |slot| {
         slot.update_begins();
-        Target { url: slot.url.clone(), lost: slot.lost.clone() }
+        Target {
+            url: slot.url.clone(),
+            lost: slot.lost.clone(),
+            label: slot.label().map(ToOwned::to_owned),
+            group: slot.group.take(),
+        }
     })
 }
 

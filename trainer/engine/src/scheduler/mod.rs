@@ -14,6 +14,7 @@
 
 mod batch;
 mod command;
+mod incoming;
 mod pause;
 mod sequence;
 mod updates;

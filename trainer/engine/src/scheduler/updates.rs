@@ -4,8 +4,8 @@
 //! with keys and values of the old weights. Cached prompts are always removed. Weights are copied
 //! in place.
 //!
-//! The version is `default` during an update and after a failed one, which keeps the engine out of
-//! routing. Invalid updates are rejected before anything changes.
+//! The version is `default` during an update, between the buckets of a broadcast and after a failed
+//! update, which keeps the engine out of routing. Invalid updates are rejected before anything changes.
 
 use std::path::Path;
 
@@ -14,12 +14,10 @@ use rljob_learner::model::hugging_face;
 use rljob_protocol::sglang::{
     GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
 };
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
+use super::incoming::Incoming;
 use super::{DEFAULT_VERSION, Scheduler};
-
-/// Rank of the sender in every process group.
-const SENDER: u32 = 0;
 
 const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation \
     with mode `abort` first, or with another mode and send flush_cache false.";
@@ -27,12 +25,6 @@ const BUSY: &str = "Weights change only while no request is running or waiting: 
 /// Suffix of SGLang's message for a partial update.
 const PARTIAL: &str =
     "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
-
-/// One expected broadcast.
-struct Incoming {
-    view: Tensor,
-    kind: Kind,
-}
 
 impl Scheduler {
     /// Clears the caches if idle.
@@ -122,7 +114,7 @@ impl Scheduler {
                 update.group_name
             ));
         };
-        let incoming = match self.incoming(update) {
+        let incoming = match Incoming::of(update, self.model.weights()) {
             Ok(incoming) => incoming,
             Err(message) => {
                 return failure(&format!(
@@ -131,52 +123,16 @@ impl Scheduler {
             }
         };
         self.reset_version();
-        let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
-            receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
-        });
+        let received = incoming.receive(group);
         self.drop_stale(update.flush_cache);
         if let Err(message) = received {
             // A process group is out of sync after an error and cannot be reused.
             self.groups.remove(&update.group_name);
             return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
         }
-        self.commit(&update.weight_version, None);
-        success(&format!(
-            "Succeeded to update parameter online.{}",
-            version_suffix(&update.weight_version)
-        ))
-    }
-
-    /// Returns the destinations of the announced tensors, or why the announcement does not match
-    /// the model.
-    fn incoming(&self, update: &UpdateWeightsFromDistributed) -> Result<Vec<Incoming>, String> {
-        let (names, dtypes, shapes) = (&update.names, &update.dtypes, &update.shapes);
-        if names.len() != dtypes.len() || names.len() != shapes.len() {
-            return Err(format!(
-                "{} names, {} dtypes and {} shapes",
-                names.len(),
-                dtypes.len(),
-                shapes.len()
-            ));
-        }
-        let one = |((name, dtype), shape): ((&String, &String), &Vec<i64>)| {
-            let kind = match dtype.as_str() {
-                "float32" => Kind::Float,
-                "bfloat16" => Kind::BFloat16,
-                _ => {
-                    return Err(format!(
-                        "tensor `{name}` has dtype `{dtype}`, expected float32 or bfloat16"
-                    ));
-                }
-            };
-            let view = self
-                .model
-                .weights()
-                .view_of_shape(name, shape)
-                .map_err(|error| error.to_string())?;
-            Ok(Incoming { view: view.shallow_clone(), kind })
-        };
-        names.iter().zip(dtypes).zip(shapes).map(one).collect()
+        let version = update.weight_version.as_deref().unwrap_or(DEFAULT_VERSION);
+        self.commit(version, None);
+        success(&format!("Succeeded to update parameter online.{}", version_suffix(version)))
     }
 
     /// Resets the version to the default.
@@ -209,18 +165,6 @@ impl Scheduler {
             (0..rows).map(|row| numbers(&cut.f_get(row).ok()?)).collect();
         serde_json::to_value(matrix?).ok()
     }
-}
-
-/// Receives into the weights, or through a copy if the type differs.
-fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
-    let Incoming { view, kind } = incoming;
-    if view.kind() == *kind {
-        return group.broadcast(view, SENDER).map_err(|error| error.to_string());
-    }
-    let staging =
-        Tensor::f_zeros(view.size(), (*kind, Device::Cpu)).map_err(|error| error.to_string())?;
-    group.broadcast(&staging, SENDER).map_err(|error| error.to_string())?;
-    view.shallow_clone().f_copy_(&staging).map(drop).map_err(|error| error.to_string())
 }
 
 /// Suffix of SGLang's message if the update has a version.

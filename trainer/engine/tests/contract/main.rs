@@ -61,5 +61,7 @@ async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     behaviour::limits_that_leave_one_candidate_are_greedy(server).await;
     weights::a_folder_replaces_weights_and_version(server, models).await;
     weights::a_broadcast_gives_the_same_weights_as_the_folder(server, models).await;
+    weights::buckets_of_two_publications_share_a_process_group(server, models).await;
+    weights::a_group_whose_sender_left_is_replaced_by_another(server, models).await;
     weights::a_rejected_update_changes_nothing(server).await;
 }

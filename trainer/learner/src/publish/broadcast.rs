@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!  thread "publish"    POST WeightsReady::Distributed ──▶ one thread per transfer
-//!  transfer's thread   join the process group ──▶ take the offer ──▶ broadcast tensor by tensor
-//!                      timeout: no engine         withdrawn: nothing to send
+//!  transfer's thread   kept process group, or join one ──▶ take the offer ──▶ broadcast in buckets
+//!                      timeout: no engine                  withdrawn: leave the group
+//!                        ▲                                                        │
+//!                        └───────────── kept after a complete broadcast ◀─────────┘
 //! ```
 //!
 //! An engine may never join, because it or the coordinator that instructs it failed. Only the
@@ -16,16 +18,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rljob_collective::{CollectiveError, DeviceGroup, Group, Store, Stream};
+use rljob_collective::{CollectiveError, Store};
 use rljob_protocol::learner::{Transfer, WeightsReady};
+use rljob_protocol::peer::PROTOCOL_BUCKETS;
 use rljob_protocol::version::Version;
-use tch::Device;
+use tch::{Device, Tensor};
 
+use super::engine_groups::{KeptGroups, Place, TIMEOUT};
 use super::{PublishError, Staged};
 use crate::coordinator_client::CoordinatorClient;
 
-/// Timeout of an engine joining its process group, and of one broadcast.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time that an exiting learner waits for transfers in flight.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
@@ -34,20 +36,53 @@ const MAX_OFFERS: usize = 2;
 
 /// Weights that engines can receive until they are withdrawn.
 #[derive(Debug)]
-struct Offer(Mutex<Option<Staged>>);
+struct Offer {
+    staged: Mutex<Option<Staged>>,
+    parts: Parts,
+}
 
 impl Offer {
-    fn new(staged: Staged) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Some(staged))))
+    fn new(staged: Staged, parts: Parts) -> Arc<Self> {
+        Arc::new(Self { staged: Mutex::new(Some(staged)), parts })
     }
 
     /// A handle of the copy for one transfer, unless it was withdrawn.
     fn take(&self) -> Option<Staged> {
-        self.0.lock().as_ref().map(Staged::share)
+        self.staged.lock().as_ref().map(Staged::share)
     }
 
     fn withdraw(&self) {
-        *self.0.lock() = None;
+        *self.staged.lock() = None;
+    }
+}
+
+/// Division of the weights into broadcasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parts {
+    Buckets,
+    /// One broadcast per tensor, for a coordinator that does not know buckets.
+    Tensors,
+}
+
+impl Parts {
+    fn for_peer(protocol: u32) -> Self {
+        if protocol >= PROTOCOL_BUCKETS { Self::Buckets } else { Self::Tensors }
+    }
+
+    /// Number of tensors of each bucket.
+    fn counts(self, staged: &Staged) -> Vec<u32> {
+        match self {
+            Self::Buckets => staged.buckets().iter().map(|bucket| bucket.tensors).collect(),
+            Self::Tensors => Vec::new(),
+        }
+    }
+
+    /// Content of each broadcast.
+    fn contents(self, staged: &Staged) -> Vec<Tensor> {
+        match self {
+            Self::Buckets => staged.buckets().into_iter().map(|bucket| bucket.flat).collect(),
+            Self::Tensors => staged.tensors().into_iter().map(|(_, tensor)| tensor).collect(),
+        }
     }
 }
 
@@ -57,6 +92,7 @@ pub struct Broadcaster {
     client: CoordinatorClient,
     rank: u32,
     place: Place,
+    groups: Arc<KeptGroups>,
     /// Store of the process groups, hosted from the first publication until the process exits.
     store: Option<Arc<Store>>,
     in_flight: VecDeque<(JoinHandle<()>, Arc<Offer>)>,
@@ -66,7 +102,14 @@ impl Broadcaster {
     /// Creates a sender whose address for engines is `address`, of weights on `device`.
     pub fn new(client: CoordinatorClient, rank: u32, address: String, device: Device) -> Self {
         let place = Place { address, device };
-        Self { client, rank, place, store: None, in_flight: VecDeque::new() }
+        Self {
+            client,
+            rank,
+            place,
+            groups: Arc::default(),
+            store: None,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// Sends `staged` in the background to the engines of `transfers`, all of this rank, and
@@ -87,6 +130,7 @@ impl Broadcaster {
             }
         }
         let store = self.store()?;
+        let parts = Parts::for_peer(self.client.coordinator_protocol());
         let ready = WeightsReady::Distributed {
             attempt: self.client.attempt(),
             version,
@@ -94,11 +138,13 @@ impl Broadcaster {
             store_address: self.place.address.clone(),
             store_port: store.port(),
             tensors: staged.infos(),
+            buckets: parts.counts(&staged),
         };
-        let (client, place, offer) = (self.client.clone(), self.place.clone(), Offer::new(staged));
+        let (client, offer) = (self.client.clone(), Offer::new(staged, parts));
         let offered = Arc::clone(&offer);
+        let ends = Ends { store, place: self.place.clone(), groups: Arc::clone(&self.groups) };
         let publish = move || match client.report_weights(&ready) {
-            Ok(()) => send_all(&store, &place, &transfers, &offered),
+            Ok(()) => send_all(&ends, &transfers, &offered),
             Err(error) => {
                 let error = crate::error_line(&error);
                 tracing::warn!(%version, error, "failed to announce weights; they are not sent");
@@ -138,16 +184,21 @@ impl Broadcaster {
     }
 }
 
+/// This process's ends of process groups with engines.
+#[derive(Clone, Debug)]
+struct Ends {
+    store: Arc<Store>,
+    place: Place,
+    groups: Arc<KeptGroups>,
+}
+
 /// Sends on one thread per engine, so that a slow engine delays no other.
-fn send_all(store: &Arc<Store>, place: &Place, transfers: &[Transfer], offer: &Arc<Offer>) {
+fn send_all(ends: &Ends, transfers: &[Transfer], offer: &Arc<Offer>) {
     let threads: Vec<_> = transfers
         .iter()
         .map(|transfer| {
-            let (store, place, transfer, offer) =
-                (Arc::clone(store), place.clone(), transfer.clone(), Arc::clone(offer));
-            std::thread::spawn(move || {
-                log_outcome(&transfer, send(&store, &place, &transfer, &offer));
-            })
+            let (ends, transfer, offer) = (ends.clone(), transfer.clone(), Arc::clone(offer));
+            std::thread::spawn(move || log_outcome(&transfer, send(&ends, &transfer, &offer)))
         })
         .collect();
     for thread in threads {
@@ -175,155 +226,23 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
     }
 }
 
-/// Where a sender's weights are, and its address for engines.
-#[derive(Clone, Debug)]
-struct Place {
-    address: String,
-    device: Device,
-}
-
-/// A process group with an engine: over NCCL between GPUs, else over Gloo.
-enum EngineGroup {
-    Host(Group),
-    Device(DeviceGroup),
-}
-
-impl EngineGroup {
-    /// Joins as the sender, rank 0.
-    fn join(store: &Store, place: &Place, transfer: &Transfer) -> Result<Self, CollectiveError> {
-        let Transfer { group, world_size, .. } = transfer;
-        match place.device {
-            Device::Cuda(index) => {
-                let ranks = (0, *world_size);
-                DeviceGroup::join_weight_update(store, group, ranks, index, TIMEOUT)
-                    .map(Self::Device)
-            }
-            _ => Group::join_weight_update(store, group, 0, *world_size, &place.address, TIMEOUT)
-                .map(Self::Host),
-        }
-    }
-
-    /// Sends every tensor in order.
-    fn send(&self, staged: &Staged) -> Result<(), CollectiveError> {
-        match self {
-            Self::Host(group) => {
-                staged.tensors().iter().try_for_each(|(_, tensor)| group.broadcast(tensor, 0))
-            }
-            Self::Device(group) => {
-                if let Some(copied) = &staged.copied {
-                    copied.wait(Stream::Of(group))?;
-                }
-                for (_, tensor) in staged.tensors() {
-                    group.broadcast(&tensor, 0)?;
-                }
-                group.finish()
-            }
-        }
-    }
-}
-
-/// Sends the weights; returns the duration, or `None` if they were withdrawn.
+/// Sends the weights; returns the duration, or `None` if they were withdrawn. The group is left
+/// unless the broadcast is complete.
 fn send(
-    store: &Store,
-    place: &Place,
+    ends: &Ends,
     transfer: &Transfer,
     offer: &Offer,
 ) -> Result<Option<Duration>, CollectiveError> {
-    let group = EngineGroup::join(store, place, transfer)?;
+    let group = ends.groups.take_or_join(&ends.store, &ends.place, transfer)?;
     let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
-    group.send(&staged)?;
+    group.send(&offer.parts.contents(&staged), staged.copied.as_deref())?;
+    if offer.parts == Parts::Buckets {
+        ends.groups.keep(transfer, group);
+    }
     Ok(Some(started.elapsed()))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rljob_collective::{Group, Store};
-    use rljob_protocol::learner::Transfer;
-    use tch::{Device, Kind, Tensor};
-
-    use super::{Offer, Place, send, send_all};
-    use crate::publish::tests::{source, staged};
-    use std::sync::Arc;
-
-    fn place() -> Place {
-        Place { address: "127.0.0.1".to_owned(), device: Device::Cpu }
-    }
-
-    #[test]
-    fn engines_in_separate_groups_receive_every_tensor_in_order() {
-        let (_source, layout, blocks) = source();
-        let staged = staged(&layout, &blocks, Kind::BFloat16);
-        let infos = staged.infos();
-        let store = Arc::new(Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap());
-        let port = store.port();
-        let engine = |group: &'static str| {
-            let infos = infos.clone();
-            move || {
-                let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-                let group = Group::join_weight_update(
-                    &store,
-                    group,
-                    1,
-                    2,
-                    "127.0.0.1",
-                    Duration::from_secs(60),
-                )
-                .unwrap();
-                let receive = |info: &rljob_protocol::learner::TensorInfo| {
-                    let tensor =
-                        Tensor::zeros(info.shape.as_slice(), (Kind::BFloat16, Device::Cpu));
-                    group.broadcast(&tensor, 0).unwrap();
-                    (info.name.clone(), tensor)
-                };
-                infos.iter().map(receive).collect::<Vec<_>>()
-            }
-        };
-        let engines = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
-        let transfers = engines.map(|group| Transfer {
-            engine: group.to_owned(),
-            sender: 0,
-            group: group.to_owned(),
-            world_size: 2,
-        });
-        let threads = engines.map(|group| std::thread::spawn(engine(group)));
-        let offer = Offer::new(staged);
-        send_all(&store, &place(), &transfers, &offer);
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), offer.take().unwrap().tensors());
-        }
-    }
-
-    #[test]
-    fn withdrawn_weights_are_not_sent() {
-        let (_source, layout, blocks) = source();
-        let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16));
-        offer.withdraw();
-        let store = Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap();
-        let port = store.port();
-        let engine = std::thread::spawn(move || {
-            let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-            let group = Group::join_weight_update(
-                &store,
-                "late",
-                1,
-                2,
-                "127.0.0.1",
-                Duration::from_secs(60),
-            )
-            .unwrap();
-            group.broadcast(&Tensor::zeros([4], (Kind::BFloat16, Device::Cpu)), 0).is_err()
-        });
-        let transfer = Transfer {
-            engine: "late".to_owned(),
-            sender: 0,
-            group: "late".to_owned(),
-            world_size: 2,
-        };
-        assert!(send(&store, &place(), &transfer, &offer).unwrap().is_none());
-        assert!(engine.join().unwrap());
-    }
-}
+mod tests;

@@ -46,7 +46,7 @@ pub fn write_weights(
         return Ok(());
     }
     let partial = start_partial(path)?;
-    write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
+    write_folder(&partial, model_directory, &staged.layout, staged.memory.blocks(), staged.kind)?;
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
@@ -65,7 +65,7 @@ pub fn write_export(
 ) -> Result<(), PublishError> {
     // The name includes the attempt, because a superseded attempt may write at the same time.
     let partial = start_partial(&PathBuf::from(format!("{}.{version}", path.display())))?;
-    write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
+    write_folder(&partial, model_directory, &staged.layout, staged.memory.blocks(), staged.kind)?;
     copy_tokenizer(model_directory, &partial)?;
     sync_files(&partial)?;
     let complete = partial.join(EXPORT_COMPLETE_FILE);

@@ -6,16 +6,19 @@
 //!  every rank: gather block by block ──▶ staged copy on the ranks that publish
 //!     ├──▶ disk.rs        a folder, complete once it has its final name
 //!     ├──▶ export.rs      the same on a thread, with the tokenizer
-//!     └──▶ broadcast.rs   a thread per engine
+//!     └──▶ broadcast.rs   a thread per engine, in buckets
 //! ```
 
 pub mod broadcast;
+pub mod buckets;
 pub mod disk;
+mod engine_groups;
 pub mod export;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use buckets::{Bucket, MAX_BUCKET, StagedMemory};
 use rljob_collective::{DeviceEvent, Stream};
 use rljob_protocol::learner::TensorInfo;
 use tch::{Kind, Tensor};
@@ -61,8 +64,8 @@ impl PublishError {
 pub struct Staged {
     layout: ModelLayout,
     kind: Kind,
-    /// The flat vector of each block, on the device of the parameters.
-    blocks: Vec<Tensor>,
+    /// Copies of the blocks, on the device of the parameters.
+    memory: StagedMemory,
     /// The end of copying, on a GPU.
     copied: Option<Arc<DeviceEvent>>,
 }
@@ -78,27 +81,32 @@ impl Staged {
         layout: &ModelLayout,
         keep: bool,
     ) -> Result<Option<Self>, PublishError> {
-        let mut blocks = Vec::new();
+        let mut memory = StagedMemory::new(MAX_BUCKET);
         for index in 0..layout.blocks().len() {
             let flat = parameters.gather(index)?;
             crate::heartbeat::advance();
             if keep {
                 // A copy, because with a world size of 1 `flat` may be the master weights.
-                blocks.push(flat.copy());
+                memory.push(layout, &flat)?;
             }
         }
         if !keep {
             return Ok(None);
         }
-        let on_gpu = blocks.iter().any(|block| block.device().is_cuda());
+        let on_gpu = memory.blocks().iter().any(|block| block.device().is_cuda());
         let copied = on_gpu.then(end_of_copying).transpose()?;
         let (layout, kind) = (layout.clone(), parameters.compute());
-        Ok(Some(Self { layout, kind, blocks, copied }))
+        Ok(Some(Self { layout, kind, memory, copied }))
     }
 
     /// Every tensor by its Hugging Face name, in order of blocks.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
-        named_tensors(&self.layout, &self.blocks)
+        named_tensors(&self.layout, self.memory.blocks())
+    }
+
+    /// The same tensors as buckets.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        self.memory.buckets(&self.layout)
     }
 
     /// Names, types and shapes in the same order, with SGLang's names of types.
@@ -119,7 +127,7 @@ impl Staged {
         Self {
             layout: self.layout.clone(),
             kind: self.kind,
-            blocks: self.blocks.iter().map(Tensor::shallow_clone).collect(),
+            memory: self.memory.share(),
             copied: self.copied.clone(),
         }
     }

@@ -227,6 +227,7 @@ fn an_engine_that_recovers_while_learners_wait_gets_a_separate_broadcast() {
                 index,
                 usable: true,
                 version,
+                group: None,
             })
             .collect::<Vec<_>>()
     };

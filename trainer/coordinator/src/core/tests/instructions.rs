@@ -9,8 +9,10 @@ use rljob_protocol::status::Phase;
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
 
-use super::{ask, at, exited, publish_and_fix, settings, started, started_with, tell, version};
-use crate::core::instruct::EngineView;
+use super::{
+    ask, at, engine, exited, publish_and_fix, settings, started, started_with, tell, version,
+};
+use crate::core::instruct::{EngineView, KeptGroup};
 use crate::core::work::Work;
 use crate::core::{Facts, Settings};
 
@@ -59,6 +61,7 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
             index,
             usable,
             version,
+            group: None,
         };
         [view(0, held, true), view(1, None, true), view(2, None, false), view(3, None, true)]
     };
@@ -67,6 +70,7 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
         sender,
         group: format!("step-0.attempt-0.7-1.{index}"),
         world_size: 2,
+        kept: false,
     };
     let expected = vec![transfer(1, 1), transfer(3, 1)];
     let first = run.instruct(0, 0, &engines(Some(version(0, 0))), at(2)).unwrap();
@@ -94,6 +98,27 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
 }
 
 #[test]
+fn a_process_group_is_reused_by_the_attempt_and_sender_that_joined_it() {
+    let mut run = started_with(
+        Settings { method: WeightSyncMethod::Distributed, ..settings() },
+        Facts::default(),
+    );
+    let kept = |attempt, sender| {
+        let group = KeptGroup { name: "kept".to_owned(), attempt, sender };
+        EngineView { group: Some(group), ..engine(None) }
+    };
+    let mut transfer = |view: EngineView, seconds| {
+        let instruction = run.instruct(0, 0, &[view], at(seconds)).unwrap();
+        let Instruction::PublishByBroadcast { transfers, .. } = instruction else { panic!() };
+        (transfers[0].kept, transfers[0].group == "kept")
+    };
+    assert_eq!(transfer(kept(0, 0), 2), (true, true));
+    assert_eq!(transfer(kept(1, 0), 40), (false, false), "another attempt");
+    assert_eq!(transfer(kept(0, 1), 80), (false, false), "another sender");
+    assert_eq!(transfer(engine(None), 120), (false, false));
+}
+
+#[test]
 fn an_engine_that_hangs_in_its_update_keeps_the_weights_from_no_other() {
     let mut run = started_with(
         Settings { method: WeightSyncMethod::Distributed, ..settings() },
@@ -104,6 +129,7 @@ fn an_engine_that_hangs_in_its_update_keeps_the_weights_from_no_other() {
         index,
         usable,
         version: None,
+        group: None,
     };
     let mut published_to =
         |engines: &[EngineView], seconds| match run.instruct(0, 0, engines, at(seconds)).unwrap() {
