@@ -74,9 +74,12 @@ asan: setup-libtorch ## Run the tests of the C++ shim with AddressSanitizer
 build: setup-libtorch
 	cargo build --workspace --bins --locked
 
-build-cuda: setup-cuda ## Build the kernels for NVIDIA GPUs, their tests and benchmark (needs no GPU)
-	cargo test --package rljob-kernels --features cuda --locked --no-run
-	cargo bench --package rljob-kernels --features cuda --locked --no-run
+build-cuda: setup-cuda ## Build programs, tests and benchmarks for NVIDIA GPUs (needs no GPU)
+	cargo build --profile quick --locked --features rljob-learner/cuda $(QUICKSTART)
+	cargo test --profile quick --locked --features rljob-learner/cuda --no-run \
+		--package rljob-kernels --package rljob-learner --test cuda --test gpu
+	cargo bench --profile quick --locked --features rljob-learner/cuda --no-run \
+		--package rljob-kernels --package rljob-learner --bench cuda --bench gpu
 
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e::

@@ -1,0 +1,112 @@
+"""Training step of PyTorch for comparison: transformers' Qwen2 with FSDP2, random weights.
+
+Started with torchrun, one process per GPU. A step trains every rank on its sequences in micro-batches
+with the clipped surrogate of GRPO: bfloat16 passes, float32 sums and masters, clipping of the global
+norm, fused AdamW. Prints one line of JSON: tokens per second and GPU (median step), peak memory.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+# The shape of Qwen2.5-1.5B.
+SHAPE = dict(
+    hidden_size=1536,
+    intermediate_size=8960,
+    num_hidden_layers=28,
+    num_attention_heads=12,
+    num_key_value_heads=2,
+    vocab_size=151_936,
+    tie_word_embeddings=True,
+    max_position_embeddings=32_768,
+    use_cache=False,
+    attn_implementation="sdpa",
+)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--micro", type=int, default=4, help="sequences of a micro-batch")
+    parser.add_argument("--compile", action="store_true", help="compile layers and loss")
+    parser.add_argument("--keep", action="store_true", help="keep activations: no recomputation")
+    parser.add_argument("--steps", type=int, default=7)
+    return parser.parse_args()
+
+
+def sharded_model(settings):
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).float()
+    if not settings.keep:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.model.layers:
+        if settings.compile:
+            layer.compile()
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model.train()
+
+
+def token_logprobs(logits, tokens):
+    logprobs = torch.log_softmax(logits[:, :-1].float(), dim=-1)
+    return logprobs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+
+
+def step(model, optimizer, logprobs_of, settings, generator):
+    shape = (settings.sequences, settings.length)
+    options = dict(device="cuda", generator=generator)
+    tokens = torch.randint(0, SHAPE["vocab_size"], shape, **options)
+    advantages = torch.randn(settings.sequences, 1, **options)
+    torch.cuda.synchronize()
+    dist.barrier()
+    started = time.perf_counter()
+    parts = list(zip(tokens.split(settings.micro), advantages.split(settings.micro)))
+    for index, (part, advantage) in enumerate(parts):
+        model.set_requires_gradient_sync(index + 1 == len(parts))
+        logprobs = logprobs_of(model(input_ids=part).logits, part)
+        ratio = (logprobs - logprobs.detach()).exp()
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        (-surrogate.sum() / (settings.sequences * (settings.length - 1))).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def main():
+    settings = arguments()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    model = sharded_model(settings)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    logprobs_of = torch.compile(token_logprobs) if settings.compile else token_logprobs
+    generator = torch.Generator(device="cuda").manual_seed(dist.get_rank())
+    seconds = [
+        step(model, optimizer, logprobs_of, settings, generator) for _ in range(settings.steps)
+    ]
+    median = statistics.median(seconds[2:])
+    if dist.get_rank() == 0:
+        figures = dict(
+            torch=torch.__version__,
+            compiled=settings.compile,
+            recompute=not settings.keep,
+            step_s=round(median, 4),
+            tok_per_s_per_gpu=round(settings.sequences * settings.length / median),
+            peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        )
+        print(json.dumps(figures), flush=True)
+    dist.destroy_process_group()
+
+
+main()
