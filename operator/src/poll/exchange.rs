@@ -274,13 +274,13 @@ mod tests {
         assert_eq!(asked(StatusCode::CONFLICT, status).await, "Running");
         assert_eq!(
             asked(StatusCode::UNPROCESSABLE_ENTITY, status).await,
-            "the coordinator speaks protocol version 1 and this operator version 2: it answers PUT \
+            "the coordinator speaks protocol version 1 and this operator version 3: it answers PUT \
              /v1/desired with 422 Unprocessable Entity: unknown field `later`; run the coordinator \
              from an image of the operator's release"
         );
         assert_eq!(
             asked(StatusCode::OK, r#"{"phase": "Paused"}"#).await,
-            "the coordinator speaks protocol version 1 and this operator version 2: its status is \
+            "the coordinator speaks protocol version 1 and this operator version 3: its status is \
              unreadable: unknown variant `Paused`, expected one of `Starting`, `Running`, \
              `Restarting`, `Draining`, `Drained`, `Finished`, `Failed` at line 1 column 18; run \
              the coordinator from an image of the operator's release"

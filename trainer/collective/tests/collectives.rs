@@ -160,6 +160,8 @@ fn the_error_of_a_disconnected_peer_names_operation_and_rank() {
 fn mismatched_sizes_are_rejected_before_any_transfer() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "sizes", rank);
+        // A member that ends closes its connections, also to one that is still joining.
+        group.barrier().unwrap();
         group.all_gather(&zeros(3, Kind::Float), &zeros(2, Kind::Float)).unwrap_err().message
     });
     for message in answers {

@@ -279,17 +279,17 @@ fn a_run_configuration_of_a_later_release_is_read_if_it_needs_no_later_protocol(
     let mut config =
         serde_json::to_value(run_config::parse(&recorded("run-config")[0].to_string()).unwrap().0)
             .unwrap();
-    config["protocol"] = json!(2);
+    config["protocol"] = json!(3);
     config["later"] = json!(1);
     config["spec"]["training"]["later"] = json!(1);
     let (_, ignored) = run_config::parse(&config.to_string()).unwrap();
     assert_eq!(ignored, ["spec.training.later"]);
-    config["protocol"] = json!(3);
+    config["protocol"] = json!(4);
     let error = run_config::parse(&config.to_string()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ProtocolUnsupported: this process speaks protocol version 2, and the run configuration \
-         needs version 3; run it from an image of the newer release"
+        "ProtocolUnsupported: this process speaks protocol version 3, and the run configuration \
+         needs version 4; run it from an image of the newer release"
     );
     let malformed = run_config::parse(r#"{"protocol": 2, "spec": {}}"#).unwrap_err();
     assert!(malformed.to_string().contains("is not one of protocol version 2"), "{malformed}");
