@@ -1,6 +1,6 @@
 //! Features of libtorch that tch lacks, behind a small safe interface: c10d's store, collectives
-//! over Gloo and, with feature `cuda`, NCCL; fused AdamW, a linear layer for few rows, deterministic
-//! mode.
+//! over Gloo and, with feature `cuda`, NCCL; fused AdamW, a linear layer for few rows,
+//! deterministic mode.
 //!
 //! It has tensors and ranks, but no models or training.
 //!

@@ -5,8 +5,8 @@
 //!  stream of the group              wait(a) ─ all-gather ─ record(b)
 //! ```
 //! Calls enqueue work on the group's stream and return. [`DeviceEvent`]s order it with libtorch's
-//! operations; the host waits in [`DeviceGroup::finish`] only. Without feature `cuda`, joining is an
-//! error.
+//! operations; the host waits in [`DeviceGroup::finish`] only. Without feature `cuda`, joining is
+//! an error.
 
 use std::time::Duration;
 

@@ -5,7 +5,8 @@
 //! in place.
 //!
 //! The version is `default` during an update, between the buckets of a broadcast and after a failed
-//! update, which keeps the engine out of routing. Invalid updates are rejected before anything changes.
+//! update, which keeps the engine out of routing. Invalid updates are rejected before anything
+//! changes.
 
 use std::path::Path;
 

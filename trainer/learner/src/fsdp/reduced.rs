@@ -4,8 +4,8 @@
 //!  compute     │ block 3 ─▶ ring 1 │ block 2 ─▶ ring 0 │ block 1 ─▶ ring 1
 //!  collectives │                   │ sum of 3          │ sum of 2
 //! ```
-//! Slots are those of [`super::gathered`]. The gradient of the first block, which a tied head shares,
-//! is summed when the pass ends. With one rank a pass writes to the shards.
+//! Slots are those of [`super::gathered`]. The gradient of the first block, which a tied head
+//! shares, is summed when the pass ends. With one rank a pass writes to the shards.
 
 use std::rc::Rc;
 

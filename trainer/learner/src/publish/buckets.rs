@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  blocks       embedding │ layer 0 │ layer 1 │ layer 2 │ norm, head
-//!  allocations [ embedding · layer 0 ][ layer 1 · layer 2 · norm, head ]    at most MAX_BUCKET each
+//!  allocations [ embedding · layer 0 ][ layer 1 · layer 2 · norm, head ]   at most MAX_BUCKET
 //! ```
 //! A block above the limit has its own allocation and is divided between its tensors. A tensor
 //! above the limit is alone in its bucket.

@@ -1,8 +1,9 @@
 //! Golden bits: SHA-256 of metrics and final weights after deterministic steps of each algorithm.
 //!
-//! The hashes are valid for one set of libtorch kernels, which depends on the CPU; they are recorded
-//! on two kinds of CPUs. The test is skipped if a hash of basic operations differs from the recorded
-//! ones. A changed hash is a change of numerics and requires a comparison of losses before and after.
+//! The hashes are valid for one set of libtorch kernels, which depends on the CPU; they are
+//! recorded on two kinds of CPUs. The test is skipped if a hash of basic operations differs from
+//! the recorded ones. A changed hash is a change of numerics and requires a comparison of losses
+//! before and after.
 
 use std::fmt::Write as _;
 use std::path::Path;
