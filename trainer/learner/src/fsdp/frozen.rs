@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tch::{Kind, Tensor};
 
 use super::gathered::{ComputeShard, GatheredWeights};
-use super::{failed, gather, no_block, shard_of};
+use super::shards::{failed, gather, no_block, shard_of};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
 

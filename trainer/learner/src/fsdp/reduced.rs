@@ -12,7 +12,7 @@ use std::rc::Rc;
 use rljob_collective::{CollectiveError, DeviceEvent, Stream};
 use tch::{Kind, Tensor};
 
-use super::{SLOTS, failed, no_block, slot_of};
+use super::shards::{SLOTS, failed, no_block, slot_of};
 use crate::model::{Gradient, ModelError};
 use crate::ranks::Ranks;
 

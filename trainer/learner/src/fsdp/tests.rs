@@ -29,14 +29,17 @@ fn two_ranks_gather_the_whole_block_and_sum_gradients() {
         let ranks =
             Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, 2), Device::Cpu, 0).unwrap();
         let whole = Tensor::from_slice(&[1f32, 2., 3.]);
-        let mut parameters =
-            ShardedParameters::new(ranks, Kind::Float, &[3], vec![shard_of(&whole, rank, 2)])
-                .unwrap();
+        let mut parameters = ShardedParameters::new(
+            Rc::clone(&ranks),
+            Kind::Float,
+            &[3],
+            vec![shard_of(&whole, rank, 2)],
+        )
+        .unwrap();
         parameters.add_gradient(0, gradient(&whole * f64::from(rank + 1))).unwrap();
         parameters.add_gradient(0, gradient(whole.shallow_clone())).unwrap();
         let mut frozen =
-            FrozenParameters::new(Rc::clone(&parameters.ranks), Kind::Float, [Ok(&whole * 2.0)])
-                .unwrap();
+            FrozenParameters::new(Rc::clone(&ranks), Kind::Float, [Ok(&whole * 2.0)]).unwrap();
         assert_eq!(floats(&frozen.weights(0, None).unwrap()), [2., 4., 6.]);
         (floats(&parameters.weights(0, None).unwrap()), floats(&parameters.shards()[0].gradient))
     };

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use tch::{Kind, Tensor};
 
+use crate::model::layout::TensorSpec;
 use crate::model::{Layout, ModelError, ModelLayout};
 
 /// Maximum size of a bucket in bytes. An engine holds one bucket besides its weights.
@@ -85,7 +86,7 @@ impl StagedMemory {
         let buckets = |allocation: &Allocation| {
             let blocks = layout.blocks().get(allocation.blocks.clone()).unwrap_or_default();
             let sizes: Vec<i64> =
-                blocks.iter().flat_map(Layout::tensors).map(|tensor| tensor.numel()).collect();
+                blocks.iter().flat_map(Layout::tensors).map(TensorSpec::numel).collect();
             let (mut rest, mut offset, mut buckets) = (sizes.as_slice(), 0, Vec::new());
             while !rest.is_empty() {
                 let (tensors, after) =
@@ -103,6 +104,7 @@ impl StagedMemory {
     }
 
     /// Another handle of the same memory.
+    #[must_use]
     pub fn share(&self) -> Self {
         let share = |allocation: &Allocation| Allocation {
             blocks: allocation.blocks.clone(),
