@@ -1,0 +1,202 @@
+//! Parameters of a model that is trained.
+
+use std::rc::Rc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::flat::Flat;
+use super::gathered::{ComputeShard, GatheredWeights};
+use super::reduced::ReducedGradients;
+use super::shards::{failed, gather, no_block};
+use crate::model::{Gradient, ModelError, Parameters};
+use crate::ranks::Ranks;
+
+/// This rank's shard of a block.
+#[derive(Debug)]
+pub struct Shard {
+    /// Elements of the whole block, without padding.
+    pub numel: i64,
+    /// fp32 master weights `[shard]`.
+    pub master: Tensor,
+    /// fp32 gradient `[shard]`, summed over ranks and micro-batches.
+    pub gradient: Tensor,
+}
+
+/// The parameters of a model, sharded over the ranks.
+#[derive(Debug)]
+pub struct ShardedParameters {
+    ranks: Rc<Ranks>,
+    compute: Kind,
+    shards: Vec<Shard>,
+    on_device: Option<OnDevice>,
+}
+
+/// State of parameters on a GPU.
+#[derive(Debug)]
+struct OnDevice {
+    vectors: DeviceVectors,
+    weights: GatheredWeights,
+    gradients: ReducedGradients,
+}
+
+/// Vectors of all blocks of this rank on a GPU, of one length.
+#[derive(Debug)]
+pub struct DeviceVectors {
+    /// fp32 master weights.
+    pub master: Tensor,
+    /// fp32 gradients.
+    pub gradient: Tensor,
+    /// The weights in bfloat16, if passes use these.
+    pub copy: Option<Tensor>,
+}
+
+impl ShardedParameters {
+    /// Parameters with `masters`, this rank's fp32 shards of blocks of `numels` elements, on the
+    /// device of the ranks; passes get blocks in kind `compute`.
+    ///
+    /// # Errors
+    /// Memory or CUDA.
+    pub fn new(
+        ranks: Rc<Ranks>,
+        compute: Kind,
+        numels: &[i64],
+        masters: Vec<Tensor>,
+    ) -> Result<Self, ModelError> {
+        if ranks.device().is_cuda() {
+            return Self::on_device(ranks, compute, numels, &masters);
+        }
+        let shard = |(&numel, master): (&i64, Tensor)| Shard {
+            numel,
+            gradient: master.zeros_like(),
+            master,
+        };
+        let shards = numels.iter().zip(masters).map(shard).collect();
+        Ok(Self { ranks, compute, shards, on_device: None })
+    }
+
+    fn on_device(
+        ranks: Rc<Ranks>,
+        compute: Kind,
+        numels: &[i64],
+        masters: &[Tensor],
+    ) -> Result<Self, ModelError> {
+        let device = ranks.device();
+        let lengths: Vec<i64> = masters.iter().map(|master| master.numel() as i64).collect();
+        let master = Flat::of(masters, Kind::Float, device)?;
+        let gradient = Flat::zeros(&lengths, Kind::Float, device)?;
+        let copy = (compute == Kind::BFloat16)
+            .then(|| Flat::of(masters, Kind::BFloat16, device))
+            .transpose()?;
+        let locals = copy.as_ref().map_or(&master.blocks, |copy| &copy.blocks).iter();
+        let local =
+            |(&numel, local): (&i64, &Tensor)| ComputeShard { numel, local: local.shallow_clone() };
+        let weights = GatheredWeights::new(
+            Rc::clone(&ranks),
+            numels.iter().zip(locals).map(local).collect(),
+        )?;
+        let sums = numels.iter().copied().zip(gradient.blocks.iter().map(Tensor::shallow_clone));
+        let gradients = ReducedGradients::new(Rc::clone(&ranks), sums.collect())?;
+        let shards = numels.iter().zip(master.blocks.into_iter().zip(gradient.blocks));
+        let shards = shards.map(|(&numel, (master, gradient))| Shard { numel, master, gradient });
+        let vectors = DeviceVectors {
+            master: master.whole,
+            gradient: gradient.whole,
+            copy: copy.map(|copy| copy.whole),
+        };
+        let shards = shards.collect();
+        let on_device = Some(OnDevice { vectors, weights, gradients });
+        Ok(Self { ranks, compute, shards, on_device })
+    }
+
+    /// The kind in which blocks are gathered.
+    pub fn compute(&self) -> Kind {
+        self.compute
+    }
+
+    /// This rank's shards, by block.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// The vectors of all shards, if they are on a GPU.
+    pub fn device_vectors(&self) -> Option<&DeviceVectors> {
+        self.on_device.as_ref().map(|on_device| &on_device.vectors)
+    }
+
+    /// Completes the sums of gradients over the ranks, before they are read.
+    ///
+    /// # Errors
+    /// CUDA.
+    pub fn finish_gradients(&mut self) -> Result<(), ModelError> {
+        self.on_device.as_mut().map_or(Ok(()), |on_device| on_device.gradients.finish())
+    }
+
+    /// Ends an update: gradients start from zero, and changed weights are gathered again.
+    ///
+    /// # Errors
+    /// CUDA.
+    pub fn end_update(&mut self) -> Result<(), ModelError> {
+        if let Some(on_device) = &mut self.on_device {
+            on_device.gradients.clear();
+            return on_device.weights.change();
+        }
+        for shard in &mut self.shards {
+            let _ = shard.gradient.zero_();
+        }
+        Ok(())
+    }
+
+    /// The whole block `[numel]` in the compute kind, on every rank. A collective.
+    ///
+    /// # Errors
+    /// The block does not exist, or the collective fails.
+    pub fn gather(&mut self, block: usize) -> Result<Tensor, ModelError> {
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.weights.get(block, None);
+        }
+        let shard = self.shard("gather weights", block)?;
+        gather(&self.ranks, shard.master.f_to_kind(self.compute)?, shard.numel, block)
+    }
+
+    fn shard(&self, operation: &'static str, block: usize) -> Result<&Shard, ModelError> {
+        self.shards.get(block).ok_or_else(|| no_block(operation, block, self.shards.len()))
+    }
+}
+
+impl Parameters for ShardedParameters {
+    fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError> {
+        match &mut self.on_device {
+            Some(on_device) => on_device.weights.get(block, next),
+            None => self.gather(block),
+        }
+    }
+
+    fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError> {
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.gradients.memory(block);
+        }
+        Gradient::uninitialized(self.shard("provide the gradient", block)?.numel, Device::Cpu)
+    }
+
+    fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError> {
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.gradients.add(block);
+        }
+        let shard = self.shard("reduce the gradient", block)?;
+        let Some(group) = self.ranks.group() else {
+            return Ok(shard.gradient.shallow_clone().f_add_(&gradient.flat).map(drop)?);
+        };
+        let padding =
+            shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
+        let padded = gradient.flat.f_constant_pad_nd([0, padding])?.f_contiguous()?;
+        let sum = shard.gradient.f_empty_like()?;
+        group
+            .reduce_scatter(&sum, &padded)
+            .map_err(|error| failed("reduce the gradient", block, error))?;
+        Ok(shard.gradient.shallow_clone().f_add_(&sum).map(drop)?)
+    }
+
+    fn end_pass(&mut self) -> Result<(), ModelError> {
+        self.on_device.as_mut().map_or(Ok(()), |on_device| on_device.gradients.end_pass())
+    }
+}

@@ -1,0 +1,66 @@
+//! Division of blocks into shards and buffers, and what all parameters of [`super`] share.
+
+use tch::{Device, Tensor};
+
+use crate::model::ModelError;
+use crate::ranks::Ranks;
+
+/// Buffers that the layers of a model on a GPU share.
+const RING: usize = 2;
+/// All buffers: the first and the last block have one each.
+pub const SLOTS: usize = RING + 2;
+
+/// The buffer of a block of a model of `blocks`.
+pub fn slot_of(block: usize, blocks: usize) -> usize {
+    match block {
+        0 => 0,
+        last if last + 1 == blocks => 1,
+        layer => 2 + layer % RING,
+    }
+}
+
+/// Elements of a rank's shard of a block of `numel`, padding included.
+pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
+    let world_size = i64::from(world_size);
+    (numel + world_size - 1) / world_size
+}
+
+/// A copy of rank `rank`'s shard of the flat vector `whole`, with zeros as padding.
+pub fn shard_of(whole: &Tensor, rank: u32, world_size: u32) -> Tensor {
+    let (numel, length) = (whole.numel() as i64, shard_numel(whole.numel() as i64, world_size));
+    let start = (length * i64::from(rank)).min(numel);
+    let end = (start + length).min(numel);
+    let shard = Tensor::zeros([length], (whole.kind(), whole.device()));
+    shard.narrow(0, 0, end - start).copy_(&whole.narrow(0, start, end - start));
+    shard
+}
+
+/// The whole block of `numel` elements from every rank's `local` shard, on every rank.
+pub fn gather(
+    ranks: &Ranks,
+    local: Tensor,
+    numel: i64,
+    block: usize,
+) -> Result<Tensor, ModelError> {
+    let Some(group) = ranks.group() else { return Ok(local) };
+    let padded = Tensor::f_empty(
+        [local.numel() as i64 * i64::from(ranks.world_size())],
+        (local.kind(), Device::Cpu),
+    )?;
+    group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;
+    Ok(padded.f_narrow(0, 0, numel)?)
+}
+
+/// The error of a block that the model does not have.
+pub fn no_block(operation: &'static str, block: usize, blocks: usize) -> ModelError {
+    failed(operation, block, std::io::Error::other(format!("the model has {blocks} blocks")))
+}
+
+/// The error of an operation on a block.
+pub fn failed(
+    operation: &'static str,
+    block: usize,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> ModelError {
+    ModelError::Parameters { operation, block, source: Box::new(source) }
+}
