@@ -1,8 +1,9 @@
 """Training step of PyTorch for comparison: transformers' Qwen2 with FSDP2, random weights.
 
-Started with torchrun, one process per GPU. A step trains every rank on its sequences in micro-batches
-with the clipped surrogate of GRPO: bfloat16 passes, float32 sums and masters, clipping of the global
-norm, fused AdamW. Prints one line of JSON: tokens per second and GPU (median step), peak memory.
+Started with torchrun, one process per GPU. A step trains every rank on its sequences in
+micro-batches with the clipped surrogate of GRPO: bfloat16 passes, float32 sums and masters,
+clipping of the global norm, fused AdamW. Prints one line of JSON: tokens per second and GPU (median
+step), peak memory.
 """
 
 import argparse

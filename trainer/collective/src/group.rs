@@ -6,6 +6,7 @@ use std::time::Duration;
 use tch::{Kind, Tensor};
 
 use crate::ffi::GroupHandle;
+use crate::member::Member;
 use crate::store::milliseconds;
 use crate::{CollectiveError, Store};
 
@@ -14,9 +15,7 @@ use crate::{CollectiveError, Store};
 #[derive(Debug)]
 pub struct Group {
     handle: GroupHandle,
-    name: String,
-    rank: u32,
-    world_size: u32,
+    member: Member,
 }
 
 impl Group {
@@ -66,32 +65,22 @@ impl Group {
         address: &str,
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let failed = |message| CollectiveError {
-            operation: format!("join process group `{name}` from {address}"),
-            place: format!("rank {rank} of {world_size}"),
-            message,
+        let member = Member { name: name.to_owned(), rank, world_size };
+        let connect = || {
+            let (rank, world_size) = (rank as i32, world_size as i32);
+            let timeout = milliseconds(timeout);
+            GroupHandle::new(&store.handle, prefixes, rank, world_size, address, timeout)
         };
-        if rank >= world_size {
-            return Err(failed("the rank must be below the world size".to_owned()));
-        }
-        let handle = GroupHandle::new(
-            &store.handle,
-            prefixes,
-            rank as i32,
-            world_size as i32,
-            address,
-            milliseconds(timeout),
-        )
-        .map_err(failed)?;
-        Ok(Self { handle, name: name.to_owned(), rank, world_size })
+        let (member, handle) = member.join(&format!("from {address}"), connect)?;
+        Ok(Self { handle, member })
     }
 
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.member.rank
     }
 
     pub fn world_size(&self) -> u32 {
-        self.world_size
+        self.member.world_size
     }
 
     /// Sums `tensor` over the ranks, in place, with the same bits on every rank.
@@ -99,7 +88,7 @@ impl Group {
     /// # Errors
     /// A peer disconnects, or the timeout expires.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<(), CollectiveError> {
-        self.handle.all_reduce(tensor).map_err(|message| self.failed("all-reduce", tensor, message))
+        self.member.of_tensor("all-reduce", tensor, self.handle.all_reduce(tensor))
     }
 
     /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of
@@ -108,10 +97,9 @@ impl Group {
     /// # Errors
     /// Sizes do not match, a peer disconnects, or the timeout expires.
     pub fn all_gather(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
-        self.check_sizes("all-gather", out, input)?;
-        self.handle
-            .all_gather(&bytes(out), &bytes(input))
-            .map_err(|message| self.failed("all-gather", input, message))
+        self.member.check_sizes("all-gather", out, input)?;
+        let gathered = self.handle.all_gather(&bytes(out), &bytes(input));
+        self.member.of_tensor("all-gather", input, gathered)
     }
 
     /// Sums `input` `[n × world size]` over the ranks and writes this rank's part of the sum to
@@ -120,10 +108,8 @@ impl Group {
     /// # Errors
     /// As [`Self::all_gather`].
     pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
-        self.check_sizes("reduce-scatter", input, out)?;
-        self.handle
-            .reduce_scatter(out, input)
-            .map_err(|message| self.failed("reduce-scatter", input, message))
+        self.member.check_sizes("reduce-scatter", input, out)?;
+        self.member.of_tensor("reduce-scatter", input, self.handle.reduce_scatter(out, input))
     }
 
     /// Copies the `tensor` of rank `root` to every rank, in place, for any kind.
@@ -131,9 +117,8 @@ impl Group {
     /// # Errors
     /// As [`Self::all_reduce`].
     pub fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<(), CollectiveError> {
-        self.handle
-            .broadcast(&bytes(tensor), root as i32)
-            .map_err(|message| self.failed("broadcast", tensor, message))
+        let sent = self.handle.broadcast(&bytes(tensor), root as i32);
+        self.member.of_tensor("broadcast", tensor, sent)
     }
 
     /// Returns when every rank has called it.
@@ -141,38 +126,7 @@ impl Group {
     /// # Errors
     /// As [`Self::all_reduce`].
     pub fn barrier(&self) -> Result<(), CollectiveError> {
-        self.handle.barrier().map_err(|message| self.error("barrier".to_owned(), message))
-    }
-
-    fn check_sizes(
-        &self,
-        operation: &str,
-        whole: &Tensor,
-        part: &Tensor,
-    ) -> Result<(), CollectiveError> {
-        let contiguous = whole.is_contiguous() && part.is_contiguous();
-        if contiguous
-            && whole.kind() == part.kind()
-            && whole.numel() == part.numel() * self.world_size as usize
-        {
-            return Ok(());
-        }
-        let message = format!(
-            "whole {whole:?} and part {part:?} must be contiguous, of one kind, \
-             and whole must be {} times as long as part",
-            self.world_size
-        );
-        Err(self.error(operation.to_owned(), message))
-    }
-
-    fn failed(&self, operation: &str, tensor: &Tensor, message: String) -> CollectiveError {
-        self.error(format!("{operation} {:?} {:?}", tensor.kind(), tensor.size()), message)
-    }
-
-    fn error(&self, operation: String, message: String) -> CollectiveError {
-        let place =
-            format!("rank {} of {} in process group `{}`", self.rank, self.world_size, self.name);
-        CollectiveError { operation, place, message }
+        self.member.result("barrier".to_owned(), self.handle.barrier())
     }
 }
 

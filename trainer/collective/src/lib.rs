@@ -19,6 +19,7 @@ mod error;
 mod ffi;
 mod group;
 mod linear;
+mod member;
 mod nccl;
 #[cfg(feature = "cuda")]
 mod nccl_ffi;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tch::Tensor;
 
+use crate::member::Member;
 use crate::{CollectiveError, Store};
 
 #[cfg(feature = "cuda")]
@@ -40,9 +41,7 @@ pub enum Stream<'a> {
 #[derive(Debug)]
 pub struct DeviceGroup {
     handle: NcclHandle,
-    name: String,
-    rank: u32,
-    world_size: u32,
+    member: Member,
 }
 
 /// A point in the work of a stream.
@@ -95,26 +94,11 @@ impl DeviceGroup {
         (device, blocking): (usize, bool),
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let failed = |message| CollectiveError {
-            operation: format!("join process group `{name}` with GPU {device}"),
-            place: format!("rank {rank} of {world_size}"),
-            message,
-        };
-        if rank >= world_size {
-            return Err(failed("the rank must be below the world size".to_owned()));
-        }
+        let member = Member { name: name.to_owned(), rank, world_size };
         let ranks = (rank, world_size);
-        let handle = NcclHandle::new(store, prefixes, ranks, device, blocking, timeout);
-        let handle = handle.map_err(failed)?;
-        Ok(Self { handle, name: name.to_owned(), rank, world_size })
-    }
-
-    pub fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    pub fn world_size(&self) -> u32 {
-        self.world_size
+        let connect = || NcclHandle::new(store, prefixes, ranks, device, blocking, timeout);
+        let (member, handle) = member.join(&format!("with GPU {device}"), connect)?;
+        Ok(Self { handle, member })
     }
 
     /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of
@@ -123,8 +107,8 @@ impl DeviceGroup {
     /// # Errors
     /// Sizes do not match, or the group has failed.
     pub fn all_gather(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
-        self.check_sizes("all-gather", out, input)?;
-        self.result("all-gather", input, self.handle.all_gather(out, input))
+        self.member.check_sizes("all-gather", out, input)?;
+        self.member.of_tensor("all-gather", input, self.handle.all_gather(out, input))
     }
 
     /// Sums `input` `[n × world size]` over the ranks and writes this rank's part of the sum to
@@ -133,8 +117,8 @@ impl DeviceGroup {
     /// # Errors
     /// As [`Self::all_gather`].
     pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
-        self.check_sizes("reduce-scatter", input, out)?;
-        self.result("reduce-scatter", input, self.handle.reduce_scatter(out, input))
+        self.member.check_sizes("reduce-scatter", input, out)?;
+        self.member.of_tensor("reduce-scatter", input, self.handle.reduce_scatter(out, input))
     }
 
     /// Copies the `tensor` of rank `root` to every rank, in place.
@@ -142,7 +126,7 @@ impl DeviceGroup {
     /// # Errors
     /// The group has failed.
     pub fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<(), CollectiveError> {
-        self.result("broadcast", tensor, self.handle.broadcast(tensor, root))
+        self.member.of_tensor("broadcast", tensor, self.handle.broadcast(tensor, root))
     }
 
     /// Adds `term` to `sum` after the group's earlier operations.
@@ -150,7 +134,7 @@ impl DeviceGroup {
     /// # Errors
     /// libtorch fails.
     pub fn add(&self, sum: &Tensor, term: &Tensor) -> Result<(), CollectiveError> {
-        self.result("add", sum, self.handle.add(sum, term))
+        self.member.of_tensor("add", sum, self.handle.add(sum, term))
     }
 
     /// Waits on the host until all operations are complete.
@@ -158,43 +142,7 @@ impl DeviceGroup {
     /// # Errors
     /// The group failed or timed out. Its operations are aborted.
     pub fn finish(&self) -> Result<(), CollectiveError> {
-        self.handle.finish().map_err(|message| self.error("complete operations".into(), message))
-    }
-
-    fn check_sizes(
-        &self,
-        operation: &str,
-        whole: &Tensor,
-        part: &Tensor,
-    ) -> Result<(), CollectiveError> {
-        let contiguous = whole.is_contiguous() && part.is_contiguous();
-        let same_kind = whole.kind() == part.kind();
-        if contiguous && same_kind && whole.numel() == part.numel() * self.world_size as usize {
-            return Ok(());
-        }
-        let message = format!(
-            "whole {whole:?} and part {part:?} must be contiguous, of one kind, \
-             and whole must be {} times as long as part",
-            self.world_size
-        );
-        Err(self.error(operation.to_owned(), message))
-    }
-
-    fn result(
-        &self,
-        operation: &str,
-        tensor: &Tensor,
-        result: Result<(), String>,
-    ) -> Result<(), CollectiveError> {
-        result.map_err(|message| {
-            self.error(format!("{operation} {:?} {:?}", tensor.kind(), tensor.size()), message)
-        })
-    }
-
-    fn error(&self, operation: String, message: String) -> CollectiveError {
-        let place =
-            format!("rank {} of {} in process group `{}`", self.rank, self.world_size, self.name);
-        CollectiveError { operation, place, message }
+        self.member.result("complete operations".to_owned(), self.handle.finish())
     }
 }
 

@@ -12,9 +12,9 @@
 use std::rc::Rc;
 
 use rljob_collective::{CollectiveError, DeviceEvent, Stream};
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
-use super::shards::{SLOTS, failed, no_block, slot_of};
+use super::shards::{failed, no_block, slot_lengths, slot_of};
 use crate::model::ModelError;
 use crate::ranks::Ranks;
 
@@ -48,6 +48,14 @@ struct Slot {
     free: DeviceEvent,
 }
 
+impl Slot {
+    fn new(length: i64, options: (Kind, Device)) -> Result<Self, ModelError> {
+        let buffer = Tensor::f_empty([length], options)?;
+        let [ready, free] = [DeviceEvent::new(), DeviceEvent::new()];
+        Ok(Self { buffer, block: None, ready: ready.map_err(memory)?, free: free.map_err(memory)? })
+    }
+}
+
 impl GatheredWeights {
     /// The weights whose shards on this rank are `shards`, which may change later
     /// ([`Self::change`]).
@@ -55,28 +63,18 @@ impl GatheredWeights {
     /// # Errors
     /// Memory or CUDA.
     pub fn new(ranks: Rc<Ranks>, shards: Vec<ComputeShard>) -> Result<Self, ModelError> {
-        let mut weights =
-            Self { ranks, shards, slots: Vec::new(), in_use: Vec::new(), changed: None };
-        if weights.ranks.device_group().is_some() {
-            weights.slots = (0..SLOTS).map(|slot| weights.slot(slot)).collect::<Result<_, _>>()?;
-            weights.changed = Some(DeviceEvent::new().map_err(|error| memory(0, error))?);
-            weights.change()?;
+        let (mut slots, mut changed) = (Vec::new(), None);
+        if let (Some(_), Some(first)) = (ranks.device_group(), shards.first()) {
+            let options = (first.local.kind(), first.local.device());
+            let world_size = i64::from(ranks.world_size());
+            let slot = |length: i64| Slot::new(length * world_size, options);
+            let lengths = slot_lengths(shards.iter().map(|shard| shard.local.numel()));
+            slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
+            changed = Some(DeviceEvent::new().map_err(memory)?);
         }
+        let mut weights = Self { ranks, shards, slots, in_use: Vec::new(), changed };
+        weights.change()?;
         Ok(weights)
-    }
-
-    fn slot(&self, slot: usize) -> Result<Slot, ModelError> {
-        let users =
-            (0..self.shards.len()).filter(|block| slot_of(*block, self.shards.len()) == slot);
-        let shards = users.filter_map(|block| self.shards.get(block));
-        let length = shards.map(|shard| shard.local.numel() as i64).max().unwrap_or(0);
-        let options =
-            self.shards.first().map_or((tch::Kind::Float, self.ranks.device()), |shard| {
-                (shard.local.kind(), shard.local.device())
-            });
-        let event = || DeviceEvent::new().map_err(|error| memory(slot, error));
-        let buffer = Tensor::f_empty([length * i64::from(self.ranks.world_size())], options)?;
-        Ok(Slot { buffer, block: None, ready: event()?, free: event()? })
     }
 
     /// The whole block `[numel]`. Gathers `next` meanwhile. A collective.
@@ -112,7 +110,7 @@ impl GatheredWeights {
             slot.block = None;
         }
         match &self.changed {
-            Some(changed) => changed.record(Stream::Compute).map_err(|error| memory(0, error)),
+            Some(changed) => changed.record(Stream::Compute).map_err(memory),
             None => Ok(()),
         }
     }
@@ -140,6 +138,6 @@ impl GatheredWeights {
     }
 }
 
-fn memory(slot: usize, error: CollectiveError) -> ModelError {
-    failed("prepare buffers", slot, error)
+fn memory(error: CollectiveError) -> ModelError {
+    failed("prepare buffers", 0, error)
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use rljob_collective::{CollectiveError, DeviceEvent, Stream};
 use tch::{Kind, Tensor};
 
-use super::shards::{SLOTS, failed, no_block, slot_of};
+use super::shards::{failed, no_block, slot_lengths, slot_of};
 use crate::model::{Gradient, ModelError};
 use crate::ranks::Ranks;
 
@@ -40,35 +40,35 @@ struct Slot {
     summed: DeviceEvent,
 }
 
+impl Slot {
+    /// For shards of at most `length`.
+    fn new(length: i64, ranks: &Ranks) -> Result<Self, ModelError> {
+        let options = (Kind::Float, ranks.device());
+        let event = || DeviceEvent::new().map_err(|error| failed("prepare buffers", 0, error));
+        Ok(Self {
+            buffer: Tensor::f_zeros([length * i64::from(ranks.world_size())], options)?,
+            sum: Tensor::f_empty([length], options)?,
+            block: None,
+            written: event()?,
+            summed: event()?,
+        })
+    }
+}
+
 impl ReducedGradients {
     /// Gradients that are summed into `shards`: elements of the block, and this rank's part.
     ///
     /// # Errors
     /// Memory or CUDA.
     pub fn new(ranks: Rc<Ranks>, shards: Vec<(i64, Tensor)>) -> Result<Self, ModelError> {
-        let has_values = vec![false; shards.len()];
-        let mut gradients = Self { ranks, shards, has_values, slots: Vec::new() };
-        if gradients.ranks.device_group().is_some() {
-            gradients.slots =
-                (0..SLOTS).map(|slot| gradients.slot(slot)).collect::<Result<_, _>>()?;
+        let mut slots = Vec::new();
+        if ranks.device_group().is_some() {
+            let lengths = slot_lengths(shards.iter().map(|(_, shard)| shard.numel()));
+            let slot = |length| Slot::new(length, &ranks);
+            slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
         }
-        Ok(gradients)
-    }
-
-    fn slot(&self, slot: usize) -> Result<Slot, ModelError> {
-        let users =
-            (0..self.shards.len()).filter(|block| slot_of(*block, self.shards.len()) == slot);
-        let shards = users.filter_map(|block| self.shards.get(block));
-        let length = shards.map(|(_, shard)| shard.numel() as i64).max().unwrap_or(0);
-        let options = (Kind::Float, self.ranks.device());
-        let event = || DeviceEvent::new().map_err(|error| failed("prepare buffers", slot, error));
-        Ok(Slot {
-            buffer: Tensor::f_zeros([length * i64::from(self.ranks.world_size())], options)?,
-            sum: Tensor::f_empty([length], options)?,
-            block: None,
-            written: event()?,
-            summed: event()?,
-        })
+        let has_values = vec![false; shards.len()];
+        Ok(Self { ranks, shards, has_values, slots })
     }
 
     /// Memory for a part of a block's gradient.
@@ -86,7 +86,7 @@ impl ReducedGradients {
         if !has_values {
             let waited = slot.summed.wait(Stream::Compute);
             waited.map_err(|error| failed("provide the gradient", block, error))?;
-            // Padding of a shorter block that used the slot is a longer one's gradient.
+            // A longer block that used the slot before has left its gradient in the padding.
             let padding = slot.buffer.numel() as i64 - numel;
             let _ = slot.buffer.f_narrow(0, *numel, padding)?.f_zero_()?;
         }

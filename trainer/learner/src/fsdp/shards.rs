@@ -19,6 +19,16 @@ pub fn slot_of(block: usize, blocks: usize) -> usize {
     }
 }
 
+/// Elements of the largest shard that uses each buffer; `lengths` are those of all shards.
+pub fn slot_lengths(lengths: impl ExactSizeIterator<Item = usize>) -> [i64; SLOTS] {
+    let (blocks, mut largest) = (lengths.len(), [0; SLOTS]);
+    for (block, length) in lengths.enumerate() {
+        let slot = slot_of(block, blocks);
+        largest[slot] = largest[slot].max(length as i64);
+    }
+    largest
+}
+
 /// Elements of a rank's shard of a block of `numel`, padding included.
 pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
     let world_size = i64::from(world_size);

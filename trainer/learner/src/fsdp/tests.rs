@@ -1,5 +1,6 @@
 //! Tests of sharding on CPUs.
 
+use super::shards::{slot_lengths, slot_of};
 use super::{FrozenParameters, ShardedParameters, shard_of};
 use crate::model::{Gradient, Parameters};
 use crate::ranks::Ranks;
@@ -12,6 +13,12 @@ fn gradient(flat: Tensor) -> Gradient {
 
 fn floats(tensor: &Tensor) -> Vec<f32> {
     Vec::try_from(tensor).unwrap()
+}
+
+#[test]
+fn the_first_and_the_last_block_have_a_buffer_each_and_layers_share_two() {
+    assert_eq!([0, 1, 2, 3, 4].map(|block| slot_of(block, 5)), [0, 3, 2, 3, 1]);
+    assert_eq!(slot_lengths([9, 4, 5, 6, 1].into_iter()), [9, 1, 5, 6]);
 }
 
 #[test]
