@@ -8,7 +8,13 @@
 //! `--mixed` draws lengths from 64 to 4,096; `--grpo` uses the clipped loss instead of the cross
 //! entropy; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints or panics")]
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark prints or panics"
+)]
 
 use std::time::Instant;
 
@@ -30,6 +36,7 @@ const GPU: Device = Device::Cuda(0);
 const PEAK: f64 = 989e12;
 
 #[derive(Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Arguments {
     #[arg(long, default_value = "1.5b")]
     shape: String,
