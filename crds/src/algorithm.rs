@@ -258,7 +258,7 @@ pub struct TrainingSpec {
     #[schemars(range(min = 1, max = 1024))]
     pub minibatches: u32,
     /// Tokens per forward and backward pass of a rank. A longer sequence is alone in its
-    /// micro-batch. Default 16384.
+    /// micro-batch. On CPUs, a prompt that samples share counts once. Default 16384.
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,

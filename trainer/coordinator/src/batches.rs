@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Bytes;
 use rljob_crds::RunConfig;
 use rljob_protocol::batch::BatchError;
+use rljob_protocol::prompts::Prompts;
 use tokio::sync::Mutex;
 
 use crate::input::{Input, InputError};
@@ -130,8 +131,9 @@ impl Batches {
             }
         };
         let max_tokens = training.max_tokens_per_micro_batch;
+        let prompts = Prompts::of_gpus(config.spec.trainer.gpus());
         let packing = tokio::task::spawn_blocking(move || {
-            let ranks = pack(step, &samples, world, minibatches, max_tokens)?;
+            let ranks = pack(step, &samples, prompts, world, minibatches, max_tokens)?;
             let bytes: Result<Vec<_>, ServeError> =
                 ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes

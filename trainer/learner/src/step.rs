@@ -25,6 +25,7 @@ use std::time::Instant;
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
 use rljob_protocol::metrics::{self, StepMetrics};
+use rljob_protocol::prompts::Prompts;
 use tch::Kind;
 
 use crate::heartbeat;
@@ -70,7 +71,8 @@ impl Trainer {
         check_place(header, step, self.ranks.rank(), self.ranks.world_size())?;
         let advantages = self.objective.advantages(&header.samples);
         let vocab_size = self.models.policy.model.config().vocab_size;
-        let micro_batches = self.on_device(micro_batches(batch, &advantages, vocab_size)?);
+        let micro_batches = micro_batches(batch, &advantages, self.prompts(), vocab_size)?;
+        let micro_batches = self.on_device(micro_batches);
         let minibatches =
             header.samples.iter().map(|sample| sample.minibatch + 1).max().unwrap_or(0);
         let signals = self.objective.signals(minibatches);
@@ -78,6 +80,8 @@ impl Trainer {
         let mut prepared = Prepared { header, advantages, micro_batches, whole };
         let before = self.prepare(&signals, &mut prepared)?;
         let trainable_tokens = prepared.advantages.trainable_tokens();
+        let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
+        let [tokens, computed] = self.ranks.sum([batch.tokens_T.len() as f64, computed.sum()])?;
         let rate = learning_rate(&self.spec.optimizer, step, self.spec.training.steps);
         let mut report = StepMetrics::with_scalars(
             step,
@@ -86,7 +90,8 @@ impl Trainer {
                 (metrics::LEARNING_RATE, rate),
                 (metrics::SKIPPED, 0.0),
                 (metrics::GRADIENT_NORM, 0.0),
-                (metrics::TOKENS, self.ranks.sum([batch.tokens_T.len() as f64])?[0]),
+                (metrics::TOKENS, tokens),
+                (metrics::COMPUTED_TOKENS, computed),
                 (metrics::TRAINABLE_TOKENS, trainable_tokens as f64),
             ],
         );
@@ -98,6 +103,11 @@ impl Trainer {
         self.report(&mut report, &sums)?;
         report.scalars.set(metrics::TRAIN_SECONDS, started.elapsed().as_secs_f64());
         Ok(report)
+    }
+
+    /// Whether prompts that samples share are computed once.
+    fn prompts(&self) -> Prompts {
+        Prompts::of_gpus(u32::from(self.ranks.device().is_cuda()))
     }
 
     /// The micro-batches on the device of the models.

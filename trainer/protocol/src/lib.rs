@@ -10,7 +10,7 @@
 //!  operator ── PUT /v1/desired, GET /v1/status ──▶ coordinator          desired, status
 //!  supervisor ── POST /v1/supervisors/NAME ──────▶ coordinator          supervisor; answers Order
 //!  learner ── GET /v1/instructions ──────────────▶ coordinator          learner
-//!          ── GET /v1/batches/STEP ──────────────▶                      batch
+//!          ── GET /v1/batches/STEP ──────────────▶                      batch, prompts
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner
 //!  learner ── files of a checkpoint ─────────────▶ coordinator, learner checkpoint
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
@@ -39,6 +39,8 @@ pub mod supervisor;
 pub mod learner;
 
 pub mod batch;
+
+pub mod prompts;
 
 pub mod checkpoint;
 

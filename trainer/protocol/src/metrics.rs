@@ -85,6 +85,8 @@ registry! {
         "Minibatches skipped because loss or gradient was not finite.";
     TOKENS, "tokens", "tokens", Learner, 1,
         "Tokens in the batch, prompts included.";
+    COMPUTED_TOKENS, "computedTokens", "tokens", Learner, 3,
+        "Tokens that a pass computes: those of a prompt that samples of a micro-batch share once.";
     TRAINABLE_TOKENS, "trainableTokens", "tokens", Learner, 1,
         "Tokens that carry loss.";
     TRAIN_SECONDS, "trainSeconds", "s", Learner, 1,

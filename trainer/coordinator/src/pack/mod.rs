@@ -5,18 +5,22 @@
 //!  prompt groups ─ split ─▶ minibatches ─ balance by tokens ─▶ ranks ─ first fit ─▶ micro-batches
 //! ```
 //!
-//! A prompt group stays in one minibatch; its samples go to any rank. All ranks have the same
+//! A prompt group stays in one minibatch, and, if learners compute its prompt once, in one
+//! micro-batch, unless it is too large or ranks would wait for each other. All ranks have the same
 //! number of micro-batches per minibatch, some of them empty, because every micro-batch runs
 //! collectives. Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
 pub mod batch;
+mod load;
 
 use std::num::NonZeroUsize;
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
+use rljob_protocol::prompts::Prompts;
 
 use assignment::Assignment;
+use load::Length;
 
 /// A sample for the learners. `T` is its number of tokens, given and sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,11 +59,12 @@ pub enum PackError {
 }
 
 /// Packs a step's samples (in canonical order) for `world_size` ranks; entry `r` is rank `r`'s
-/// batch. Micro-batches have at most `max_tokens` tokens; a longer sequence is alone in its
-/// micro-batch.
+/// batch. Micro-batches have at most `max_tokens` tokens, those of a shared prompt counted once; a
+/// longer sequence is alone in its micro-batch.
 pub fn pack(
     step: u32,
     samples: &[TrainSample],
+    prompts: Prompts,
     world_size: u32,
     minibatches: u32,
     max_tokens: u32,
@@ -75,7 +80,7 @@ pub fn pack(
     }
     check(step, samples)?;
     let parts = split(step, samples, minibatches)?;
-    let lengths: Vec<u64> = samples.iter().map(|sample| sample.tokens.len() as u64).collect();
+    let lengths = lengths(samples, prompts);
     let plan = assignment::assign(&lengths, &parts, world_size, u64::from(max_tokens));
     let row = |(sample, assignment): (&TrainSample, &Assignment)| SampleRow {
         group: sample.group,
@@ -134,6 +139,21 @@ fn split(
     let start =
         |part: usize| starts.get(part.saturating_mul(groups) / parts).copied().unwrap_or(end);
     Ok((0..parts.get()).map(|part| start(part)..start(part.saturating_add(1))).collect())
+}
+
+/// Lengths of the samples, with the prompt that each shares with its whole group.
+fn lengths(samples: &[TrainSample], prompts: Prompts) -> Vec<Length> {
+    let of_group = |group: &[TrainSample]| {
+        let sequences = group.iter().map(|one| (one.tokens.as_slice(), one.loss_mask.as_slice()));
+        let prompt = prompts.shared_tokens(sequences);
+        let length = |sample: &TrainSample| Length {
+            group: sample.group,
+            prompt: prompt as u64,
+            rest: sample.tokens.len().saturating_sub(prompt) as u64,
+        };
+        group.iter().map(length).collect::<Vec<_>>()
+    };
+    samples.chunk_by(|one, next| one.group == next.group).flat_map(of_group).collect()
 }
 
 /// A rank's sequences, sorted by micro-batch and sample.

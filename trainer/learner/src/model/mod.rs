@@ -12,15 +12,17 @@
 //! The weights of a block are gathered before it runs, in both directions, and dropped after it;
 //! `Saved` holds activations only.
 //!
-//! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass`
-//! (the whole model), `layer`, `attention`, `head`. Operations are in `trainer/kernels`.
+//! Read in this order: [`config`], [`rope`], [`layout`], `rows`, [`packed`], [`parameters`], then
+//! `pass` (the whole model), `layer`, `attention`, `head`. Operations are in `trainer/kernels`.
 //!
-//! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A
-//! attention heads, K key-value heads, D head size, F feed-forward size, B sequences of a bucket, S
-//! their padded length. Operations of tch panic on mismatched shapes; external input is checked in
-//! [`config`], [`hugging_face`] and [`packed`].
+//! Shape suffixes: T rows of a micro-batch (its tokens; those of a shared prefix once), N its
+//! trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, G = A ÷ K, D
+//! head size, F feed-forward size, B spans of a bucket, S their padded length. Operations of tch
+//! panic on mismatched shapes; external input is checked in [`config`], [`hugging_face`] and
+//! [`packed`].
 
 mod attention;
+mod bucket;
 pub mod config;
 mod error;
 mod head;
@@ -32,6 +34,7 @@ pub mod parameters;
 mod pass;
 pub mod random;
 pub mod rope;
+mod rows;
 mod safetensors_file;
 
 pub use config::ModelConfig;
@@ -41,3 +44,4 @@ pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Gradient, Parameters, WholeParameters};
 pub use pass::{Chunk, Model, TokenLogprobs};
+pub use rows::SharedPrefix;

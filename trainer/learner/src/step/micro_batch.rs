@@ -5,9 +5,10 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
+use rljob_protocol::prompts::Prompts;
 use tch::{Device, Tensor};
 
-use crate::model::{ModelError, PackedTokens};
+use crate::model::{ModelError, PackedTokens, SharedPrefix};
 use crate::objective::{StepAdvantages, TokenStreams};
 
 /// One forward and backward pass of a rank; it may be empty.
@@ -67,6 +68,7 @@ pub fn check_place(
 pub fn micro_batches(
     batch: &RankBatch,
     advantages: &StepAdvantages,
+    prompts: Prompts,
     vocab_size: i64,
 ) -> Result<Vec<MicroBatch>, BatchError> {
     let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
@@ -79,14 +81,39 @@ pub fn micro_batches(
         let (tokens, mask) = (&batch.tokens_T[start..end], &batch.loss_mask_T[start..end]);
         check_trained(mine, mask, &batch.header)?;
         let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
+        let prefixes = prefixes(mine, (tokens, mask), &batch.header, prompts);
         let mask = effective_mask(mine, mask, advantages);
-        let packed = PackedTokens::new(tokens, &mask, &lengths, vocab_size)
+        let packed = PackedTokens::with_prefixes(tokens, &mask, &lengths, &prefixes, vocab_size)
             .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
         let streams = streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages);
         result.push(MicroBatch { minibatch, packed, streams });
         start = end;
     }
     Ok(result)
+}
+
+/// Prompts that adjacent sequences of one prompt group share.
+fn prefixes(
+    sequences: &[Sequence],
+    (tokens, mask): (&[i64], &[u8]),
+    header: &BatchHeader,
+    prompts: Prompts,
+) -> Vec<SharedPrefix> {
+    let group = |sequence: &Sequence| header.samples[sequence.sample as usize].group;
+    let (mut first, mut start, mut prefixes) = (0, 0, Vec::new());
+    for of_group in sequences.chunk_by(|one, next| group(one) == group(next)) {
+        let parts = of_group.iter().scan(start, |end, sequence| {
+            let range = *end..*end + sequence.tokens as usize;
+            *end = range.end;
+            Some((&tokens[range.clone()], &mask[range]))
+        });
+        let shared = prompts.shared_tokens(parts);
+        let sequences = first..first + of_group.len();
+        first = sequences.end;
+        start += of_group.iter().map(|sequence| sequence.tokens as usize).sum::<usize>();
+        prefixes.extend((shared > 0).then_some(SharedPrefix { sequences, tokens: shared }));
+    }
+    prefixes
 }
 
 /// Streams of the sequences without signals.
@@ -150,6 +177,7 @@ mod tests {
     use crate::objective::StepAdvantages;
     use crate::objective::advantages::SampleAdvantage;
     use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+    use rljob_protocol::prompts::Prompts;
     use tch::Tensor;
 
     fn batch() -> RankBatch {
@@ -200,7 +228,7 @@ mod tests {
 
     #[test]
     fn micro_batches_have_tokens_advantages_and_sampler_logprobs() {
-        let cut = micro_batches(&batch(), &advantages([1, 2, 2]), 16).unwrap();
+        let cut = micro_batches(&batch(), &advantages([1, 2, 2]), Prompts::Shared, 16).unwrap();
         let view = |index: usize| {
             (
                 cut[index].minibatch,
@@ -219,7 +247,7 @@ mod tests {
 
     #[test]
     fn an_excluded_sample_has_no_trained_tokens() {
-        let cut = micro_batches(&batch(), &advantages([1, 0, 2]), 16).unwrap();
+        let cut = micro_batches(&batch(), &advantages([1, 0, 2]), Prompts::Shared, 16).unwrap();
         assert_eq!(
             (floats(&cut[0].streams.advantages_N), cut[0].packed.num_tokens()),
             (vec![0.25], 5)
@@ -227,10 +255,31 @@ mod tests {
     }
 
     #[test]
+    fn samples_of_a_group_in_a_micro_batch_share_their_prompt() {
+        let mut batch = batch();
+        // Two samples of group 0 begin with 4; the third is in another micro-batch.
+        batch.tokens_T[0] = 4;
+        let tokens = |batch: &RankBatch, prompts| {
+            let cut = micro_batches(batch, &advantages([1, 2, 2]), prompts, 16).unwrap();
+            cut.iter().map(|one| one.packed.num_tokens()).collect::<Vec<_>>()
+        };
+        assert_eq!(tokens(&batch, Prompts::Shared), [4, 0, 4]);
+        assert_eq!(tokens(&batch, Prompts::Repeated), [5, 0, 4]);
+        let streams = |prompts| {
+            let cut = micro_batches(&batch, &advantages([1, 2, 2]), prompts, 16).unwrap();
+            let streams = &cut[0].streams;
+            [&streams.advantages_N, &streams.sampler_logprobs_N, &streams.weights_N].map(floats)
+        };
+        assert_eq!(streams(Prompts::Shared), streams(Prompts::Repeated));
+        batch.header.samples[0].group = 1;
+        assert_eq!(tokens(&batch, Prompts::Shared), [5, 0, 4]);
+    }
+
+    #[test]
     fn a_mask_that_contradicts_the_table_is_rejected() {
         let mut wrong = batch();
         wrong.header.samples[2].trainable_tokens = 3;
-        let error = micro_batches(&wrong, &advantages([1, 2, 2]), 16).unwrap_err();
+        let error = micro_batches(&wrong, &advantages([1, 2, 2]), Prompts::Shared, 16).unwrap_err();
         assert_eq!(error.to_string(), "sample 2 has 2 trained tokens, but the step's table says 3");
     }
 

@@ -24,7 +24,8 @@ impl Trainer {
         let weights = StepAdvantages::without_rewards(&header.samples);
         let vocab_size = self.models.policy.model.config().vocab_size;
         let mut sum = 0.0;
-        for micro_batch in self.on_device(micro_batches(data, &weights, vocab_size)?) {
+        let micro_batches = micro_batches(data, &weights, self.prompts(), vocab_size)?;
+        for micro_batch in self.on_device(micro_batches) {
             crate::heartbeat::advance();
             let logprobs =
                 self.models.logprobs(ModelRole::Policy, &micro_batch.packed, temperature)?;

@@ -10,7 +10,8 @@ use std::process::Command;
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::model::{
-    Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random,
+    Model, ModelConfig, ModelLayout, PackedTokens, SharedPrefix, WholeParameters, hugging_face,
+    random,
 };
 use rljob_learner::objective::{grpo, sft};
 use serde_json::{Value, json};
@@ -19,11 +20,13 @@ use tch::{Kind, Tensor};
 const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
 const LENGTHS: [usize; 4] = [9, 3, 33, 12];
+/// Tokens that the first two sequences share, and the last two.
+const PROMPTS: [usize; 2] = [2, 6];
 const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
 const ADAMW: AdamW =
     AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
 
-/// Four sequences of different lengths; the second half of each is trained.
+/// Four sequences of different lengths, two of each prompt; the second half of each is trained.
 struct Case {
     sequences: Vec<Vec<i64>>,
     masks: Vec<Vec<u8>>,
@@ -36,10 +39,12 @@ impl Case {
     fn new(vocab_size: i64) -> Self {
         let sequences: Vec<Vec<i64>> = LENGTHS
             .iter()
-            .map(|&length| {
-                (0..length as i64)
-                    .map(|position| (7 + position * position * 31 + length as i64 * 5) % vocab_size)
-                    .collect()
+            .zip([0, 0, 1, 1])
+            .map(|(&length, group): (&usize, usize)| {
+                let seed = |place: usize| if place < PROMPTS[group] { group } else { length };
+                let token =
+                    |place| ((7 + place * place * 31 + seed(place) * 5) as i64) % vocab_size;
+                (0..length).map(token).collect()
             })
             .collect();
         let masks: Vec<Vec<u8>> = LENGTHS
@@ -55,8 +60,21 @@ impl Case {
     }
 
     fn packed(&self, vocab_size: i64) -> PackedTokens {
-        PackedTokens::new(&self.sequences.concat(), &self.masks.concat(), &LENGTHS, vocab_size)
-            .unwrap()
+        self.packed_with(&[], vocab_size)
+    }
+
+    /// The sequences with prompts that are computed once.
+    fn sharing(&self, vocab_size: i64) -> PackedTokens {
+        let prefix = |group: usize| SharedPrefix {
+            sequences: 2 * group..2 * group + 2,
+            tokens: PROMPTS[group],
+        };
+        self.packed_with(&[0, 1].map(prefix), vocab_size)
+    }
+
+    fn packed_with(&self, prefixes: &[SharedPrefix], vocab_size: i64) -> PackedTokens {
+        let (tokens, masks) = (self.sequences.concat(), self.masks.concat());
+        PackedTokens::with_prefixes(&tokens, &masks, &LENGTHS, prefixes, vocab_size).unwrap()
     }
 
     /// Values of transformers and torch.
@@ -158,14 +176,8 @@ impl Comparison {
     }
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
-/// `folder`. Returns the largest difference of a logit, and the largest difference of a loss or
-/// gradient, relative in norm and absolute in value.
-pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
-    let (mut comparison, case) = Comparison::new(python, folder);
-    let logits_TV =
-        comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
-    let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
+/// Compares log-probabilities, and loss and gradients of SFT and GRPO.
+fn compare_passes(comparison: &mut Comparison, case: &Case) {
     let before = comparison
         .model
         .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
@@ -196,6 +208,20 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
         );
         (gradient, sums.loss)
     });
+}
+
+/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
+/// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
+/// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
+pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
+    let (mut comparison, case) = Comparison::new(python, folder);
+    let logits_TV =
+        comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
+    let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
+    compare_passes(&mut comparison, &case);
+    comparison.packed = case.sharing(comparison.model.config().vocab_size);
+    assert_eq!(comparison.packed.num_tokens(), 57 - 2 - 6);
+    compare_passes(&mut comparison, &case);
 
     let parameter = Tensor::from_slice(&adamw_parameter());
     let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());

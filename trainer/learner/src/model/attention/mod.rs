@@ -16,6 +16,7 @@ use tch::{Kind, Tensor};
 use super::{ModelConfig, ModelError, PackedTokens};
 
 mod buckets;
+mod prefix;
 
 use buckets::BucketsSaved;
 
@@ -29,15 +30,25 @@ pub struct Positions {
 
 impl Positions {
     /// The positions of packed tokens, for passes in `kind`.
-    pub fn new(packed: &PackedTokens, config: &ModelConfig, kind: Kind) -> Self {
+    ///
+    /// # Errors
+    /// The tokens have shared prefixes and are not on a CPU.
+    pub fn new(
+        packed: &PackedTokens,
+        config: &ModelConfig,
+        kind: Kind,
+    ) -> Result<Self, ModelError> {
         let rotary = Rotary::new(&packed.positions_T, &config.rope_frequencies(), kind);
         let device = packed.positions_T.device();
+        if device.is_cuda() && !packed.prefixes.is_empty() {
+            return Err(ModelError::SharedPrefix(device));
+        }
         let rows = device.is_cuda().then(|| {
             let heads = heads(config);
             let sequences = Sequences::new(&packed.lengths, heads, device, packed.deterministic);
             (rotary.tables(), sequences)
         });
-        Self { rotary, rows }
+        Ok(Self { rotary, rows })
     }
 }
 

@@ -90,7 +90,7 @@ impl Model {
         Ok(TokenLogprobs { logprobs_N, entropy_N })
     }
 
-    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. Not computed in
+    /// Logits `[T, V]` of every row in fp32, not divided by a temperature. Not computed in
     /// chunks; for small inputs only.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Model {
         packed: &PackedTokens,
         normed_NH: &Tensor,
     ) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
-        let targets_N = packed.targets_N();
+        let targets_N = packed.targets_N.shallow_clone();
         let device = normed_NH.device();
         head::chunks(packed.num_trained(), self.config.vocab_size, device).map(move |range| {
             let length = range.end - range.start;
@@ -166,6 +166,6 @@ impl Model {
         if let Some(dtable) = dtable {
             parameters.add_gradient(0, dtable)?;
         }
-        Ok(x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH))
+        Ok(packed.sum_by_predictor(&dx_NH))
     }
 }

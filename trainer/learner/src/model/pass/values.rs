@@ -49,7 +49,7 @@ impl Model {
             let _ = view.f_add_(&part)?;
         }
         parameters.add_gradient(last, gradient)?;
-        let dx_TH = x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH);
+        let dx_TH = packed.sum_by_predictor(&dx_NH);
         drop(x_TH);
         self.layers_backward(parameters, packed, kept, dx_TH)
     }
