@@ -2,9 +2,11 @@
 //! share has one row per token.
 //!
 //! Worked example: two sequences `[5 6 7] [8 9]` with mask `[0 1 1] [0 1]`: positions `0 1 2 0 1`;
-//! trained tokens are 1, 2, 4, each predicted from the row before it (0, 1, 3), in sequences 0, 0,
-//! 1. Of `[5 6 7] [5 6 8 9]` with the shared prefix `5 6` and mask `[0 0 1] [0 0 1 1]`, the rows
-//! are `5 6 7 8 9`; trained tokens are 2, 5, 6, predicted from rows 1, 1, 3.
+//! trained tokens are 1, 2, 4, each predicted from the row before it (rows 0, 1, 3), in sequences
+//! 0, 0, 1.
+//!
+//! Of `[5 6 7] [5 6 8 9]` with the shared prefix `5 6` and mask `[0 0 1] [0 0 1 1]`, the rows are
+//! `5 6 7 8 9`; trained tokens are 2, 5, 6, predicted from rows 1, 1, 3.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 

@@ -70,11 +70,11 @@ fn batch(step: u32, grouped: bool, ranks: &Ranks) -> RankBatch {
 }
 
 /// Metrics of three steps without durations, and final weights.
-fn run(algorithm: &Value, grouped: bool, ranks: Rc<Ranks>) -> (Vec<StepMetrics>, Vec<Vec<u32>>) {
+fn run(algorithm: &Value, grouped: bool, ranks: &Rc<Ranks>) -> (Vec<StepMetrics>, Vec<Vec<u32>>) {
     let folder = small_model();
-    let mut trainer = trainer(spec(algorithm, "Random", 1), folder.path(), Rc::clone(&ranks));
+    let mut trainer = trainer(spec(algorithm, "Random", 1), folder.path(), Rc::clone(ranks));
     let mut step = |step| {
-        let mut report = trainer.step(step, &batch(step, grouped, &ranks)).unwrap();
+        let mut report = trainer.step(step, &batch(step, grouped, ranks)).unwrap();
         report.scalars.set(metrics::TRAIN_SECONDS, 0.0);
         report
     };
@@ -96,7 +96,7 @@ fn computed(steps: Vec<StepMetrics>) -> (Vec<StepMetrics>, Vec<f64>) {
 
 #[test]
 fn shared_prompts_train_as_repeated_ones_with_fewer_tokens() {
-    let of = |grouped| computed(run(&json!({"sft": {}}), grouped, Ranks::alone()).0);
+    let of = |grouped| computed(run(&json!({"sft": {}}), grouped, &Ranks::alone()).0);
     let ((shared, fewer), (repeated, all)) = (of(true), of(false));
     assert_close(&repeated, &shared);
     let completions: u32 = (0..SAMPLES).map(completion).sum();
@@ -108,8 +108,8 @@ fn shared_prompts_train_as_repeated_ones_with_fewer_tokens() {
 #[test]
 fn ranks_that_share_prompts_have_the_metrics_of_one_and_repeat_bit_for_bit() {
     for algorithm in algorithms() {
-        let (alone, _) = computed(run(&algorithm, true, Ranks::alone()).0);
-        let two = || on_ranks(2, |ranks| run(&algorithm, true, ranks));
+        let (alone, _) = computed(run(&algorithm, true, &Ranks::alone()).0);
+        let two = || on_ranks(2, |ranks| run(&algorithm, true, &ranks));
         let first = two();
         assert_eq!(first, two());
         assert_eq!(first[0].0, first[1].0);
