@@ -7,6 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -77,6 +78,12 @@ pub enum StartError {
     /// The trainer has GPUs, but this process has none.
     #[error("{0}")]
     Device(String),
+    /// The trainer has GPUs, but this program was built without CUDA.
+    #[error(
+        "trainer.resources has GPUs, but this learner was built without CUDA: set trainer.image to \
+         an image of Containerfile.cuda, or, on one machine, use the programs of `make build-cuda`"
+    )]
+    NoCuda,
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
     #[error(transparent)]
@@ -92,16 +99,15 @@ impl StartError {
     /// again.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) => true,
-            Self::Model(error) => {
-                matches!(
-                    error,
-                    ModelError::Json { .. }
-                        | ModelError::Config { .. }
-                        | ModelError::Weights { .. }
-                        | ModelError::Safetensors { .. }
-                )
-            }
+            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) | Self::NoCuda => true,
+            Self::Model(error) => match error {
+                ModelError::File { source, .. } => source.kind() == ErrorKind::NotFound,
+                ModelError::Json { .. }
+                | ModelError::Config { .. }
+                | ModelError::Weights { .. }
+                | ModelError::Safetensors { .. } => true,
+                _ => false,
+            },
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
             Self::Collective(_)
             | Self::Client(_)
@@ -296,11 +302,7 @@ fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
         return Ok(Device::Cpu);
     }
     if !cfg!(feature = "cuda") {
-        return Err(StartError::Device(
-            "trainer.resources has GPUs, but this learner was built without CUDA: use the image \
-             of trainers with GPUs, or build with feature `cuda`"
-                .to_owned(),
-        ));
+        return Err(StartError::NoCuda);
     }
     match compute_capability(0) {
         Some((8.., _)) => Ok(Device::Cuda(0)),
