@@ -23,7 +23,7 @@ const LIMIT: u32 = 50;
 const REASONS: [&str; 4] =
     ["FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"];
 /// Start of the warning with which the kubelet ends each two minutes of waiting for volumes. It
-/// names all volumes; the cause has a warning of its own.
+/// names all volumes; the cause has another warning.
 const SUMMARY: &str = "Unable to attach or mount volumes";
 /// Time for which a cause precedes newer summaries: the kubelet retries a mount, and repeats its
 /// warning, within 2 min 2 s.
