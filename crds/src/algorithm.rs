@@ -266,6 +266,12 @@ pub struct TrainingSpec {
     /// keeps only the input of each layer and computes a third more. Default Keep.
     #[serde(default)]
     pub activations: Activations,
+    /// Parts of the model that learners divide among themselves while they train a step. `Full`
+    /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
+    /// each update instead of each micro-batch; a learner then holds the whole weights in the
+    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full.
+    #[serde(default)]
+    pub sharding: Sharding,
     /// Compute type of forward and backward passes and of engines; master weights and optimizer
     /// states are always FP32. Default BF16 if engines or trainers have GPUs, else FP32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -302,6 +308,19 @@ pub enum Activations {
     Keep,
     /// Input of each layer; the backward pass recomputes the rest.
     Recompute,
+}
+
+/// Parts of the model that learners divide among themselves while they train a step. Master weights
+/// and optimizer states are always divided.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum Sharding {
+    /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
+    #[default]
+    Full,
+    /// Gradients, once all micro-batches of an update have added theirs (ZeRO-2).
+    Gradients,
 }
 
 /// Compute type of forward and backward passes.

@@ -139,7 +139,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
         },
         "training": {
             "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep",
-            "seed": 1, "deterministic": false,
+            "sharding": "Full", "seed": 1, "deterministic": false,
         },
         "inference": {"replicas": 1, "resources": {}},
         "trainer": {"replicas": 1, "resources": {}},

@@ -227,7 +227,7 @@ impl Optimizer {
 mod tests {
     use super::Optimizer;
     use crate::checkpoint::OptimizerProgress;
-    use crate::fsdp::ShardedParameters;
+    use crate::fsdp::{Passes, ShardedParameters};
     use crate::model::{Gradient, Parameters};
     use crate::ranks::Ranks;
     use rljob_crds::algorithm::OptimizerSpec;
@@ -236,7 +236,7 @@ mod tests {
     fn setup() -> (ShardedParameters, Optimizer) {
         let parameters = ShardedParameters::new(
             Ranks::alone(),
-            Kind::Float,
+            Passes::full(Kind::Float),
             &[2],
             vec![Tensor::from_slice(&[1f32, -1.])],
         )

@@ -25,7 +25,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{FrozenParameters, shard_of};
+use crate::fsdp::{FrozenParameters, Passes, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
@@ -217,9 +217,9 @@ pub fn first_trainer(
     };
     let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters = blocks.map(shard).collect::<Result<_, _>>()?;
-    let compute = compute_kind(spec.precision());
     let others = other_models(&spec, &model, &ranks, model_directory)?;
-    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), compute, masters)?;
+    let optimizer = spec.optimizer.clone();
+    let policy = TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -235,14 +235,13 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let compute = compute_kind(spec.precision());
     let shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
     let restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
     let restored = restored.into_values().next().ok_or(StartError::Role(ModelRole::Policy))?;
     let others = other_models(&spec, &model, &ranks, model_directory)?;
     let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored)?;
+    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), restored)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -313,6 +312,10 @@ fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
                 .to_owned(),
         )),
     }
+}
+
+fn passes(spec: &RLJobSpec) -> Passes {
+    Passes { compute: compute_kind(spec.precision()), sharding: spec.training.sharding }
 }
 
 /// Kind of forward and backward passes.

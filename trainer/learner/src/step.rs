@@ -155,6 +155,7 @@ impl Trainer {
             .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
             .sum();
         let mut sums = Sums::default();
+        self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
         for micro_batch in prepared.of(minibatch) {
             sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
         }
