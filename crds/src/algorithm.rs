@@ -262,10 +262,10 @@ pub struct TrainingSpec {
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,
-    /// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute`
-    /// keeps only the input of each layer and computes a third more. Default Keep.
-    #[serde(default)]
-    pub activations: Activations,
+    /// Activations that a forward pass keeps for the backward pass. Default Keep on CPUs, and from
+    /// an estimate of the memory on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<Activations>,
     /// Parts of the model that learners divide among themselves while they train a step. `Full`
     /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
     /// each update instead of each micro-batch; a learner then holds the whole weights in the
@@ -298,13 +298,12 @@ fn seed() -> u64 {
     1
 }
 
-/// Activations that a forward pass keeps for the backward pass.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
+/// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute` keeps
+/// only the input of each layer and computes a third more. Default Keep on CPUs; on GPUs as many
+/// layers keep theirs as an estimate of the memory allows.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activations {
     /// All activations.
-    #[default]
     Keep,
     /// Input of each layer; the backward pass recomputes the rest.
     Recompute,

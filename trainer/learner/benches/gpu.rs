@@ -23,6 +23,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Sharding;
 use rljob_kernels::device;
 use rljob_learner::fsdp::{Passes, shard_of};
+use rljob_learner::memory::Phase;
 use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
@@ -111,7 +112,9 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
 /// Normally distributed weights, the same for any number of GPUs, made on the GPU.
 fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let spec = spec(arguments);
-    let model = Model::new(config(&arguments.shape)).recomputing(arguments.recompute);
+    let config = config(&arguments.shape);
+    let layers = if arguments.recompute { config.num_hidden_layers } else { 0 };
+    let model = Model::new(config).recomputing(layers);
     tch::manual_seed(7);
     let mut masters = Vec::new();
     for block in model.layout().blocks() {
@@ -127,7 +130,13 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let passes = Passes { compute: Kind::BFloat16, sharding };
     let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), passes, masters).unwrap();
     let objective = objective::new(spec.algorithm.resolve().unwrap(), &spec.rollout);
-    Trainer { ranks, models: Models::new(policy, [].into()), objective, spec }
+    Trainer {
+        ranks,
+        models: Models::new(policy, [].into()),
+        objective,
+        spec,
+        phase: Phase::default(),
+    }
 }
 
 /// Lengths of a step's sequences on one rank.

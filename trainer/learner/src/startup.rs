@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rljob_crds::algorithm::{Activations, ModelRole, Precision};
+use rljob_crds::algorithm::{ModelRole, Precision};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
@@ -28,6 +28,8 @@ use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::fsdp::{FrozenParameters, Passes, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
+use crate::memory::fit::DoesNotFit;
+use crate::memory::{Phase, planned};
 use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
 use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
 use crate::objective;
@@ -74,6 +76,8 @@ pub enum StartError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
+    #[error(transparent)]
+    Memory(#[from] DoesNotFit),
     /// The trainer has GPUs, but this process has none.
     #[error("{0}")]
     Device(String),
@@ -92,7 +96,7 @@ impl StartError {
     /// again.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) => true,
+            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) | Self::Memory(_) => true,
             Self::Model(error) => {
                 matches!(
                     error,
@@ -184,14 +188,16 @@ fn load_trainer(
         heartbeat::advance();
         std::thread::sleep(ModelFolderWait::INTERVAL);
     }
-    let model = Model::new(ModelConfig::from_folder(model_directory)?)
-        .recomputing(spec.training.activations == Activations::Recompute);
+    let device = device(spec)?;
+    let model = Model::new(ModelConfig::from_folder(model_directory)?);
+    let compute = compute_kind(spec.precision());
+    let model = planned(model, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
         &arguments.address,
         (arguments.rank, arguments.world_size),
-        device(spec)?,
+        device,
         arguments.attempt,
     )?;
     let Some(Restore { version, path }) = &arguments.restore else {
@@ -248,7 +254,7 @@ pub fn restored_trainer(
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     let objective = objective::new(algorithm, &spec.rollout);
-    Ok(Trainer { ranks, models, objective, spec })
+    Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
 }
 
 /// Models of the algorithm's roles other than the policy, with the weights before training.
