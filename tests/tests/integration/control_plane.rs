@@ -138,7 +138,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0,
         },
         "training": {
-            "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep",
+            "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "sharding": "Full",
             "seed": 1, "deterministic": false,
         },
         "inference": {"replicas": 1, "resources": {}},

@@ -23,8 +23,10 @@ use std::time::Instant;
 
 use clap::Parser;
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Sharding;
 use rljob_kernels::device;
-use rljob_learner::fsdp::shard_of;
+use rljob_learner::fsdp::{Passes, shard_of};
+use rljob_learner::memory::Phase;
 use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
@@ -62,6 +64,9 @@ struct Arguments {
     grpo: bool,
     #[arg(long)]
     recompute: bool,
+    /// Gathers weights and sums gradients once for each update.
+    #[arg(long)]
+    hold: bool,
     #[arg(long)]
     deterministic: bool,
     #[arg(long, default_value_t = 6)]
@@ -115,7 +120,9 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
 /// Normally distributed weights, the same for any number of GPUs, made on the GPU.
 fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let spec = spec(arguments);
-    let model = Model::new(config(&arguments.shape)).recomputing(arguments.recompute);
+    let config = config(&arguments.shape);
+    let layers = if arguments.recompute { config.num_hidden_layers } else { 0 };
+    let model = Model::new(config).recomputing(layers);
     tch::manual_seed(7);
     let mut masters = Vec::new();
     for block in model.layout().blocks() {
@@ -127,10 +134,17 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
         }
         masters.push(shard_of(&whole, ranks.rank(), ranks.world_size()));
     }
-    let policy =
-        TrainedModel::new(model, &ranks, spec.optimizer.clone(), Kind::BFloat16, masters).unwrap();
+    let sharding = if arguments.hold { Sharding::Gradients } else { Sharding::Full };
+    let passes = Passes { compute: Kind::BFloat16, sharding };
+    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), passes, masters).unwrap();
     let objective = objective::new(spec.algorithm.resolve().unwrap(), &spec.rollout);
-    Trainer { ranks, models: Models::new(policy, [].into()), objective, spec }
+    Trainer {
+        ranks,
+        models: Models::new(policy, [].into()),
+        objective,
+        spec,
+        phase: Phase::default(),
+    }
 }
 
 /// Tokens of a sequence.
@@ -290,7 +304,7 @@ fn main() {
             "{}",
             json!({
                 "shape": arguments.shape, "gpus": world_size, "tokens": tokens,
-                "mixed": arguments.mixed, "recompute": arguments.recompute,
+                "mixed": arguments.mixed, "recompute": arguments.recompute, "hold": arguments.hold,
                 "deterministic": arguments.deterministic, "step_s": median,
                 "tok_per_s_per_gpu": (f64::from(tokens) / median).round(),
                 "mfu_989": (done * 1e4).round() / 1e4, "peak_gib": (peak * 10.0).round() / 10.0,

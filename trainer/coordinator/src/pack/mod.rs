@@ -2,21 +2,24 @@
 //! inputs give equal bytes.
 //!
 //! ```text
-//!  prompt groups ─ split ─▶ minibatches ─ balance by tokens ─▶ ranks ─ first fit ─▶ micro-batches
+//!  prompt groups ─ split ─▶ minibatches ─ balance ─▶ ranks ─ balance ─▶ micro-batches
 //! ```
 //!
-//! A prompt group stays in one minibatch; its samples go to any rank. All ranks have the same
-//! number of micro-batches per minibatch, some of them empty, because every micro-batch runs
-//! collectives. Must not depend on the meaning of rewards or on the algorithm.
+//! Ranks and micro-batches are balanced by floating-point operations ([`cost`]). A prompt group
+//! stays in one minibatch; its samples go to any rank. All ranks have the same number of
+//! micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
+//! Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
 pub mod batch;
+pub mod cost;
 
 use std::num::NonZeroUsize;
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
 
 use assignment::Assignment;
+use cost::{CostModel, Load};
 
 /// A sample for the learners. `T` is its number of tokens, given and sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +66,7 @@ pub fn pack(
     world_size: u32,
     minibatches: u32,
     max_tokens: u32,
+    costs: &CostModel,
 ) -> Result<Vec<RankBatch>, PackError> {
     for (name, size) in [
         ("world size", world_size),
@@ -75,12 +79,15 @@ pub fn pack(
     }
     check(step, samples)?;
     let parts = split(step, samples, minibatches)?;
-    let lengths: Vec<u64> = samples.iter().map(|sample| sample.tokens.len() as u64).collect();
-    let plan = assignment::assign(&lengths, &parts, world_size, u64::from(max_tokens));
+    let load = |sample: &TrainSample| {
+        costs.load(sample.tokens.len() as u64, u64::from(trainable_tokens(sample)))
+    };
+    let loads: Vec<Load> = samples.iter().map(load).collect();
+    let plan = assignment::assign(&loads, &parts, world_size, u64::from(max_tokens));
     let row = |(sample, assignment): (&TrainSample, &Assignment)| SampleRow {
         group: sample.group,
         reward: sample.reward,
-        trainable_tokens: sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum(),
+        trainable_tokens: trainable_tokens(sample),
         rank: assignment.rank,
         minibatch: assignment.minibatch,
         truncated: sample.truncated,
@@ -96,6 +103,10 @@ pub fn pack(
         samples: table.clone(),
     };
     Ok((0..world_size).map(|rank| rank_batch(samples, header(rank))).collect())
+}
+
+fn trainable_tokens(sample: &TrainSample) -> u32 {
+    sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum()
 }
 
 fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {

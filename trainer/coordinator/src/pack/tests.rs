@@ -3,7 +3,21 @@
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 
-use crate::pack::{PackError, TrainSample, pack};
+use crate::pack::cost::CostModel;
+use crate::pack::cost::tests::QWEN_1_5B;
+use crate::pack::{PackError, TrainSample};
+
+/// Packs for a model of 1.5 billion parameters.
+fn pack(
+    step: u32,
+    samples: &[TrainSample],
+    world_size: u32,
+    minibatches: u32,
+    max_tokens: u32,
+) -> Result<Vec<RankBatch>, PackError> {
+    let costs = CostModel::new(&QWEN_1_5B);
+    crate::pack::pack(step, samples, world_size, minibatches, max_tokens, &costs)
+}
 
 /// A sample of `tokens` tokens `id`; the mask is 0 for the first token.
 fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
@@ -181,15 +195,20 @@ proptest! {
     }
 
     #[test]
-    fn token_counts_of_ranks_differ_by_at_most_the_longest_sample(
+    fn costs_of_ranks_differ_by_at_most_the_most_expensive_sample(
         samples in steps(),
         world in 1_u32..5,
     ) {
         let batches = pack(1, &samples, world, 1, 16).unwrap();
-        let tokens: Vec<usize> = batches.iter().map(|batch| batch.tokens_T.len()).collect();
+        let costs = CostModel::new(&QWEN_1_5B);
+        let cost = |tokens: u32| costs.load(u64::from(tokens), u64::from(tokens) - 1).cost;
+        let of_rank = |batch: &RankBatch| -> u64 {
+            batch.header.sequences.iter().map(|sequence| cost(sequence.tokens)).sum()
+        };
+        let ranks: Vec<u64> = batches.iter().map(of_rank).collect();
         let longest = samples.iter().map(|sample| sample.tokens.len()).max().unwrap_or(0);
-        let difference = tokens.iter().max().unwrap() - tokens.iter().min().unwrap();
-        prop_assert!(difference <= longest, "{:?}", tokens);
+        let difference = ranks.iter().max().unwrap() - ranks.iter().min().unwrap();
+        prop_assert!(difference <= cost(longest as u32), "{:?}", ranks);
     }
 }
 
