@@ -10,7 +10,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use rljob_http::ClientTls;
 use rljob_protocol::sglang::{
-    ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, InitWeightsUpdateGroup,
+    AbortRequest, ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, InitWeightsUpdateGroup,
     ModelInfo, PauseGeneration, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
@@ -154,7 +154,17 @@ impl EngineClient {
         Ok(())
     }
 
-    /// `POST /pause_generation`, mode `abort`.
+    /// `POST /abort_request` for all requests. Returns before their streams have ended.
+    pub async fn abort_all(&self, url: &str) -> Result<(), EngineError> {
+        let route = "/abort_request";
+        let body = json(route, &AbortRequest { rid: String::new(), abort_all: true })?;
+        let call = Call { method: Method::POST, route, token: &self.admin, body };
+        // The response has no body.
+        self.exchange(url, &call, CONTROL_TIMEOUT).await.map(drop)
+    }
+
+    /// `POST /pause_generation`, mode `abort`. While a request runs, SGLang responds after a
+    /// second.
     pub async fn pause(&self, url: &str) -> Result<(), EngineError> {
         let body = PauseGeneration { mode: "abort".to_owned() };
         self.post::<serde_json::Value>(
@@ -240,8 +250,23 @@ impl EngineClient {
         call: Call<'_>,
         deadline: Duration,
     ) -> Result<T, EngineError> {
+        let invalid = |error: serde_json::Error| EngineError::InvalidResponse {
+            route: call.route,
+            message: error.to_string(),
+        };
+        let bytes = self.exchange(url, &call, deadline).await?;
+        serde_json::from_slice(&bytes).map_err(invalid)
+    }
+
+    /// Sends a request and reads the body of its response.
+    async fn exchange(
+        &self,
+        url: &str,
+        call: &Call<'_>,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, EngineError> {
         let answered = async {
-            let (connection, response) = self.send(url, &call).await?;
+            let (connection, response) = self.send(url, call).await?;
             self.read(url, call.route, connection, response).await
         };
         within(deadline, call.route, answered).await
@@ -268,22 +293,22 @@ impl EngineClient {
         Ok((connection, response))
     }
 
-    /// Reads a response as JSON.
-    async fn read<T: serde::de::DeserializeOwned>(
+    /// Reads the body of a successful response.
+    async fn read(
         &self,
         url: &str,
         route: &'static str,
         connection: Connection,
         response: Response<Incoming>,
-    ) -> Result<T, EngineError> {
-        let invalid = |message| EngineError::InvalidResponse { route, message };
+    ) -> Result<Vec<u8>, EngineError> {
         let (mut connection, mut body) = accepted(route, connection, response).await?;
         let bytes = collect(route, &mut connection, &mut body).await?;
         if bytes.len() > MAX_RESPONSE {
-            return Err(invalid(format!("more than {MAX_RESPONSE} bytes")));
+            let message = format!("more than {MAX_RESPONSE} bytes");
+            return Err(EngineError::InvalidResponse { route, message });
         }
         self.connections.put(url, connection);
-        serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))
+        Ok(bytes)
     }
 }
 

@@ -15,6 +15,7 @@ pub mod fleet;
 mod progress;
 pub mod slots;
 pub mod stream;
+pub mod streams;
 pub mod validate;
 pub mod weights;
 

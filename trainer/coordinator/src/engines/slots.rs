@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::instruct::{EngineView, KeptGroup};
 use crate::engines::progress::Progress;
+use crate::engines::streams::Streams;
 use crate::engines::weights::Weights;
 
 /// Maximum number of requests in flight per engine.
@@ -53,6 +54,8 @@ pub struct Slot {
     requests: u32,
     tokens: u64,
     progress: Progress,
+    /// Open streams; closed during an update.
+    pub streams: Streams,
     /// Version that a hung process reports.
     hung: Option<String>,
     /// Process group of the last broadcast to this process.
@@ -62,7 +65,7 @@ pub struct Slot {
 }
 
 /// A reservation at an engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leased {
     pub name: String,
     pub url: String,
@@ -70,6 +73,8 @@ pub struct Leased {
     pub lost: CancellationToken,
     /// Counts the chunks that the engine sends.
     pub chunks: Arc<AtomicU64>,
+    /// Counts the streams of the engine.
+    pub streams: Streams,
 }
 
 /// All engines by name.
@@ -162,6 +167,7 @@ impl Slots {
             url: slot.url.clone(),
             lost: slot.lost.clone(),
             chunks: slot.progress.chunks(),
+            streams: slot.streams.clone(),
         })
     }
 
@@ -211,6 +217,7 @@ impl Slot {
             requests: 0,
             tokens: 0,
             progress: Progress::new(now),
+            streams: Streams::default(),
             hung: None,
             group: None,
             lost: CancellationToken::new(),
@@ -281,9 +288,11 @@ impl Slot {
         self.backoff_until = Duration::ZERO;
     }
 
-    /// Starts an update; the reported version is not trusted until it succeeds.
+    /// Starts an update; the reported version is not trusted until it succeeds, and no request is
+    /// sent until it ends.
     pub fn update_begins(&mut self) {
         self.syncing = true;
+        self.streams.close();
         self.tainted = true;
         self.updates = self.updates.saturating_add(1);
     }
@@ -291,6 +300,7 @@ impl Slot {
     /// Ends an update, with the verified version if it succeeded.
     pub fn update_ends(&mut self, version: Option<Version>, now: Duration) {
         self.syncing = false;
+        self.streams.reopen();
         self.updates = self.updates.saturating_add(1);
         match version {
             Some(version) => {

@@ -16,6 +16,7 @@ mod exchanges;
 mod metrics;
 mod models;
 mod openai_client;
+mod pause;
 mod requests;
 mod server;
 mod weights;
@@ -59,6 +60,8 @@ async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     behaviour::paused_requests_continue_after_retract_and_in_place(server).await;
     behaviour::a_flush_needs_an_idle_server(server).await;
     behaviour::limits_that_leave_one_candidate_are_greedy(server).await;
+    pause::a_pause_without_an_abort_ends_requests_too(server).await;
+    pause::a_pause_after_an_abort_does_not_sleep(server, models).await;
     weights::a_folder_replaces_weights_and_version(server, models).await;
     weights::a_broadcast_gives_the_same_weights_as_the_folder(server, models).await;
     weights::buckets_of_two_publications_share_a_process_group(server, models).await;
