@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::instruct::{EngineView, KeptGroup};
 use crate::engines::progress::Progress;
 use crate::engines::streams::Streams;
+use crate::engines::suitability::Unsuitable;
 use crate::engines::weights::Weights;
 
 /// Maximum number of requests in flight per engine.
@@ -41,6 +42,8 @@ pub struct Slot {
     /// Time of the first missed poll, or of the listing; `None` while the engine answers.
     silent_since: Option<Duration>,
     label: Option<String>,
+    /// Whether the process is suitable; `None` before it has described itself.
+    suitability: Option<Result<(), Unsuitable>>,
     /// This process has resumed the engine since it last became reachable.
     pub resumed: bool,
     /// A weight update is in progress.
@@ -138,6 +141,7 @@ impl Slots {
             version: slot.version(),
             silent_seconds: silent(slot),
             uid: slot.uid.clone(),
+            unsuitable: slot.unsuitable().map(ToString::to_string),
         };
         self.table.iter().map(state).collect()
     }
@@ -208,6 +212,7 @@ impl Slot {
             answers: false,
             silent_since: Some(now),
             label: None,
+            suitability: None,
             resumed: false,
             syncing: false,
             tainted: false,
@@ -234,12 +239,27 @@ impl Slot {
         if !self.answers || self.label.as_ref() != Some(&label) {
             let is_update = self.answers && self.syncing;
             self.resumed &= is_update;
+            self.suitability = self.suitability.take().filter(|_| is_update);
             self.group = self.group.take().filter(|_| is_update);
         }
         self.missed = 0;
         self.silent_since = None;
         self.answers = true;
         self.label = Some(label);
+    }
+
+    /// Whether its `/server_info` is due.
+    pub fn is_undescribed(&self, now: Duration) -> bool {
+        self.answers && self.suitability.is_none() && now >= self.backoff_until
+    }
+
+    /// Records what `/server_info` says.
+    pub fn described(&mut self, suitability: Result<(), Unsuitable>) {
+        self.suitability = Some(suitability);
+    }
+
+    fn unsuitable(&self) -> Option<&Unsuitable> {
+        self.suitability.as_ref()?.as_ref().err()
     }
 
     /// Records a failed poll that was sent at `asked`. A refused connection means that the process
@@ -266,6 +286,7 @@ impl Slot {
     fn mark_lost(&mut self) {
         self.answers = false;
         self.label = None;
+        self.suitability = None;
         self.resumed = false;
         self.group = None;
         self.lost.cancel();
@@ -325,7 +346,11 @@ impl Slot {
 
     /// Whether an update can start.
     pub fn usable(&self, now: Duration) -> bool {
-        self.answers && !self.syncing && now >= self.backoff_until
+        self.answers && self.is_suitable() && !self.syncing && now >= self.backoff_until
+    }
+
+    fn is_suitable(&self) -> bool {
+        self.suitability == Some(Ok(()))
     }
 
     fn routable(&self, now: Duration) -> bool {
@@ -337,7 +362,7 @@ impl Slot {
             EngineCondition::Unreachable
         } else if self.syncing {
             EngineCondition::Syncing
-        } else if current.is_some() && self.version() == current {
+        } else if current.is_some() && self.version() == current && self.is_suitable() {
             EngineCondition::Ready
         } else {
             EngineCondition::Stale

@@ -23,7 +23,7 @@ use super::completion::Completion;
 use super::request::{self, Key};
 use super::stop::Stops;
 use crate::clock::Clock;
-use crate::engines::stream::Events;
+use crate::engines::output::Output;
 use crate::engines::slots::Leased;
 use crate::engines::validate::{self, End, Part};
 use crate::engines::{EngineError, Fleet, Lease, Weights};
@@ -33,10 +33,6 @@ use crate::input::Input;
 const REFUSALS: u32 = 3;
 /// Between two tries of one sample: after an abort, and after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// Events of a stream besides one per token: its first and last ones, and keep-alive comments.
-const SPARE_EVENTS: usize = 1024;
-/// An answer's bytes besides its tokens, and for each token at most: id, log-probability and text.
-const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
 
 /// A request for one sample.
 #[derive(Clone, Debug)]
@@ -162,8 +158,7 @@ impl<'s> Sampler<'s> {
             let is_abort = matches!(error, EngineError::Aborted(_));
             tokio::time::sleep(if is_abort { RETRY.0 } else { RETRY.1 }).await;
             let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
-            result =
-                self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
+            result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
         Ok((
             request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens),
@@ -211,14 +206,11 @@ impl<'s> Sampler<'s> {
         completion: &mut Completion,
     ) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
-        let tokens = request.sampling_params.max_new_tokens as usize;
-        let longest = ANSWER_BYTES.0.saturating_add(ANSWER_BYTES.1.saturating_mul(tokens));
-        let most = tokens.saturating_add(SPARE_EVENTS);
-        let mut events = Events::new(most, longest, Arc::clone(&engine.chunks));
-        let ended = self.stream(engine, &request, &mut events).await;
-        let part = events
-            .newest()
-            .map(|event| validate::part(&request, event, weights, self.vocabulary))
+        let mut output = Output::new(&request, Arc::clone(&engine.chunks));
+        let ended = self.stream(engine, &request, &mut output).await;
+        let part = output
+            .into_received()
+            .map(|received| validate::part(&request, received, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
             let part = self.stops.cut(&completion.tokens, part);
@@ -235,12 +227,12 @@ impl<'s> Sampler<'s> {
         result
     }
 
-    /// Streams a response into `events`, unless the engine is being updated.
+    /// Streams a response into `output`, unless the engine is being updated.
     async fn stream(
         &self,
         engine: &Leased,
         request: &GenerateRequest,
-        events: &mut Events,
+        output: &mut Output,
     ) -> Result<(), EngineError> {
         let aborted = |cause: &str| Err(EngineError::Aborted(cause.to_owned()));
         let Some(_stream) = engine.streams.open() else {
@@ -248,7 +240,7 @@ impl<'s> Sampler<'s> {
         };
         tokio::select! {
             () = engine.lost.cancelled() => aborted("the engine no longer responds"),
-            ended = self.fleet.client.generate(&engine.url, request, events) => ended,
+            ended = self.fleet.client.generate(&engine.url, request, output) => ended,
         }
     }
 

@@ -22,9 +22,10 @@ const REPEAT: Duration = Duration::from_millis(100);
 pub(super) async fn pause(sync: &WeightSync, target: &Target) -> Result<(), EngineError> {
     let (client, url) = (&sync.fleet.client, target.url.as_str());
     check_epoch(&sync.fence).await?;
-    match tokio::time::timeout(LIMIT, abort_all(client, target)).await {
-        Ok(aborted) => aborted?,
-        Err(_) => tracing::warn!(url, "requests did not end in time; the pause waits for them"),
+    if let Ok(aborted) = tokio::time::timeout(LIMIT, abort_all(client, target)).await {
+        aborted?;
+    } else {
+        tracing::warn!(url, "requests did not end in time; the pause waits for them");
     }
     check_epoch(&sync.fence).await?;
     client.pause(url).await

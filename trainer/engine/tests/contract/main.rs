@@ -52,7 +52,7 @@ async fn sglang_meets_the_contract_and_the_embedded_engine_responds_like_it() {
 
 /// Runs all checks in sequence; each restores the state of the server.
 async fn meets_the_contract(server: &Server, models: &std::path::Path) {
-    behaviour::streams_are_cumulative_and_end_with_done(server).await;
+    behaviour::events_of_a_stream_join_to_the_whole_response_and_end_with_done(server).await;
     behaviour::a_batch_response_is_in_order_and_its_stream_has_indexes(server).await;
     behaviour::abort_matches_an_id_and_ids_that_start_with_it(server).await;
     behaviour::pause_abort_finishes_running_requests_and_holds_new_ones(server).await;

@@ -8,6 +8,7 @@ use rljob_protocol::version::Version;
 
 use crate::engines::progress::HANG_TIMEOUT;
 use crate::engines::slots::{MAX_REQUESTS, Slots};
+use crate::engines::suitability::Unsuitable;
 use crate::engines::weights::Weights;
 
 const NOW: Duration = Duration::from_secs(100);
@@ -41,6 +42,7 @@ fn a_replacement_with_name_and_address_of_its_predecessor_is_another_engine() {
 fn synced(slots: &mut Slots, name: &str) {
     let slot = slots.get_mut(name).unwrap();
     slot.answered("default".to_owned());
+    slot.described(Ok(()));
     slot.update_begins();
     slot.update_ends(Some(CURRENT), NOW);
 }
@@ -108,9 +110,40 @@ fn an_engine_is_stale_after_a_failed_update_even_if_it_reports_the_version() {
 fn an_engine_is_not_routable_before_this_process_resumed_it() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
+    slots.get_mut("engine-0").unwrap().described(Ok(()));
     assert_eq!(leased(&mut slots, 1), None);
     slots.get_mut("engine-0").unwrap().resumed = true;
     assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+}
+
+#[test]
+fn an_engine_is_used_once_it_has_described_itself_and_is_suitable() {
+    let mut slots = two();
+    let usable = |slots: &Slots| slots.views(NOW)[0].usable;
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.answered("default".to_owned());
+    assert!(slot.is_undescribed(NOW) && !usable(&slots));
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.described(Err(Unsuitable::WholeStreams));
+    assert!(!slot.is_undescribed(NOW) && !usable(&slots));
+    let message = Unsuitable::WholeStreams.to_string();
+    assert_eq!(slots.states(None, NOW)[0].unsuitable, Some(message));
+    slots.get_mut("engine-0").unwrap().described(Ok(()));
+    assert!(usable(&slots));
+    slots.get_mut("engine-0").unwrap().answered("restarted".to_owned());
+    assert!(slots.get_mut("engine-0").unwrap().is_undescribed(NOW) && !usable(&slots));
+}
+
+#[test]
+fn no_stream_opens_during_an_update() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let streams = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().streams;
+    assert!(streams.open().is_some());
+    slots.get_mut("engine-0").unwrap().update_begins();
+    assert!(streams.open().is_none());
+    slots.get_mut("engine-0").unwrap().update_ends(None, NOW);
+    assert!(streams.open().is_some());
 }
 
 #[test]
