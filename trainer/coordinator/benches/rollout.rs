@@ -26,7 +26,6 @@ use axum::routing::{get, post};
 use futures::StreamExt as _;
 use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
-use rljob_coordinator::engines::slots::MAX_REQUESTS;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
@@ -40,10 +39,10 @@ use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of a round, in groups, and concurrent groups: the request limit of one engine.
+/// Requests of a round, in groups, and concurrent groups.
 const REQUESTS: u32 = 16384;
 const GROUP: u32 = 64;
-const GROUPS: u32 = MAX_REQUESTS / GROUP;
+const GROUPS: u32 = 4;
 const ROUNDS: usize = 5;
 const PROMPT: i64 = 64;
 const COMPLETION: u32 = 64;
@@ -109,7 +108,7 @@ async fn serve() {
     .to_string();
     let server_info = json!({
         "version": SGLANG_RELEASE, "incremental_streaming_output": true,
-        "internal_states": [{"effective_max_running_requests_per_dp": MAX_REQUESTS}],
+        "internal_states": [{"effective_max_running_requests_per_dp": GROUP * GROUPS}],
     })
     .to_string();
     let generate =

@@ -143,8 +143,8 @@ pub struct ServerInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InternalState {
     /// Most requests that the scheduler decodes together.
-    #[serde(rename = "effective_max_running_requests_per_dp")]
-    pub max_running_requests: u32,
+    #[serde(default, rename = "effective_max_running_requests_per_dp")]
+    pub max_running_requests: Option<u32>,
 }
 
 /// `POST /pause_generation`.

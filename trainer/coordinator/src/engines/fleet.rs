@@ -15,7 +15,7 @@ use crate::core::instruct::EngineView;
 use crate::engines::client::EngineClient;
 use crate::engines::error::EngineError;
 use crate::engines::slots::{Leased, Slot, Slots};
-use crate::engines::suitability;
+use crate::engines::suitability::{self, Limits};
 use crate::engines::weights::Weights;
 use crate::persistence::fence::Fence;
 
@@ -153,16 +153,18 @@ impl Fleet {
 
     /// Reads what a new process says about itself.
     async fn describe(&self, name: &str, url: &str) {
-        let suitability = self.client.server_info(url).await.map(|info| suitability::check(&info));
-        match &suitability {
-            Ok(Ok(())) => {}
+        let limits = self.client.server_info(url).await.map(|info| suitability::limits(&info));
+        match &limits {
+            Ok(Ok(Limits { requests })) => {
+                tracing::info!(engine = name, requests, "an engine is up")
+            }
             Ok(Err(error)) => tracing::error!(engine = name, %error, "an engine is not used"),
             Err(error) => tracing::warn!(
                 engine = name, error = %crate::error_line(error), "an engine is not used yet",
             ),
         }
-        self.update_quietly(name, |slot| match suitability {
-            Ok(suitability) => slot.described(suitability),
+        self.update_quietly(name, |slot| match limits {
+            Ok(limits) => slot.described(limits),
             Err(_) => slot.failed(self.clock.now()),
         });
     }

@@ -18,7 +18,7 @@ mod progress;
 pub mod slots;
 pub mod stream;
 pub mod streams;
-mod suitability;
+pub mod suitability;
 mod transport;
 pub mod validate;
 pub mod weights;

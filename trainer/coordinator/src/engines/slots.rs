@@ -17,11 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::core::instruct::{EngineView, KeptGroup};
 use crate::engines::progress::Progress;
 use crate::engines::streams::Streams;
-use crate::engines::suitability::Unsuitable;
+use crate::engines::suitability::{Limits, Unsuitable};
 use crate::engines::weights::Weights;
 
-/// Maximum number of requests in flight per engine.
-pub const MAX_REQUESTS: u32 = 256;
 /// Consecutive failed polls after which an engine is lost and its requests are cancelled.
 const MAX_MISSED_POLLS: u32 = 3;
 /// First and maximum backoff after a failed call.
@@ -42,8 +40,8 @@ pub struct Slot {
     /// Time of the first missed poll, or of the listing; `None` while the engine answers.
     silent_since: Option<Duration>,
     label: Option<String>,
-    /// Whether the process is suitable; `None` before it has described itself.
-    suitability: Option<Result<(), Unsuitable>>,
+    /// Limits of the process; `None` before it has described itself.
+    limits: Option<Result<Limits, Unsuitable>>,
     /// This process has resumed the engine since it last became reachable.
     pub resumed: bool,
     /// A weight update is in progress.
@@ -156,7 +154,7 @@ impl Slots {
         now: Duration,
     ) -> Option<Leased> {
         let free = |slot: &Slot| {
-            slot.requests == 0 || slot.requests.saturating_add(requests) <= MAX_REQUESTS
+            slot.requests == 0 || slot.requests.saturating_add(requests) <= slot.max_requests()
         };
         let ready = self.table.iter_mut().filter(|(_, slot)| {
             slot.routable(now)
@@ -212,7 +210,7 @@ impl Slot {
             answers: false,
             silent_since: Some(now),
             label: None,
-            suitability: None,
+            limits: None,
             resumed: false,
             syncing: false,
             tainted: false,
@@ -239,7 +237,7 @@ impl Slot {
         if !self.answers || self.label.as_ref() != Some(&label) {
             let is_update = self.answers && self.syncing;
             self.resumed &= is_update;
-            self.suitability = self.suitability.take().filter(|_| is_update);
+            self.limits = self.limits.take().filter(|_| is_update);
             self.group = self.group.take().filter(|_| is_update);
         }
         self.missed = 0;
@@ -250,16 +248,16 @@ impl Slot {
 
     /// Whether its `/server_info` is due.
     pub fn is_undescribed(&self, now: Duration) -> bool {
-        self.answers && self.suitability.is_none() && now >= self.backoff_until
+        self.answers && self.limits.is_none() && now >= self.backoff_until
     }
 
     /// Records what `/server_info` says.
-    pub fn described(&mut self, suitability: Result<(), Unsuitable>) {
-        self.suitability = Some(suitability);
+    pub fn described(&mut self, limits: Result<Limits, Unsuitable>) {
+        self.limits = Some(limits);
     }
 
     fn unsuitable(&self) -> Option<&Unsuitable> {
-        self.suitability.as_ref()?.as_ref().err()
+        self.limits.as_ref()?.as_ref().err()
     }
 
     /// Records a failed poll that was sent at `asked`. A refused connection means that the process
@@ -286,7 +284,7 @@ impl Slot {
     fn mark_lost(&mut self) {
         self.answers = false;
         self.label = None;
-        self.suitability = None;
+        self.limits = None;
         self.resumed = false;
         self.group = None;
         self.lost.cancel();
@@ -349,8 +347,14 @@ impl Slot {
         self.answers && self.is_suitable() && !self.syncing && now >= self.backoff_until
     }
 
+    /// Maximum number of requests in flight.
+    fn max_requests(&self) -> u32 {
+        let limits = self.limits.as_ref().and_then(|limits| limits.as_ref().ok());
+        limits.map_or(0, |limits| limits.requests)
+    }
+
     fn is_suitable(&self) -> bool {
-        self.suitability == Some(Ok(()))
+        matches!(self.limits, Some(Ok(_)))
     }
 
     fn routable(&self, now: Duration) -> bool {
