@@ -21,7 +21,7 @@ use crate::tokens::Token;
 const POLL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Exceeds the 120 s for which the sender waits for the process group.
 const INIT_GROUP_TIMEOUT: Duration = Duration::from_secs(150);
-/// Time for the weights of a large model.
+/// Time to read the weights of a large model.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Fixed part of a completion's deadline; each token adds a second.
 const GENERATE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -113,13 +113,15 @@ impl EngineClient {
         self.change(url, "/init_weights_update_group", body, INIT_GROUP_TIMEOUT).await
     }
 
-    /// `POST /update_weights_from_distributed`.
+    /// `POST /update_weights_from_distributed`. `deadline` is at least [`CONTROL_TIMEOUT`], so that
+    /// an engine that misses it counts as hung.
     pub async fn update_from_distributed(
         &self,
         url: &str,
         body: &UpdateWeightsFromDistributed,
+        deadline: Duration,
     ) -> Result<(), EngineError> {
-        self.change(url, "/update_weights_from_distributed", body, UPDATE_TIMEOUT).await
+        self.change(url, "/update_weights_from_distributed", body, deadline).await
     }
 
     /// `POST /destroy_weights_update_group`.

@@ -5,6 +5,7 @@
 //! succeeds: from the newest folder, or by the next broadcast, which the learners are instructed to
 //! send when the engine is reachable. An engine that misses a deadline is treated as hung.
 
+mod deadline;
 pub mod disk;
 pub mod distributed;
 pub mod folders;
