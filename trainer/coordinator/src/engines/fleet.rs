@@ -156,7 +156,7 @@ impl Fleet {
         let limits = self.client.server_info(url).await.map(|info| suitability::limits(&info));
         match &limits {
             Ok(Ok(Limits { requests })) => {
-                tracing::info!(engine = name, requests, "an engine is up")
+                tracing::info!(engine = name, requests, "an engine is up");
             }
             Ok(Err(error)) => tracing::error!(engine = name, %error, "an engine is not used"),
             Err(error) => tracing::warn!(
