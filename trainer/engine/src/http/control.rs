@@ -51,8 +51,8 @@ pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
     }))
 }
 
-/// Returns the limits of this engine and the release of SGLang whose API it has. SGLang adds all its
-/// arguments.
+/// Returns the limits of this engine and the release of SGLang whose API it has. SGLang adds all
+/// its arguments.
 pub async fn server_info(State(engine): State<Engine>) -> Json<Value> {
     let ModelInfo { model_path, weight_version, .. } = engine.info();
     Json(json!({

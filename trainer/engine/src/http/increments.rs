@@ -20,7 +20,7 @@ struct Sent {
 }
 
 impl Increments {
-    /// The increment of a partial or final response. `None` if there is none yet: a retracted
+    /// The increment of a partial or final response; `None` without new tokens. A retracted
     /// request restarts in deterministic mode, and repeats its tokens first.
     pub fn next(&mut self, index: usize, mut generation: Generation) -> Option<Generation> {
         let sent = self.sent.entry(index).or_default();
