@@ -1,5 +1,5 @@
-//! The committed `rljob.yaml` and its copy in the chart are what the types say, fit `kubectl apply`,
-//! and document themselves. `UPDATE=1 cargo test -p rljob-crds` updates them.
+//! The committed `rljob.yaml` and its copy in the chart are what the types say, fit `kubectl
+//! apply`, and document themselves. `UPDATE=1 cargo test -p rljob-crds` updates them.
 
 use std::path::Path;
 

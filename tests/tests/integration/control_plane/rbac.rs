@@ -1,6 +1,7 @@
 //! The operator's RBAC permissions are necessary and sufficient, for all namespaces and for one. An
-//! operator with the permissions of install.yaml, or of a release for one namespace, runs the complete lifecycle of a job; the audit log shows each request and the
-//! binding that allowed it, which must match the granted permissions exactly.
+//! operator with the permissions of install.yaml, or of a release for one namespace, runs the
+//! complete lifecycle of a job; the audit log shows each request and the binding that allowed it,
+//! which must match the granted permissions exactly.
 
 use std::collections::BTreeSet;
 
