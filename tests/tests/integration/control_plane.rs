@@ -27,6 +27,7 @@ mod operator;
 mod pods;
 mod rbac;
 mod readme;
+mod releases;
 mod scale;
 mod simulated_pods;
 mod upgrade;
@@ -45,13 +46,13 @@ fn cluster() -> &'static Cluster {
 fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
     let path = workspace().join("crds/rljob.yaml").display().to_string();
     let answer = kubectl.run(&["apply", "--filename", &path])?;
-    kubectl.run(&[
-        "wait",
-        "--for=condition=Established",
-        "crd/rljobs.rljob.dev",
-        "--timeout=60s",
-    ])?;
+    wait_for_crd(kubectl)?;
     Ok(answer)
+}
+
+fn wait_for_crd(kubectl: &Kubectl) -> anyhow::Result<()> {
+    let established = "--for=condition=Established";
+    kubectl.run(&["wait", established, "crd/rljobs.rljob.dev", "--timeout=60s"]).map(drop)
 }
 
 /// A minimal valid job.
