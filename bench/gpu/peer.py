@@ -14,22 +14,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from shapes import SHAPES
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import Qwen2Config, Qwen2ForCausalLM
-
-# The shape of Qwen2.5-1.5B.
-SHAPE = dict(
-    hidden_size=1536,
-    intermediate_size=8960,
-    num_hidden_layers=28,
-    num_attention_heads=12,
-    num_key_value_heads=2,
-    vocab_size=151_936,
-    tie_word_embeddings=True,
-    max_position_embeddings=32_768,
-    use_cache=False,
-    attn_implementation="sdpa",
-)
 
 
 def arguments():
@@ -40,13 +27,15 @@ def arguments():
     parser.add_argument("--compile", action="store_true", help="compile layers and loss")
     parser.add_argument("--keep", action="store_true", help="keep activations: no recomputation")
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1.5b")
     return parser.parse_args()
 
 
 def sharded_model(settings):
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).float()
+        shape = dict(SHAPES[settings.shape], use_cache=False, attn_implementation="sdpa")
+        model = Qwen2ForCausalLM(Qwen2Config(**shape)).float()
     if not settings.keep:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -66,7 +55,7 @@ def token_logprobs(logits, tokens):
 def step(model, optimizer, logprobs_of, settings, generator):
     shape = (settings.sequences, settings.length)
     options = dict(device="cuda", generator=generator)
-    tokens = torch.randint(0, SHAPE["vocab_size"], shape, **options)
+    tokens = torch.randint(0, SHAPES[settings.shape]["vocab_size"], shape, **options)
     advantages = torch.randn(settings.sequences, 1, **options)
     torch.cuda.synchronize()
     dist.barrier()

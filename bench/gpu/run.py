@@ -10,9 +10,12 @@ figures; a row without an aim is for information. With two GPUs, rows of FSDP ar
 
 import argparse
 import json
+import math
 import os
+import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -36,6 +39,16 @@ def result(process):
     return json.loads(found[-1])
 
 
+def rl_batch():
+    """[prompt, completion] of 16 groups of 8 samples; lengths of completions have a long tail."""
+    draw = random.Random(7)
+
+    def completion():
+        return min(1024, max(64, round(220 * math.exp(0.8 * draw.gauss(0, 1)))))
+
+    return [[256, completion()] for _ in range(128)]
+
+
 class Rows:
     def __init__(self, settings):
         self.settings = settings
@@ -53,6 +66,18 @@ class Rows:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command = [*launcher, "--nproc_per_node=1", str(FOLDER / "peer.py"), *flags]
         return result(lines(command))
+
+    def packed_peer(self, lengths):
+        return result(lines([sys.executable, str(FOLDER / "packed_peer.py"), lengths]))
+
+    def packed(self, name, lengths, note):
+        """Ours and the packed peer on the same lengths."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(lengths, file)
+            file.flush()
+            ours = self.ours(["--lengths", file.name, "--group", "8"])
+            theirs = self.packed_peer(file.name)
+        self.write(name, ours, theirs, 1.1, note)
 
     def write(self, name, ours, theirs, aim, note):
         ratio = ours["tok_per_s_per_gpu"] / theirs["tok_per_s_per_gpu"]
@@ -90,6 +115,10 @@ def main():
     rows.write("training-mixed-lengths", rows.ours(["--mixed"]), plain, None, note)
     note = "training.deterministic against not"
     rows.write("training-deterministic", rows.ours(["--deterministic"]), plain, None, note)
+    note = "packed, compiled layers, activations kept; 8 x 2048 tokens"
+    rows.packed("training-packed", [[1, 2047]] * 8, note)
+    note = "packed, compiled layers, activations kept; 128 samples in groups of 8 with one prompt"
+    rows.packed("training-packed-groups", rl_batch(), note)
     if len(rows.gpus) > 1:
         note = "FSDP on two GPUs against one, tokens per GPU"
         rows.write("fsdp-2-gpus", rows.ours([], gpus=2), plain, 0.985, note)

@@ -262,10 +262,16 @@ pub struct TrainingSpec {
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,
-    /// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute`
-    /// keeps only the input of each layer and computes a third more. Default Keep.
+    /// Activations that a forward pass keeps for the backward pass. Default Keep on CPUs, and from
+    /// an estimate of the memory on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<Activations>,
+    /// Parts of the model that learners divide among themselves while they train a step. `Full`
+    /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
+    /// each update instead of each micro-batch; a learner then holds the whole weights in the
+    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full.
     #[serde(default)]
-    pub activations: Activations,
+    pub sharding: Sharding,
     /// Compute type of forward and backward passes and of engines; master weights and optimizer
     /// states are always FP32. Default BF16 if engines or trainers have GPUs, else FP32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -292,16 +298,28 @@ fn seed() -> u64 {
     1
 }
 
-/// Activations that a forward pass keeps for the backward pass.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
+/// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute` keeps
+/// only the input of each layer and computes a third more. Default Keep on CPUs; on GPUs as many
+/// layers keep theirs as an estimate of the memory allows.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activations {
     /// All activations.
-    #[default]
     Keep,
     /// Input of each layer; the backward pass recomputes the rest.
     Recompute,
+}
+
+/// Parts of the model that learners divide among themselves while they train a step. Master weights
+/// and optimizer states are always divided.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum Sharding {
+    /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
+    #[default]
+    Full,
+    /// Gradients, once all micro-batches of an update have added theirs (ZeRO-2).
+    Gradients,
 }
 
 /// Compute type of forward and backward passes.

@@ -3,8 +3,25 @@
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-/// Prefixes of NVIDIA's device resources: whole GPUs, shared ones, and parts of them (MIG).
-const NVIDIA: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+/// NVIDIA's GPUs, whole and shared. Other names of the domain (`nvidia.com/gpumem` of HAMi, RDMA
+/// devices) say how much of a GPU, or which network device.
+const NVIDIA: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/gpu.shared"];
+/// Prefix of parts of NVIDIA GPUs (Multi-Instance GPU).
+const NVIDIA_PART: &str = "nvidia.com/mig-";
+/// Accelerators of other vendors, by the names that their device plugins register.
+const OTHER: [&str; 11] = [
+    "amd.com/gpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+    "aws.amazon.com/neurondevice",
+    "cambricon.com/mlu",
+    "google.com/tpu",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    "huawei.com/Ascend910",
+    "metax-tech.com/gpu",
+];
 
 /// Device that a role computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +56,14 @@ impl Device {
     }
 }
 
-/// Whether a resource name is a GPU or another accelerator: a name with a domain that is not a
-/// network device.
+/// Whether a resource name is a GPU or another known accelerator.
 pub fn is_gpu(name: &str) -> bool {
-    const NETWORK: [&str; 6] = ["rdma", "efa", "sriov", "hca", "roce", "hostdev"];
-    let is_native = name.starts_with("kubernetes.io/") || name.contains(".kubernetes.io/");
-    name.contains('/') && !is_native && !NETWORK.iter().any(|part| name.contains(part))
+    is_nvidia_gpu(name) || OTHER.contains(&name)
 }
 
 /// Whether a resource name is an NVIDIA GPU or a part of one.
 pub fn is_nvidia_gpu(name: &str) -> bool {
-    NVIDIA.iter().any(|prefix| name.starts_with(prefix))
+    NVIDIA.contains(&name) || name.starts_with(NVIDIA_PART)
 }
 
 /// GPUs in `limits`, of all resource names.
@@ -107,6 +121,8 @@ mod tests {
             (serde_json::json!({"nvidia.com/gpu.shared": 1}), Device::Cuda, 1),
             (serde_json::json!({"nvidia.com/mig-1g.10gb": 2}), Device::Cuda, 2),
             (serde_json::json!({"nvidia.com/gpu": 1, "nvidia.com/hostdev": 1}), Device::Cuda, 1),
+            (serde_json::json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}), Device::Cuda, 1),
+            (serde_json::json!({"smarter-devices/fuse": 1}), Device::Cpu, 0),
             (serde_json::json!({"amd.com/gpu": 1}), Device::Other, 1),
             (serde_json::json!({"amd.com/gpu": 1, "nvidia.com/gpu": 1}), Device::Other, 2),
             (serde_json::json!({"google.com/tpu": 4}), Device::Other, 4),

@@ -1,5 +1,5 @@
-//! The committed `rljob.yaml` is what the types say, fits `kubectl apply`, and documents itself.
-//! `UPDATE=1 cargo test -p rljob-crds` updates it.
+//! The committed `rljob.yaml` and its copy in the chart are what the types say, fit `kubectl
+//! apply`, and document themselves. `UPDATE=1 cargo test -p rljob-crds` updates them.
 
 use std::path::Path;
 
@@ -24,16 +24,18 @@ fn root() -> JSONSchemaProps {
 
 #[test]
 fn the_committed_yaml_is_what_the_types_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rljob.yaml");
     let yaml = serde_yaml::to_string(&crd()).unwrap();
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &yaml).unwrap();
+    for file in ["rljob.yaml", "../charts/rljob/files/rljobs.rljob.dev.yaml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &yaml).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap_or_default(),
+            yaml,
+            "{file}: run `UPDATE=1 cargo test -p rljob-crds` and review the difference"
+        );
     }
-    assert_eq!(
-        std::fs::read_to_string(&path).unwrap_or_default(),
-        yaml,
-        "run `UPDATE=1 cargo test -p rljob-crds` and review the difference"
-    );
 }
 
 #[test]

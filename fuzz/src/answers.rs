@@ -1,6 +1,6 @@
 //! Responses of engines and coordinators.
 
-use rljob_coordinator::engines::stream::Events;
+use rljob_coordinator::engines::output::Output;
 use rljob_coordinator::engines::validate;
 use rljob_coordinator::engines::weights::Weights;
 use rljob_protocol::peer::PROTOCOL_VERSION;
@@ -11,21 +11,21 @@ use rljob_protocol::status::CoordinatorStatus;
 const VOCABULARY: i64 = 1000;
 /// Maximum length of a completion in tokens.
 const MAX_NEW_TOKENS: u32 = 16;
-/// Maximum size of an event in bytes.
-const MAX_EVENT: usize = 4 << 10;
 
 /// A stream of server-sent events, in chunks of the size that the first byte names.
 pub fn engine_stream(data: &[u8]) {
     let Some((size, stream)) = data.split_first() else { return };
-    let mut events = Events::new(1 << 10, MAX_EVENT, std::sync::Arc::default());
+    let mut output = Output::new(&request(), std::sync::Arc::default());
     for chunk in stream.chunks(usize::from(*size).max(1)) {
-        if events.push(chunk).is_err() {
+        if output.push(chunk).is_err() {
             break;
         }
     }
     let _ = serde_json::from_slice::<ModelInfo>(stream);
-    let Some(event) = events.newest() else { return };
-    let Ok(part) = validate::part(&request(), event, Weights::Since(0), VOCABULARY) else { return };
+    let Some(received) = output.into_received() else { return };
+    let Ok(part) = validate::part(&request(), received, Weights::Since(0), VOCABULARY) else {
+        return;
+    };
     assert_eq!(part.tokens.len(), part.logprobs.len(), "a log-probability per token");
     assert!(part.tokens.len() <= MAX_NEW_TOKENS as usize, "at most the requested tokens");
     assert!(part.tokens.iter().all(|id| (0..VOCABULARY).contains(id)), "ids of the vocabulary");

@@ -13,7 +13,7 @@ use rljob_http::Role;
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 
 /// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
-pub const OWN_FLAGS: [&str; 22] = [
+pub const OWN_FLAGS: [&str; 24] = [
     "--model-path",
     "--model",
     "--host",
@@ -25,6 +25,8 @@ pub const OWN_FLAGS: [&str; 22] = [
     "--tp-size",
     "--tensor-parallel-size",
     "--enable-deterministic-inference",
+    "--incremental-streaming-output",
+    "--stream-output",
     "--log-level",
     "--log-level-http",
     "--config",
@@ -67,6 +69,8 @@ pub fn arguments(
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
+        // The coordinator reads streams whose events have only new tokens.
+        "--incremental-streaming-output".to_owned(),
         // One file has the certificate and the key.
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
@@ -126,6 +130,7 @@ mod tests {
             "--sampling-backend=pytorch",
             "--log-level=warning",
             "--enable-metrics",
+            "--incremental-streaming-output",
             "--ssl-certfile=/tokens/tls-inference.pem",
             "--ssl-keyfile=/tokens/tls-inference.pem",
             "--config",
@@ -144,7 +149,7 @@ mod tests {
         let all = arguments(&spec, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[10..13],
+            all[11..14],
             ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
         );
     }

@@ -45,6 +45,17 @@ pub fn s3_server() -> Result<PathBuf> {
     }
 }
 
+/// A file of Helm's folder (`helm`, `podmonitors.yaml`), from the cache that tests/helm/build.sh
+/// fills.
+pub fn helm(file: &str) -> Result<PathBuf> {
+    let path = cache()?.join("helm-4.3.1-monitoring-0.85.0").join(file);
+    if path.is_file() {
+        Ok(path)
+    } else {
+        bail!("{} does not exist: run `make setup`", path.display())
+    }
+}
+
 /// The program that enforces NetworkPolicies, from the cache that tests/network/build.sh fills.
 pub fn kube_router() -> Result<PathBuf> {
     let path = cache()?.join("kube-router-2.1.0/kube-router");

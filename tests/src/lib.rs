@@ -9,6 +9,7 @@
 //!  sglang                   image that runs the real SGLang on the CPU
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
+//!  Helm                     the operator's chart: rendering, and releases on a cluster
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
@@ -28,6 +29,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod files;
 pub mod firewall;
+pub mod helm;
 pub mod hub;
 pub mod image;
 pub mod kubectl;
@@ -51,6 +53,7 @@ pub mod tls;
 pub use api::Api;
 pub use audit::AuditedRequest;
 pub use cluster::Cluster;
+pub use helm::Helm;
 pub use hub::Hub;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;

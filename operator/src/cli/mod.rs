@@ -8,7 +8,7 @@ use rljob_crds::RLJob;
 
 use crate::local;
 use crate::local::set::Set;
-use crate::validate::{job_text, warnings};
+use crate::validate::{cluster_warnings, job_text, warnings};
 
 mod data;
 mod logs;
@@ -84,8 +84,12 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
             Ok(jobs) => {
                 for job in &jobs {
                     let (file, name) = (file.display(), job.name_any());
+                    let mut found = warnings(&job.spec);
+                    if !arguments.local {
+                        found.extend(cluster_warnings(&job.spec));
+                    }
                     valid.extend(
-                        warnings(&job.spec)
+                        found
                             .iter()
                             .map(|warning| format!("{file}: warning: rljob {name}: {warning}")),
                     );
@@ -165,7 +169,7 @@ mod tests {
             arguments.engine_command = Some("python3 -m sglang.launch_server".to_owned());
         };
         let error = local(&command).unwrap_err();
-        assert!(error.contains("has no config.json"), "{error}");
+        assert!(error.contains("tiny is not a folder"), "{error}");
         assert!(error.contains("train.jsonl does not exist"), "{error}");
         std::fs::create_dir(folder.path().join("tiny")).unwrap();
         for file in ["tiny/config.json", "tiny/tokenizer.json", "train.jsonl"] {
@@ -175,6 +179,12 @@ mod tests {
         assert!(error.contains("tiny/config.json sets no max_position_embeddings"), "{error}");
         let config = r#"{"max_position_embeddings": 64, "vocab_size": 16}"#;
         std::fs::write(folder.path().join("tiny/config.json"), config).unwrap();
+        let error = local(&command).unwrap_err();
+        assert!(error.contains("tiny has no model.safetensors"), "{error}");
+        std::fs::write(folder.path().join("tiny/model.safetensors"), "").unwrap();
+        let error = local(&command).unwrap_err();
+        assert!(error.contains("tiny has no chat template"), "{error}");
+        std::fs::write(folder.path().join("tiny/chat_template.jinja"), "").unwrap();
         let error = local(&|arguments| {
             command(arguments);
             arguments.dir = folder.path().join("train.jsonl/runs");
@@ -183,6 +193,35 @@ mod tests {
         assert!(error.contains("train.jsonl: not a folder"), "{error}");
         assert_eq!(local(&command), Ok(format!("{}: rljob sums is valid", path.display())));
         assert!(!folder.path().join("runs").exists(), "a check creates nothing");
+    }
+
+    #[test]
+    fn what_keeps_a_job_from_a_cluster_is_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.yaml");
+        let text = MINIMAL
+            .replace("/models/tiny", "tiny")
+            .replace(
+                "persistentVolumeClaim: {claimName: runs, subPath: team-a}",
+                "hostPath: {path: /r}",
+            )
+            .replace("{processesPerReplica: 2}", "{resources: {limits: {nvidia.com/gpu: 1}}}");
+        std::fs::write(&path, text).unwrap();
+        let lines = validate(&arguments(&[&path])).unwrap();
+        let expected = [
+            "spec.model.path: is relative: only `rljob run` accepts it",
+            "spec.storage.hostPath: operators reject hostPath unless they run with \
+                --allow-host-path",
+            "spec.trainer.image: is not set: the operator's default image has no CUDA, unless it \
+                was built with Containerfile.cuda",
+        ];
+        let file = path.display();
+        let mut expected: Vec<String> = expected
+            .iter()
+            .map(|warning| format!("{file}: warning: rljob sums: {warning}"))
+            .collect();
+        expected.push(format!("{file}: rljob sums is valid"));
+        assert_eq!(lines.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -26,13 +26,13 @@ pub struct RenderArgs {
 /// Renders all jobs of the file.
 ///
 /// # Errors
-/// A job is invalid.
+/// A job is invalid, or has paths that pods do not have.
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let settings = Settings::new(&arguments.image);
     let mut text = String::new();
     for mut job in super::read_jobs(&arguments.file, &[])? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
-        let job: ValidatedJob = validate(&job, Policy::LOCAL)?;
+        let job: ValidatedJob = validate(&job, Policy::of_operator(true))?;
         let resources = build(
             &job,
             if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },

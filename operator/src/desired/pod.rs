@@ -189,6 +189,7 @@ fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
         format!("--load-format={load_format}"),
         format!("--dtype={dtype}"),
         format!("--random-seed={}", job.spec.training.seed),
+        "--incremental-streaming-output".to_owned(),
         format!("--api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_API}"),
         format!("--admin-api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_ADMIN}"),
         format!("--tls-file={TOKENS_MOUNT}/{}", tls::Role::Inference.file()),

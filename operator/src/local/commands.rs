@@ -123,6 +123,7 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Process
         if config.spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" },
     );
     push(&mut arguments, "--random-seed", training.seed.to_string());
+    arguments.push("--incremental-streaming-output".into());
     push(&mut arguments, "--api-key-file", directory.token(TOKEN_ENGINE_API));
     push(&mut arguments, "--admin-api-key-file", directory.token(TOKEN_ENGINE_ADMIN));
     push(&mut arguments, "--tls-file", directory.token(tls::Role::Inference.file()));

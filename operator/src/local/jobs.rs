@@ -1,24 +1,20 @@
 //! Job file → jobs that can run on this machine: applies `--set`, validates, makes relative paths
-//! absolute. Pure except [`read`] and [`missing_files`].
+//! absolute. Pure except [`read`]. [`super::inputs`] checks the files that they name.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
-use rljob_crds::restore::{JobCheckpoint, S3Checkpoint};
+use rljob_crds::names::EXPORT_DIR;
+use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
-use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::set::{Set, SetError, apply_all};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
-
-/// Maximum size of `config.json` in bytes.
-const MAX_CONFIG: u64 = 16 << 20;
 
 /// Error of a job file.
 #[derive(Debug, thiserror::Error)]
@@ -201,115 +197,22 @@ pub fn storage_problems(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> 
     jobs.iter().filter_map(problem).collect()
 }
 
-/// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
-/// file and inputs of finished jobs need not exist.
-pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
-    let exported = |job: &&ValidatedJob| {
-        run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
-    };
-    let mut missing = Vec::new();
-    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
-        let earlier = jobs.get(..index).unwrap_or_default();
-        let problems = missing_model(runs, job, earlier)
-            .into_iter()
-            .chain(missing_data(job))
-            .chain(missing_checkpoint(runs, job, earlier));
-        missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
-    }
-    missing
-}
+#[cfg(test)]
+pub(super) mod test_support {
+    use super::*;
+    use crate::validate::test_support::MINIMAL;
 
-fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    let model = model_directory(runs, job);
-    match job.spec.model.job() {
-        _ if job.spec.model.hugging_face.is_some() => None,
-        Some(name) if is_earlier(job, name, earlier) => None,
-        Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file()).then(|| {
-            format!(
-                "spec.model.rljob: `{name}` has no complete export in {}; run that job first",
-                model.display()
-            )
-        }),
-        None => incomplete_model(&model).map(|what| format!("spec.model.path: {what}")),
+    /// The minimal job with changes by `--set`.
+    pub fn job(sets: &[&str]) -> ValidatedJob {
+        let sets: Vec<Set> = sets.iter().map(|set| set.parse().unwrap()).collect();
+        parse(Path::new("dir/jobs.yaml"), MINIMAL, &sets, Path::new("/home/a/dir"))
+            .unwrap()
+            .remove(0)
     }
-}
-
-/// What a model folder lacks that every run reads. The coordinator checks the rest.
-fn incomplete_model(folder: &Path) -> Option<String> {
-    let missing =
-        ["config.json", "tokenizer.json"].into_iter().find(|file| !folder.join(file).is_file());
-    if let Some(file) = missing {
-        return Some(format!("{} has no {file}", folder.display()));
-    }
-    let path = folder.join("config.json");
-    let config = fs::File::open(&path).map(|file| {
-        serde_json::from_reader::<_, serde_json::Value>(io::BufReader::new(file.take(MAX_CONFIG)))
-    });
-    match config {
-        Ok(Ok(config)) => {
-            let missing = ["max_position_embeddings", "vocab_size"]
-                .into_iter()
-                .find(|field| !config.get(*field).is_some_and(serde_json::Value::is_u64))?;
-            Some(format!("{} sets no {missing}", path.display()))
-        }
-        Ok(Err(error)) => Some(format!("{} is not valid JSON: {error}", path.display())),
-        Err(error) => Some(format!("failed to read {}: {error}", path.display())),
-    }
-}
-
-/// Whether an earlier job of the file has this name.
-fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool {
-    earlier.iter().any(|other| other.namespace == job.namespace && other.name == name)
-}
-
-fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    let source = job.spec.restore_from.as_ref()?;
-    if let Some(JobCheckpoint { name, .. }) = &source.rljob {
-        let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
-        let complete = || {
-            std::fs::read_dir(&folder)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .any(|entry| entry.path().join(MANIFEST_FILE).is_file())
-        };
-        // The coordinator checks buckets.
-        let is_there =
-            job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
-        return (!is_there).then(|| {
-            format!(
-                "spec.restoreFrom.rljob: `{name}` has no complete checkpoint in {}; run that job \
-                    first",
-                folder.display()
-            )
-        });
-    }
-    let path = source.path.as_ref()?;
-    (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| {
-        format!(
-            "spec.restoreFrom.path: {path} is not a complete checkpoint: manifest.json is missing"
-        )
-    })
-}
-
-fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
-    let dataset = &job.spec.dataset;
-    let evaluation = dataset
-        .evaluation
-        .as_ref()
-        .and_then(|evaluation| Some(("spec.dataset.evaluation.path", evaluation.path.as_ref()?)));
-    let train = dataset.train.path.as_ref().map(|path| ("spec.dataset.train.path", path));
-    train
-        .into_iter()
-        .chain(evaluation)
-        .filter(|(_, path)| !Path::new(path).exists())
-        .map(|(field, path)| format!("{field}: {path} does not exist"))
 }
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::model::JobModelSource;
-
     use super::*;
     use crate::validate::test_support::MINIMAL;
 
@@ -364,42 +267,6 @@ mod tests {
                 .map(|job| (job.name.as_str(), job.spec.training.steps))
                 .collect::<Vec<_>>(),
             [("sums", 10), ("more", 3)]
-        );
-    }
-
-    #[test]
-    fn inputs_of_jobs_must_exist() {
-        let runs = tempfile::tempdir().unwrap();
-        let first =
-            read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
-        let missing = |jobs: &[ValidatedJob]| missing_files(runs.path(), jobs);
-        let data = "sums: spec.dataset.train.path: /Cargo.none does not exist".to_owned();
-        assert_eq!(
-            missing(std::slice::from_ref(&first)),
-            ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]
-        );
-
-        let mut second = first.clone();
-        second.name = "more".to_owned();
-        second.spec.model.path = None;
-        second.spec.model.rljob = Some(JobModelSource { name: "sums".to_owned() });
-        let folder = runs.path().join("lab/sums/export");
-        let needed = format!(
-            "more: spec.model.rljob: `sums` has no complete export in {}; run that job first",
-            folder.display()
-        );
-        assert_eq!(missing(std::slice::from_ref(&second))[0], needed);
-        assert!(
-            !missing(&[first.clone(), second.clone()]).contains(&needed),
-            "an earlier job of the file exports it"
-        );
-
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
-        assert_eq!(
-            missing(&[first, second]),
-            ["more: spec.dataset.train.path: /Cargo.none does not exist"],
-            "the first has finished"
         );
     }
 }

@@ -26,6 +26,7 @@ pub mod client;
 pub mod commands;
 pub mod directory;
 pub mod gpus;
+mod inputs;
 pub mod inspect;
 pub mod interrupts;
 pub mod jobs;
@@ -74,12 +75,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             }
             ending @ (Ending::Drained | Ending::Stopped) => {
                 let saved = if ending == Ending::Drained {
-                    "is in a checkpoint"
+                    "all steps are in a checkpoint; to resume"
                 } else {
-                    "was stopped; it resumes from its last checkpoint"
+                    "stopped; to resume from the last checkpoint, or from the start without one"
                 };
                 let command = args.command_line();
-                print_line(&format!("{} {saved}. To resume:\n  {command}", job.name))?;
+                print_line(&format!("{}: {saved}:\n  {command}", job.name))?;
                 return Ok(ExitCode::from(INTERRUPTED));
             }
         }

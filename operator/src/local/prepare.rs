@@ -16,7 +16,7 @@ use super::args::RunArgs;
 use super::commands::Machine;
 use super::directory::{DirectoryError, RunDirectory};
 use super::set::Set;
-use super::{gpus, jobs, records};
+use super::{gpus, inputs, jobs, records};
 use crate::validate::ValidatedJob;
 
 /// Jobs whose inputs are on this machine.
@@ -39,7 +39,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     let machine = machine(args, &jobs)?;
     let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
     missing.extend(unusable_folder(&runs));
-    missing.extend(jobs::missing_files(&runs, &jobs));
+    missing.extend(inputs::missing(&runs, &jobs));
     missing.extend(jobs.iter().filter_map(|job| {
         Some(format!("{}: {}", job.name, gpus::shortage(&job.spec, machine.gpus.len())?))
     }));
@@ -89,9 +89,13 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     };
     let Some(text) = &args.engine_command else {
         if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
+            let field = match job.spec.inference.sglang {
+                Some(_) => "sglang",
+                None => "resources.limits",
+            };
             bail!(
-                "{}: spec.inference.sglang: the server must be started on this machine: pass \
-                    --engine-command 'python3 -m sglang.launch_server'",
+                "{}: spec.inference.{field}: the job runs SGLang, which must be installed on this \
+                    machine: pass --engine-command 'python3 -m sglang.launch_server'",
                 job.name
             );
         }
@@ -112,7 +116,7 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
 pub fn refuse_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
     let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
     let (steps, done) = (job.spec.training.steps, newest.map_or(0, |newest| newest.step));
-    if done <= steps || directory.state()?.succeeded {
+    if done <= steps {
         return Ok(());
     }
     Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
@@ -193,6 +197,9 @@ mod tests {
              or choose another --dir",
             directory.path().display()
         );
-        assert_eq!(check(6), Err(message));
+        assert_eq!(check(6), Err(message.clone()));
+        let state = super::super::directory::State { succeeded: true, ..Default::default() };
+        directory.record(&state).unwrap();
+        assert_eq!(check(6), Err(message), "the run has succeeded");
     }
 }

@@ -76,6 +76,8 @@ pub struct Session<'a> {
     interrupted: bool,
     sent: Option<Desired>,
     watchdog: Watchdog,
+    /// Number of the learner group in the newest report.
+    attempt: Option<u32>,
 }
 
 impl<'a> Session<'a> {
@@ -123,6 +125,7 @@ impl<'a> Session<'a> {
             interrupted: false,
             sent: None,
             watchdog: Watchdog::default(),
+            attempt: None,
         })
     }
 
@@ -183,6 +186,7 @@ impl<'a> Session<'a> {
         }
         self.record_epoch()?;
         let facts = self.facts().await;
+        self.show_restart(&facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, &facts, Timestamp::now());
@@ -313,6 +317,20 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Prints a restart of the learners with its cause.
+    fn show_restart(&mut self, facts: &Facts) -> io::Result<()> {
+        let Some(status) = facts.report() else { return Ok(()) };
+        let is_new = self.attempt.is_some_and(|attempt| attempt < status.attempt);
+        self.attempt = Some(status.attempt);
+        match &status.last_failure {
+            Some(failure) if is_new => {
+                let cause = self.cause(&failure.message, facts);
+                self.screen.line(&format!("restarting the learners: {cause}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn cause(&self, message: &str, facts: &Facts) -> String {
         let supervisor =
             facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
@@ -327,9 +345,7 @@ fn wall_time() -> f64 {
 }
 
 fn released(facts: &Facts) -> Ending {
-    if facts.report().is_some_and(|report| report.phase == Phase::Drained) {
-        Ending::Drained
-    } else {
-        Ending::Stopped
-    }
+    let is_saved =
+        |report: &&CoordinatorStatus| report.phase == Phase::Drained && report.checkpoint.is_some();
+    if facts.report().filter(is_saved).is_some() { Ending::Drained } else { Ending::Stopped }
 }

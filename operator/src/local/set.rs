@@ -26,6 +26,11 @@ pub enum SetError {
             spec.training.steps=3"
     )]
     Form(String),
+    /// The path does not start in the spec or the metadata.
+    #[error(
+        "`--set {0}`: a path starts with `spec` or `metadata`, for example spec.training.steps=3"
+    )]
+    Root(String),
     /// The value is not YAML.
     #[error(
         "the value of `--set {text}` is not YAML: text with special \
@@ -55,6 +60,9 @@ impl FromStr for Set {
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
         if job.as_deref() == Some("") || path.iter().any(String::is_empty) {
             return Err(form());
+        }
+        if !matches!(path.first().map(String::as_str), Some("spec" | "metadata")) {
+            return Err(SetError::Root(text.to_owned()));
         }
         let value = serde_yaml::from_str(value)
             .map_err(|source| SetError::Value { text: text.to_owned(), source })?;

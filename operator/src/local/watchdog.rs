@@ -101,6 +101,7 @@ mod tests {
             version: None,
             silent_seconds,
             uid: None,
+            unsuitable: None,
         }];
         CoordinatorStatus { supervisors, engines, ..report() }
     }

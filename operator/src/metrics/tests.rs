@@ -121,6 +121,7 @@ fn weight_lag_and_checkpoint_age_have_the_worst_value() {
         version,
         silent_seconds: None,
         uid: None,
+        unsuitable: None,
     };
     let running = CoordinatorStatus {
         engines: vec![

@@ -225,6 +225,7 @@ fn the_facts_have_epoch_report_and_incidents() {
         version: None,
         silent_seconds: Some(300),
         uid: None,
+        unsuitable: None,
     };
     let report = CoordinatorStatus { engines: vec![engine], ..report() };
     let with_report = |epoch| {

@@ -22,6 +22,12 @@ const LIMIT: u32 = 50;
 /// Reasons that explain why a pod does not start.
 const REASONS: [&str; 4] =
     ["FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"];
+/// Start of the warning with which the kubelet ends each two minutes of waiting for volumes. It
+/// names all volumes; the cause has another warning.
+const SUMMARY: &str = "Unable to attach or mount volumes";
+/// Time for which a cause precedes newer summaries: the kubelet retries a mount, and repeats its
+/// warning, within 2 min 2 s.
+const CAUSE_INTERVAL: SignedDuration = SignedDuration::from_secs(150);
 
 /// The time at which the events of an object are read: after [`PATIENCE`], then once per
 /// [`INTERVAL`].
@@ -89,14 +95,24 @@ async fn newest(
 }
 
 fn newest_cause(events: &[Event], since: Timestamp) -> Option<Cause> {
-    let relevant = events.iter().filter(|event| {
+    let relevant = |event: &&Event| {
         event.reason.as_deref().is_some_and(|reason| REASONS.contains(&reason))
             && last_time(event).is_some_and(|time| time >= since)
-    });
-    let event = relevant.max_by_key(|event| last_time(event))?;
+    };
+    let newest = events.iter().filter(relevant).max_by_key(|event| last_time(event))?;
+    let is_recent = |event: &&Event| {
+        let end = last_time(event).and_then(|time| time.checked_add(CAUSE_INTERVAL).ok());
+        end >= last_time(newest)
+    };
+    let causes = events.iter().filter(relevant).filter(|event| !is_summary(event));
+    let event = causes.filter(is_recent).max_by_key(|event| last_time(event)).unwrap_or(newest);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let message = text(&event.note).lines().collect::<Vec<_>>().join(" ");
     Some(Cause { reason: text(&event.reason), message })
+}
+
+fn is_summary(event: &Event) -> bool {
+    event.note.as_deref().is_some_and(|note| note.starts_with(SUMMARY))
 }
 
 /// Time of the last occurrence. Controllers that use the older API set the deprecated field only.
@@ -126,6 +142,32 @@ mod tests {
         assert!(is_named("sums-trainer", &old));
         assert!(!is_named("sums-inference", &old));
         assert!(!is_named("sums-trainer", &RLJobStatus::default()));
+    }
+
+    fn mount_warning(seconds: i64, note: &str) -> Event {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {}, "reason": "FailedMount", "note": note,
+            "deprecatedLastTimestamp": at(seconds).to_string(),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_cause_precedes_newer_summaries_until_the_kubelet_no_longer_repeats_it() {
+        let summary = "Unable to attach or mount volumes: unmounted volumes=[more]: timed out";
+        let newest = |events: &[(i64, &str)]| {
+            let events: Vec<_> = events.iter().map(|(at, note)| mount_warning(*at, note)).collect();
+            newest_cause(&events, at(10)).map(|cause| cause.message)
+        };
+        let expect = |note: &str| Some(note.to_owned());
+        assert_eq!(
+            newest(&[(100, "driver not found"), (120, summary)]),
+            expect("driver not found")
+        );
+        assert_eq!(newest(&[(100, "first"), (110, "second"), (260, summary)]), expect("second"));
+        assert_eq!(newest(&[(100, "driver not found"), (251, summary)]), expect(summary));
+        assert_eq!(newest(&[(5, "outdated"), (120, summary)]), expect(summary));
+        assert_eq!(newest(&[(5, "outdated")]), None);
     }
 
     #[test]

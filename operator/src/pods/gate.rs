@@ -165,6 +165,7 @@ mod tests {
                 version,
                 silent_seconds: None,
                 uid: None,
+                unsuitable: None,
             }];
             let expected: Vec<GateChange> =
                 expected.map(|(gate, reason)| change(&pod, gate, reason)).into_iter().collect();

@@ -87,6 +87,7 @@ mod tests {
                 version: None,
                 silent_seconds,
                 uid: None,
+                unsuitable: None,
             };
             let states = [state("sums-inference-0", Some(999)), state("sums-inference-1", silent)];
             let pods = [pod];
@@ -105,6 +106,7 @@ mod tests {
                 version: None,
                 silent_seconds: Some(300),
                 uid: Some(uid.to_owned()),
+                unsuitable: None,
             };
             !hung(&pods, &[state], at(100)).0.is_empty()
         };

@@ -17,7 +17,8 @@ use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
 use super::text::{
-    clip, missing_pods, no_progress, reward_outage, silence, waits_for, without_effect,
+    clip, missing_pods, no_progress, reward_outage, silence, unsuitable_engine, waits_for,
+    without_effect,
 };
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
@@ -275,11 +276,14 @@ fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i
         conditions.set(type_, true, REASON_SYNCED, "engines hold the current weights");
     } else if is_overdue {
         let minutes = SYNC_OVERDUE.as_mins();
-        let message =
-            format!("no engine has held the current weights for more than {minutes} minutes");
-        conditions.set(type_, false, REASON_OVERDUE, message);
+        let message = format!(
+            "no engine has held the current weights for more than {minutes} minutes{}",
+            unsuitable_engine(facts)
+        );
+        conditions.set(type_, false, REASON_OVERDUE, clip(&message));
     } else {
-        let message = "no engine holds the current weights yet";
+        let message =
+            format!("no engine holds the current weights yet{}", unsuitable_engine(facts));
         conditions.set(type_, Truth::Unknown, REASON_SYNCING, message);
     }
 }

@@ -96,6 +96,7 @@ mod tests {
             version: (state == EngineCondition::Ready).then_some(Version { step: 7, attempt: 1 }),
             silent_seconds: None,
             uid: None,
+            unsuitable: None,
         };
         let ready = (0..40).map(|index| (index, EngineCondition::Ready));
         let reported = ready.map(|(index, state)| {

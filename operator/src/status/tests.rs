@@ -33,6 +33,7 @@ fn running() -> Facts {
         version: Some(Version { step: 7, attempt: 1 }),
         silent_seconds: None,
         uid: None,
+        unsuitable: None,
     }];
     report.last_failure = Some(LearnerFailure {
         reason: "LearnerExited".to_owned(),

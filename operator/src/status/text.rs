@@ -21,10 +21,20 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
     match (missing_pods(job, facts), facts.report()) {
         (Some(missing), _) => format!("waiting for {missing}"),
         (None, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
-        (None, Some(_)) => {
-            "all pods are ready; the coordinator waits for learners and engines".to_owned()
-        }
+        (None, Some(_)) => format!(
+            "all pods are ready; the coordinator waits for learners and engines{}",
+            unsuitable_engine(facts)
+        ),
     }
+}
+
+/// The first engine that gets no requests and no weights, and why.
+pub(super) fn unsuitable_engine(facts: &Facts) -> String {
+    let engines = facts.report().map(|report| report.engines.as_slice()).unwrap_or_default();
+    let unsuitable = engines.iter().find_map(|engine| Some((engine, engine.unsuitable.as_ref()?)));
+    unsuitable
+        .map(|(engine, cause)| format!("; {} is not used: {cause}", engine.name))
+        .unwrap_or_default()
 }
 
 /// The verifier that is down, and why.

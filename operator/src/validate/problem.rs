@@ -44,17 +44,20 @@ pub struct InvalidSpec {
 pub struct Policy {
     /// Whether pods may mount folders of their nodes.
     pub allow_host_path: bool,
+    /// Whether paths may be relative to the folder of the job file.
+    pub allow_relative_paths: bool,
     /// Whether the processes of the run share the run directory although `storage.s3` stores it, as
     /// in a local run.
     pub shared_run_directory: bool,
 }
 
 impl Policy {
-    /// Policy of local runs and of `rljob validate` and `render`, which know no operator.
-    pub const LOCAL: Self = Self { allow_host_path: true, shared_run_directory: true };
+    /// Policy of local runs and of `rljob validate`, which knows no operator.
+    pub const LOCAL: Self =
+        Self { allow_host_path: true, allow_relative_paths: true, shared_run_directory: true };
 
     /// Policy of an operator.
     pub fn of_operator(allow_host_path: bool) -> Self {
-        Self { allow_host_path, shared_run_directory: false }
+        Self { allow_host_path, allow_relative_paths: false, shared_run_directory: false }
     }
 }

@@ -10,7 +10,7 @@ mod algorithm;
 mod common;
 mod prompts;
 mod roles;
-mod sources;
+pub(super) mod sources;
 mod template;
 
 use algorithm::{check_algorithm, check_grpo};
@@ -29,6 +29,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_name(name, &mut problems);
     check_namespace(job.metadata.namespace.as_deref(), &mut problems);
     sources::check_model(&spec.model, name, &mut problems);
+    sources::check_paths(spec, policy, &mut problems);
     sources::check_volumes(&spec.volumes, policy, &mut problems);
     sources::check_storage(spec, policy, &mut problems);
     sources::check_restore(spec, name, &mut problems);

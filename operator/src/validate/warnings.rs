@@ -2,11 +2,13 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule};
+use rljob_crds::gpus::Device;
 use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncSpec;
 use rljob_crds::rollout::StaleSamples;
 
 use super::Problem;
+use super::rules::sources::relative_paths;
 
 /// Fields of `spec.rollout` that evaluations use.
 const EVALUATION_FIELDS: [&str; 5] =
@@ -44,6 +46,32 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
         let message = "is 0: training changes no weights";
         warnings.push(Problem::new("spec.optimizer.learningRate", message));
+    }
+    warnings
+}
+
+/// What keeps the job from running on a cluster whose operator has default settings.
+pub fn cluster_warnings(spec: &RLJobSpec) -> Vec<Problem> {
+    let mut warnings: Vec<_> = relative_paths(spec)
+        .map(|(field, _)| Problem::new(field, "is relative: only `rljob run` accepts it"))
+        .collect();
+    let host_path = "operators reject hostPath unless they run with --allow-host-path";
+    if spec.storage.host_path.is_some() {
+        warnings.push(Problem::new("spec.storage.hostPath", host_path));
+    }
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        if volume.source.contains_key("hostPath") {
+            warnings.push(Problem::new(format!("spec.volumes[{index}].hostPath"), host_path));
+        }
+    }
+    if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
+        let message = "is not set: the operator's default image has no CUDA, unless it was built \
+            with Containerfile.cuda";
+        warnings.push(Problem::new("spec.trainer.image", message));
+    }
+    if Device::of(&spec.inference.resources) == Device::Other && spec.inference.image.is_none() {
+        let message = "is not set: the default image of SGLang is for NVIDIA GPUs";
+        warnings.push(Problem::new("spec.inference.image", message));
     }
     warnings
 }

@@ -19,7 +19,7 @@ use crate::process::run;
 use crate::{Api, Cluster, Kubectl, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
-pub(super) const IMAGE: &str = "docker.io/library/rljob:latest";
+pub(super) const IMAGE: &str = concat!("docker.io/library/rljob:", env!("CARGO_PKG_VERSION"));
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Steps of every job (job.yaml).

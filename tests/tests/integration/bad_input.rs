@@ -121,11 +121,15 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     fs::remove_file(folder.path().join("train.jsonl")).unwrap();
     fs::remove_dir_all(folder.path().join("model")).unwrap();
     fs::create_dir(folder.path().join("model")).unwrap();
-    let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: \
-        spec.dataset.train.path: DIR/train.jsonl does not exist\n";
-    assert_eq!(rejection(&folder, &[]), missing, "an empty model folder");
+    let missing = |what: &str| {
+        format!(
+            "error: sums: spec.model.path: DIR/model {what}\nerror: sums: \
+                spec.dataset.train.path: DIR/train.jsonl does not exist\n"
+        )
+    };
+    assert_eq!(rejection(&folder, &[]), missing("has no config.json"));
     fs::remove_dir(folder.path().join("model")).unwrap();
-    assert_eq!(rejection(&folder, &[]), missing, "no model folder");
+    assert_eq!(rejection(&folder, &[]), missing("is not a folder"));
 
     let folder = folder_with(unchanged);
     let restore = ["--set", "spec.restoreFrom.path=old/checkpoints/step-2.attempt-0"];
@@ -142,8 +146,8 @@ fn missing_inputs_are_reported_before_any_process_starts() {
             .contains("spec.restoreFrom.rljob.name: is the name of this job")
     );
     let sglang = ["--set", "spec.inference.sglang={}"];
-    let message = "error: sums: spec.inference.sglang: the server must be started on this machine: \
-        pass --engine-command 'python3 -m sglang.launch_server'\n";
+    let message = "error: sums: spec.inference.sglang: the job runs SGLang, which must be \
+        installed on this machine: pass --engine-command 'python3 -m sglang.launch_server'\n";
     assert_eq!(rejection(&folder, &sglang), message);
     assert_eq!(
         rejection(&folder, &["--engine-command", "python3"]),

@@ -27,6 +27,7 @@ mod operator;
 mod pods;
 mod rbac;
 mod readme;
+mod releases;
 mod scale;
 mod simulated_pods;
 mod upgrade;
@@ -45,13 +46,13 @@ fn cluster() -> &'static Cluster {
 fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
     let path = workspace().join("crds/rljob.yaml").display().to_string();
     let answer = kubectl.run(&["apply", "--filename", &path])?;
-    kubectl.run(&[
-        "wait",
-        "--for=condition=Established",
-        "crd/rljobs.rljob.dev",
-        "--timeout=60s",
-    ])?;
+    wait_for_crd(kubectl)?;
     Ok(answer)
+}
+
+fn wait_for_crd(kubectl: &Kubectl) -> anyhow::Result<()> {
+    let established = "--for=condition=Established";
+    kubectl.run(&["wait", established, "crd/rljobs.rljob.dev", "--timeout=60s"]).map(drop)
 }
 
 /// A minimal valid job.
@@ -138,7 +139,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0,
         },
         "training": {
-            "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep",
+            "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "sharding": "Full",
             "seed": 1, "deterministic": false,
         },
         "inference": {"replicas": 1, "resources": {}},

@@ -216,7 +216,7 @@ fn a_terminated_run_prints_the_resume_command_and_does_not_change_the_result() {
         run.local.signal(Signal::TERM);
         let (code, output) = run.local.end();
         assert_eq!(code, Some(INTERRUPTED), "{output}");
-        assert!(output.contains("To resume:\n  rljob run -f jobs.yaml"), "{output}");
+        assert!(output.contains("to resume:\n  rljob run -f jobs.yaml"), "{output}");
     }
     assert_same(start());
 }

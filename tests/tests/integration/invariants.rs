@@ -213,7 +213,7 @@ fn paths_in(text: &str) -> Vec<String> {
         .skip(1)
         .filter_map(|rest| rest.split(')').next())
         .filter(|link| !link.starts_with("http"));
-    let folders = ["crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
+    let folders = ["charts/", "crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
     let spans = text.split('`').skip(1).step_by(2).filter(|span| {
         folders.iter().any(|folder| span.starts_with(folder)) && !span.contains(' ')
     });

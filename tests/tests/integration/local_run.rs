@@ -150,7 +150,8 @@ fn an_interrupted_run_resumes_with_the_same_spec_only_and_ends_with_the_same_wei
     assert_eq!(code, Some(INTERRUPTED), "{output}");
     assert!(
         output.ends_with(
-            "practise is in a checkpoint. To resume:\n  rljob run -f jobs.yaml --dir interrupted\n"
+            "practise: all steps are in a checkpoint; to resume:\n  rljob run -f jobs.yaml --dir \
+                interrupted\n"
         ),
         "{output}"
     );

@@ -6,6 +6,8 @@ mod async_rollouts;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod chart;
+#[cfg(test)]
 mod control_plane;
 #[cfg(test)]
 mod e2e;

@@ -26,7 +26,6 @@ use axum::routing::{get, post};
 use futures::StreamExt as _;
 use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
-use rljob_coordinator::engines::slots::MAX_REQUESTS;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
@@ -34,15 +33,16 @@ use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
 use rljob_coordinator::rollout::stop::Stops;
 use rljob_coordinator::tokens::Token;
 use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::sglang::SGLANG_RELEASE;
 use rljob_protocol::version::Version;
 use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of a round, in groups, and concurrent groups: the request limit of one engine.
+/// Requests of a round, in groups, and concurrent groups.
 const REQUESTS: u32 = 16384;
 const GROUP: u32 = 64;
-const GROUPS: u32 = MAX_REQUESTS / GROUP;
+const GROUPS: u32 = 4;
 const ROUNDS: usize = 5;
 const PROMPT: i64 = 64;
 const COMPLETION: u32 = 64;
@@ -106,11 +106,17 @@ async fn serve() {
         "model_path": "/model", "is_generation": true, "weight_version": "step-0.attempt-0",
     })
     .to_string();
+    let server_info = json!({
+        "version": SGLANG_RELEASE, "incremental_streaming_output": true,
+        "internal_states": [{"effective_max_running_requests_per_dp": GROUP * GROUPS}],
+    })
+    .to_string();
     let generate =
         move |_: axum::body::Bytes| async move { ([(CONTENT_TYPE, "text/event-stream")], event) };
     let routes = Router::new()
         .route("/generate", post(generate))
         .route("/model_info", get(move || async move { info }))
+        .route("/server_info", get(move || async move { server_info }))
         .route("/continue_generation", post(|| async { "{}" }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("http://{}", listener.local_addr().unwrap());

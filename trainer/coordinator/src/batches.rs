@@ -9,8 +9,9 @@ use rljob_protocol::batch::BatchError;
 use rljob_protocol::prompts::Prompts;
 use tokio::sync::Mutex;
 
-use crate::input::{Input, InputError};
+use crate::input::{Input, InputError, cost_model};
 use crate::pack::batch::{SampleError, from_prompts, from_samples};
+use crate::pack::cost::CostModel;
 use crate::pack::{PackError, TrainSample, pack};
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::work_error::WorkError;
@@ -29,6 +30,9 @@ pub enum ServeError {
     /// Packing.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// The sizes of the model.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// Serialization.
     #[error(transparent)]
     Bytes(#[from] BatchError),
@@ -67,6 +71,7 @@ pub enum BatchRequest {
 #[derive(Default)]
 pub struct Batches {
     input: OnceLock<Arc<Input>>,
+    costs: OnceLock<CostModel>,
     cached: Mutex<Option<Packed>>,
 }
 
@@ -132,14 +137,26 @@ impl Batches {
         };
         let max_tokens = training.max_tokens_per_micro_batch;
         let prompts = Prompts::of_gpus(config.spec.trainer.gpus());
+        let costs = self.costs(config).await?;
         let packing = tokio::task::spawn_blocking(move || {
-            let ranks = pack(step, &samples, prompts, world, minibatches, max_tokens)?;
+            let ranks = pack(step, &samples, prompts, world, minibatches, max_tokens, &costs)?;
             let bytes: Result<Vec<_>, ServeError> =
                 ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes
         });
         let ranks = packing.await.map_err(WorkError::from)??;
         Ok(Packed { request, ranks })
+    }
+
+    /// Costs of sequences with the run's model, whose configuration is read once.
+    async fn costs(&self, config: &Arc<RunConfig>) -> Result<CostModel, ServeError> {
+        if let Some(costs) = self.costs.get() {
+            return Ok(*costs);
+        }
+        let config = Arc::clone(config);
+        let reading = tokio::task::spawn_blocking(move || cost_model(&config.model_directory));
+        let costs = reading.await.map_err(WorkError::from)??;
+        Ok(*self.costs.get_or_init(|| costs))
     }
 }
 

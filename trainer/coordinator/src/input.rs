@@ -12,6 +12,7 @@ use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
+use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
 use crate::text::{TextError, TextTokenizer};
@@ -34,6 +35,9 @@ pub enum InputError {
     /// `config.json`.
     #[error("failed to read `max_position_embeddings` and `vocab_size` from {}", path.display())]
     ModelConfig { path: PathBuf, source: std::io::Error },
+    /// Sizes in `config.json`.
+    #[error("failed to read the sizes of the model from {}", path.display())]
+    ModelShape { path: PathBuf, source: std::io::Error },
     /// The tokenizer is another model's.
     #[error("the tokenizer in {} has token ids up to {largest}, and config.json there gives the \
         model a vocab_size of {vocabulary}: one of the two is another model's", path.display())]
@@ -214,12 +218,21 @@ fn check_stop_tokens(spec: &RLJobSpec, vocabulary: i64) -> Result<(), InputError
 
 fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
     let path = folder.join("config.json");
-    let read = || {
-        let mut text = Vec::new();
-        std::fs::File::open(&path)?.take(MAX_CONFIG).read_to_end(&mut text)?;
-        serde_json::from_slice(&text).map_err(std::io::Error::from)
-    };
-    read().map_err(|source| InputError::ModelConfig { path: path.clone(), source })
+    read_json(&path).map_err(|source| InputError::ModelConfig { path, source })
+}
+
+/// Cost of training on a sequence with the model in `folder`. Blocks.
+pub fn cost_model(folder: &Path) -> Result<CostModel, InputError> {
+    let path = folder.join("config.json");
+    let shape: Result<ModelShape, _> = read_json(&path);
+    let shape = shape.map_err(|source| InputError::ModelShape { path, source })?;
+    Ok(CostModel::new(&shape))
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> std::io::Result<T> {
+    let mut text = Vec::new();
+    std::fs::File::open(path)?.take(MAX_CONFIG).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(std::io::Error::from)
 }
 
 /// Waits for the export of another job, if the model is one.

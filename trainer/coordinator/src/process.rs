@@ -13,6 +13,7 @@ use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOK
 use rljob_http::{ClientTls, Limits, Role, Routes, ServerTls, TlsError};
 use rljob_protocol::run_config;
 use rljob_storage::{RunStore, StorageError, coordinator_resolver, durable};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -71,10 +72,19 @@ pub async fn download_model(options: &Options) -> anyhow::Result<()> {
     Ok(hub::download_model(&read_config(options)?).await?)
 }
 
+/// Raises the limit of open files to the hard limit: each request to an engine has a connection.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, ?limit, "failed to raise the limit of open files");
+    }
+}
+
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    raise_open_files();
     let config = read_config(options)?;
     let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
     tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;

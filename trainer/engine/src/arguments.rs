@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Tokens between two events of a stream whose request sets no `stream_interval`.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub stream_interval: u32,
+    /// Send the output since the last event of a `/generate` stream, instead of all.
+    #[arg(long)]
+    pub incremental_streaming_output: bool,
     /// Seed of requests without a seed, and of `dummy` weights.
     #[arg(long, default_value_t = 1)]
     pub random_seed: u64,

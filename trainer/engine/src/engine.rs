@@ -35,6 +35,10 @@ pub struct Engine {
     info: watch::Receiver<ModelInfo>,
     ids: Arc<Ids>,
     pub limits: Limits,
+    /// Whether an event of `/generate` has the output since the last one, instead of all.
+    pub incremental_streams: bool,
+    /// Maximum number of requests decoded together.
+    pub max_running: usize,
     pub tokenizer: Option<TextTokenizer>,
     /// Name and architecture of the model.
     pub served: Arc<ServedModel>,
@@ -146,6 +150,8 @@ impl Engine {
             info,
             ids,
             limits,
+            incremental_streams: arguments.incremental_streaming_output,
+            max_running,
             tokenizer,
             served,
             metrics,

@@ -40,10 +40,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         server = Server::start(arguments) => server?,
         () = &mut stop => return Ok(()),
     };
-    tracing::info!(
-        "listening on http://{}",
-        server.address().context("the listener has no address")?
-    );
+    let address = server.address().context("the listener has no address")?;
+    tracing::info!("listening on {}://{address}", server.scheme());
     server.serve(stop).await
 }
 

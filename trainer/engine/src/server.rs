@@ -72,6 +72,11 @@ impl Server {
         self.listener.local_addr()
     }
 
+    /// Scheme of the server's URLs.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// Serves until `stop` completes, then rejects new requests and drains.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { engine, listener, keys, tls } = self;

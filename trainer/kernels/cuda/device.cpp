@@ -36,3 +36,15 @@ extern "C" int rljob_device_memory(int device, int64_t out[3]) {
     return 1;
   }
 }
+
+// Free and total bytes of a GPU, of all processes.
+extern "C" int rljob_device_capacity(int device, uint64_t out[2]) {
+  size_t free = 0;
+  size_t total = 0;
+  if (cudaSetDevice(device) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    return 1;
+  }
+  out[0] = free;
+  out[1] = total;
+  return 0;
+}

@@ -29,6 +29,7 @@ unsafe extern "C" {
     fn rljob_current_stream() -> Stream;
     fn rljob_compute_capability(device: c_int, out: *mut c_int) -> c_int;
     fn rljob_device_memory(device: c_int, out: *mut i64) -> c_int;
+    fn rljob_device_capacity(device: c_int, out: *mut u64) -> c_int;
     fn rljob_rms_norm(
         x: *const c_void,
         weight: *const c_void,
@@ -150,6 +151,14 @@ pub fn memory(device: usize) -> Option<[i64; 3]> {
     let mut out = [0; 3];
     // SAFETY: writes three numbers.
     let code = unsafe { rljob_device_memory(device as c_int, out.as_mut_ptr()) };
+    (code == 0).then_some(out)
+}
+
+/// Free and total bytes of a GPU.
+pub fn capacity(device: usize) -> Option<[u64; 2]> {
+    let mut out = [0; 2];
+    // SAFETY: writes two numbers.
+    let code = unsafe { rljob_device_capacity(device as c_int, out.as_mut_ptr()) };
     (code == 0).then_some(out)
 }
 

@@ -11,11 +11,30 @@ pub struct Memory {
     pub held: i64,
 }
 
+/// Memory of a GPU for all processes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    pub free: u64,
+    pub total: u64,
+}
+
 /// Major and minor compute capability of GPU `device`, if this process can use it.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no GPUs"))]
 pub fn compute_capability(device: usize) -> Option<(i32, i32)> {
     #[cfg(feature = "cuda")]
     return crate::cuda::compute_capability(device);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Free and total memory of GPU `device`.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no GPUs"))]
+pub fn capacity(device: usize) -> Option<Capacity> {
+    #[cfg(feature = "cuda")]
+    {
+        let [free, total] = crate::cuda::capacity(device)?;
+        Some(Capacity { free, total })
+    }
     #[cfg(not(feature = "cuda"))]
     None
 }

@@ -27,6 +27,7 @@ mod ranks;
 
 use std::path::Path;
 
+use rljob_crds::algorithm::Sharding;
 use rljob_tests::bench::{Aim, python, row, skipped};
 use serde_json::Value;
 
@@ -85,14 +86,16 @@ fn main() {
         decoupled,
         golden::LOSS,
     );
-    for world_size in [2, 4] {
-        let [loss, gradient] = ranks::differences(world_size);
-        difference(&format!("fsdp-{world_size}-loss"), "the loss differs by", loss, 1e-6);
-        difference(
-            &format!("fsdp-{world_size}-gradient"),
-            "a gradient differs by at most",
-            gradient,
-            1e-5,
-        );
+    for (name, sharding) in [("fsdp", Sharding::Full), ("fsdp-held", Sharding::Gradients)] {
+        for world_size in [2, 4] {
+            let [loss, gradient] = ranks::differences(world_size, sharding);
+            difference(&format!("{name}-{world_size}-loss"), "the loss differs by", loss, 1e-6);
+            difference(
+                &format!("{name}-{world_size}-gradient"),
+                "a gradient differs by at most",
+                gradient,
+                1e-5,
+            );
+        }
     }
 }

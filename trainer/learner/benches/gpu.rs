@@ -5,8 +5,10 @@
 //! ```text
 //! RANK=0 WORLD_SIZE=2 CUDA_VISIBLE_DEVICES=0 gpu --shape 1.5b --sequences 8 --length 2048
 //! ```
-//! `--mixed` draws lengths from 64 to 4,096; `--grpo` uses the clipped loss instead of the cross
-//! entropy; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
+//! `--mixed` takes lengths from 64 to 4,096; `--lengths FILE` reads a JSON list of
+//! `[prompt, completion]`, whose prompts are equal within `--group` sequences; `--grpo` uses the
+//! clipped loss instead of the cross entropy; `--recompute` keeps only the inputs of layers;
+//! `--deterministic` repeats bit for bit.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(
@@ -16,12 +18,15 @@
     reason = "a benchmark prints or panics"
 )]
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Parser;
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Sharding;
 use rljob_kernels::device;
-use rljob_learner::fsdp::shard_of;
+use rljob_learner::fsdp::{Passes, shard_of};
+use rljob_learner::memory::Phase;
 use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
@@ -51,9 +56,17 @@ struct Arguments {
     #[arg(long)]
     mixed: bool,
     #[arg(long)]
+    lengths: Option<PathBuf>,
+    /// Sequences with the same prompt.
+    #[arg(long, default_value_t = 4)]
+    group: u32,
+    #[arg(long)]
     grpo: bool,
     #[arg(long)]
     recompute: bool,
+    /// Gathers weights and sums gradients once for each update.
+    #[arg(long)]
+    hold: bool,
     #[arg(long)]
     deterministic: bool,
     #[arg(long, default_value_t = 6)]
@@ -107,7 +120,9 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
 /// Normally distributed weights, the same for any number of GPUs, made on the GPU.
 fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let spec = spec(arguments);
-    let model = Model::new(config(&arguments.shape)).recomputing(arguments.recompute);
+    let config = config(&arguments.shape);
+    let layers = if arguments.recompute { config.num_hidden_layers } else { 0 };
+    let model = Model::new(config).recomputing(layers);
     tch::manual_seed(7);
     let mut masters = Vec::new();
     for block in model.layout().blocks() {
@@ -119,83 +134,130 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
         }
         masters.push(shard_of(&whole, ranks.rank(), ranks.world_size()));
     }
-    let policy =
-        TrainedModel::new(model, &ranks, spec.optimizer.clone(), Kind::BFloat16, masters).unwrap();
+    let sharding = if arguments.hold { Sharding::Gradients } else { Sharding::Full };
+    let passes = Passes { compute: Kind::BFloat16, sharding };
+    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), passes, masters).unwrap();
     let objective = objective::new(spec.algorithm.resolve().unwrap(), &spec.rollout);
-    Trainer { ranks, models: Models::new(policy, [].into()), objective, spec }
+    Trainer {
+        ranks,
+        models: Models::new(policy, [].into()),
+        objective,
+        spec,
+        phase: Phase::default(),
+    }
+}
+
+/// Tokens of a sequence.
+#[derive(Clone, Copy)]
+struct Length {
+    prompt: u32,
+    completion: u32,
+}
+
+impl Length {
+    /// All tokens are trained except the first.
+    fn trained(tokens: u32) -> Self {
+        Self { prompt: 1, completion: tokens - 1 }
+    }
+
+    fn tokens(self) -> u32 {
+        self.prompt + self.completion
+    }
 }
 
 /// Lengths of a step's sequences on one rank.
-fn lengths(arguments: &Arguments) -> Vec<u32> {
+fn lengths(arguments: &Arguments) -> Vec<Length> {
     const MIXED: [u32; 10] = [64, 4096, 700, 1300, 2048, 3500, 400, 128, 1900, 2248];
-    if arguments.mixed {
-        MIXED.to_vec()
+    if let Some(path) = &arguments.lengths {
+        let pairs: Vec<[u32; 2]> =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        pairs.into_iter().map(|[prompt, completion]| Length { prompt, completion }).collect()
+    } else if arguments.mixed {
+        MIXED.into_iter().map(Length::trained).collect()
     } else {
-        vec![arguments.length; arguments.sequences as usize]
+        vec![Length::trained(arguments.length); arguments.sequences as usize]
     }
 }
 
-/// Sequences in order, in micro-batches of at most `micro` tokens. All tokens are trained except
-/// the first of each sequence.
+/// Indices of the sequences of each micro-batch: the longest first, each into the first micro-batch
+/// with room.
+fn first_fit(lengths: &[Length], limit: u32) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(lengths[*index].tokens()));
+    let mut packed: Vec<(u32, Vec<usize>)> = Vec::new();
+    for index in order {
+        let tokens = lengths[index].tokens();
+        match packed.iter_mut().find(|(filled, _)| filled + tokens <= limit) {
+            Some((filled, indices)) => {
+                *filled += tokens;
+                indices.push(index);
+            }
+            None => packed.push((tokens, vec![index])),
+        }
+    }
+    packed.into_iter().map(|(_, indices)| indices).collect()
+}
+
+/// The same sample has the same tokens for any number of GPUs, and samples of a group the same
+/// prompt.
+fn token(step: u32, at: u32, length: Length, sample: u32, group: u32) -> i64 {
+    let source = if at < length.prompt { group } else { 1_000_000 + sample };
+    (i64::from(at) * 7919 + i64::from(source) * 104_729 + i64::from(step) * 31) % 49_000
+}
+
 fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
     let lengths = lengths(arguments);
-    let (mut micro_batch, mut tokens) = (0, 0);
-    let mut sequences = Vec::new();
-    for (index, &length) in (0..).zip(&lengths) {
-        if tokens + length > arguments.micro && tokens > 0 {
-            (micro_batch, tokens) = (micro_batch + 1, 0);
+    let count = u32::try_from(lengths.len()).unwrap();
+    let packed = first_fit(&lengths, arguments.micro);
+    let (mut sequences, mut tokens_T, mut loss_mask_T) = (Vec::new(), Vec::new(), Vec::new());
+    for (micro_batch, indices) in (0..).zip(&packed) {
+        for &index in indices {
+            let (length, sample) = (lengths[index], ranks.rank() * count + index as u32);
+            let group = sample / arguments.group;
+            let positions = 0..length.tokens();
+            tokens_T.extend(positions.clone().map(|at| token(step, at, length, sample, group)));
+            loss_mask_T.extend(positions.map(|at| u8::from(at >= length.prompt)));
+            let tokens = length.tokens();
+            sequences.push(Sequence { sample, micro_batch, tokens, segments: Vec::new() });
         }
-        tokens += length;
-        let sample = ranks.rank() * lengths.len() as u32 + index;
-        sequences.push(Sequence { sample, micro_batch, tokens: length, segments: Vec::new() });
     }
-    let row = |rank: u32, index: usize, length: u32| SampleRow {
-        group: index as u32 / 4,
-        reward: f64::from((index as u32 + step) % 2),
-        trainable_tokens: length - 1,
+    let row = |rank: u32, index: u32, length: &Length| SampleRow {
+        group: (rank * count + index) / arguments.group,
+        reward: f64::from((index + step) % 2),
+        trainable_tokens: length.completion,
         rank,
         minibatch: 0,
         truncated: false,
         turn_rewards: Vec::new(),
     };
-    let samples = (0..ranks.world_size()).flat_map(|rank| {
-        lengths.iter().enumerate().map(move |(at, length)| row(rank, at, *length))
-    });
-    let total: usize = lengths.iter().map(|length| *length as usize).sum();
-    // The same sample has the same tokens for any number of GPUs.
-    let token = |at: i64, sample: u32| {
-        (at * 7919 + i64::from(sample) * 104_729 + i64::from(step) * 31) % 49_000
-    };
-    let tokens_T = sequences.iter().flat_map(|sequence| {
-        (0..i64::from(sequence.tokens)).map(move |at| token(at, sequence.sample))
-    });
-    let tokens_T = tokens_T.collect();
-    let mask = |length: &u32| (0..*length).map(|position| u8::from(position > 0));
+    let samples = (0..ranks.world_size())
+        .flat_map(|rank| (0..count).zip(&lengths).map(move |(at, length)| row(rank, at, length)));
     RankBatch {
         header: BatchHeader {
             step,
             rank: ranks.rank(),
             world_size: ranks.world_size(),
-            micro_batch_minibatch: vec![0; micro_batch as usize + 1],
+            micro_batch_minibatch: vec![0; packed.len()],
             sequences,
             samples: samples.collect(),
         },
+        sampler_logprobs_T: vec![-10.0; tokens_T.len()],
         tokens_T,
-        loss_mask_T: lengths.iter().flat_map(mask).collect(),
-        sampler_logprobs_T: vec![-10.0; total],
+        loss_mask_T,
     }
 }
 
 /// Floating-point operations of a step: 6 per weight of a product and token, and attention.
-fn operations(config: &ModelConfig, lengths: &[u32]) -> f64 {
+fn operations(config: &ModelConfig, lengths: &[Length]) -> f64 {
     let (hidden, layers) = (config.hidden_size as f64, config.num_hidden_layers as f64);
     let width = (config.num_key_value_heads * config.head_dim) as f64;
     let layer = 2.0 * hidden * hidden
         + 2.0 * hidden * width
         + 3.0 * hidden * config.intermediate_size as f64;
     let weights = layers * layer + hidden * config.vocab_size as f64;
-    let of = |length: &u32| {
-        f64::from(*length) * (6.0 * weights + 6.0 * layers * hidden * f64::from(*length))
+    let of = |length: &Length| {
+        let tokens = f64::from(length.tokens());
+        tokens * (6.0 * weights + 6.0 * layers * hidden * tokens)
     };
     lengths.iter().map(of).sum()
 }
@@ -234,7 +296,7 @@ fn main() {
     measured.sort_by(f64::total_cmp);
     let median = measured[measured.len() / 2];
     let lengths = lengths(&arguments);
-    let tokens: u32 = lengths.iter().sum();
+    let tokens: u32 = lengths.iter().map(|length| length.tokens()).sum();
     let peak = device::memory(0).unwrap().peak as f64 / f64::from(1 << 30);
     let done = operations(trainer.models.policy.model.config(), &lengths) / median / PEAK;
     if rank == 0 {
@@ -242,7 +304,7 @@ fn main() {
             "{}",
             json!({
                 "shape": arguments.shape, "gpus": world_size, "tokens": tokens,
-                "mixed": arguments.mixed, "recompute": arguments.recompute,
+                "mixed": arguments.mixed, "recompute": arguments.recompute, "hold": arguments.hold,
                 "deterministic": arguments.deterministic, "step_s": median,
                 "tok_per_s_per_gpu": (f64::from(tokens) / median).round(),
                 "mfu_989": (done * 1e4).round() / 1e4, "peak_gib": (peak * 10.0).round() / 10.0,

@@ -16,6 +16,7 @@ use rljob_storage::RunStore;
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
+use crate::memory::Phase;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
@@ -115,7 +116,7 @@ impl Learner {
             self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
         let mut metrics = self
             .trainer
-            .step(step, &batch)
+            .guarded(|trainer| trainer.step(step, &batch))
             .map_err(|source| LearnerError::Step { step, source })?;
         self.steps_done = step;
         if self.trainer.ranks.rank() == 0 {
@@ -139,7 +140,7 @@ impl Learner {
         )?;
         let mut report = self
             .trainer
-            .validate(step, &data)
+            .guarded(|trainer| trainer.validate(step, &data))
             .map_err(|source| LearnerError::Validation { step, source })?;
         if self.trainer.ranks.rank() == 0 {
             report.attempt = self.client.attempt();
@@ -217,8 +218,11 @@ impl Learner {
     }
 
     fn stage(&mut self, keep: bool) -> Result<Option<Staged>, PublishError> {
-        let policy = &mut self.trainer.models.policy;
-        Staged::gather(&mut policy.parameters, policy.model.layout(), keep)
+        self.trainer.phase = Phase::Publication;
+        self.trainer.guarded(|trainer| {
+            let policy = &mut trainer.models.policy;
+            Staged::gather(&mut policy.parameters, policy.model.layout(), keep)
+        })
     }
 
     fn check_step(&self, version: Version) -> Result<(), LearnerError> {

@@ -7,11 +7,12 @@
 //!                                                ──▶ models       by role: model/, fsdp, optimizer
 //!                     publish      publish/
 //!                     checkpoint   checkpoint/
+//!                     memory       memory/      plan at the start, errors
 //!                  used by all: ranks (collectives), coordinator_client, heartbeat, parent
 //! ```
 //! Read in this order: [`learner`], [`trainer`], [`step`], [`objective`], [`models`], [`fsdp`],
-//! [`optimizer`], [`model`], [`checkpoint`], [`publish`]. The supervisor is a separate program
-//! (`bin/rljob-supervisor`).
+//! [`optimizer`], [`model`], [`checkpoint`], [`publish`], [`memory`]. The supervisor is a separate
+//! program (`bin/rljob-supervisor`).
 
 pub mod background;
 pub mod checkpoint;
@@ -19,6 +20,7 @@ pub mod coordinator_client;
 pub mod fsdp;
 pub mod heartbeat;
 pub mod learner;
+pub mod memory;
 pub mod model;
 pub mod models;
 pub mod objective;

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rljob_crds::algorithm::{ModelRole, OptimizerSpec};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
-use crate::fsdp::{FrozenParameters, ShardedParameters};
+use crate::fsdp::{FrozenParameters, Passes, ShardedParameters};
 use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
 use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
@@ -71,8 +71,7 @@ pub enum RoleError {
 }
 
 impl TrainedModel {
-    /// A model at the start of its training, from this rank's fp32 shards of its weights; passes
-    /// compute in `compute`.
+    /// A model at the start of its training, from this rank's fp32 shards of its weights.
     ///
     /// # Errors
     /// Memory or CUDA.
@@ -80,11 +79,11 @@ impl TrainedModel {
         model: Model,
         ranks: &Rc<Ranks>,
         spec: OptimizerSpec,
-        compute: Kind,
+        passes: Passes,
         masters: Vec<Tensor>,
     ) -> Result<Self, OptimizerError> {
         let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters)?;
+        let parameters = ShardedParameters::new(Rc::clone(ranks), passes, &numels, masters)?;
         let optimizer = Optimizer::new(Rc::clone(ranks), spec, &parameters)?;
         Ok(Self { model, parameters, optimizer })
     }
@@ -97,7 +96,7 @@ impl TrainedModel {
         model: Model,
         ranks: &Rc<Ranks>,
         spec: OptimizerSpec,
-        compute: Kind,
+        passes: Passes,
         restored: Restored,
     ) -> Result<Self, OptimizerError> {
         let (masters, moments) = restored
@@ -106,7 +105,7 @@ impl TrainedModel {
             .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
             .unzip();
         let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters)?;
+        let parameters = ShardedParameters::new(Rc::clone(ranks), passes, &numels, masters)?;
         let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer)?;
         Ok(Self { model, parameters, optimizer })
     }

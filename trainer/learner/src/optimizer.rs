@@ -15,6 +15,8 @@ use crate::ranks::Ranks;
 
 /// Number of consecutive skipped updates after which the run fails.
 pub const MAX_SKIPPED_IN_A_ROW: u32 = 5;
+/// Elements of a gradient on a GPU whose norm is computed at a time: 512 MiB in fp64.
+pub const NORM_ELEMENTS: i64 = 1 << 26;
 
 /// A failed update.
 #[derive(Debug, thiserror::Error)]
@@ -208,7 +210,7 @@ impl Optimizer {
         };
         let mut squares = 0.0;
         if let Some(vectors) = parameters.device_vectors() {
-            squares = norm(&vectors.gradient)?.powi(2);
+            squares = sum_of_squares(&vectors.gradient, NORM_ELEMENTS)?;
         } else {
             for shard in parameters.shards() {
                 let norm = norm(&shard.gradient)?;
@@ -223,11 +225,25 @@ impl Optimizer {
     }
 }
 
+/// Sum of the squares of `flat` in fp64, `part` elements at a time, because libtorch makes a copy
+/// in fp64 first. Waits for the device once.
+fn sum_of_squares(flat: &Tensor, part: i64) -> Result<f64, tch::TchError> {
+    let length = flat.numel() as i64;
+    let sum = Tensor::f_zeros([], (Kind::Double, flat.device()))?;
+    for start in (0..length).step_by(part as usize) {
+        let norm = flat
+            .f_narrow(0, start, part.min(length - start))?
+            .f_norm_scalaropt_dtype(2, Kind::Double)?;
+        let _ = sum.shallow_clone().f_add_(&norm.f_square()?)?;
+    }
+    sum.f_double_value(&[])
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Optimizer;
+    use super::{Optimizer, sum_of_squares};
     use crate::checkpoint::OptimizerProgress;
-    use crate::fsdp::ShardedParameters;
+    use crate::fsdp::{Passes, ShardedParameters};
     use crate::model::{Gradient, Parameters};
     use crate::ranks::Ranks;
     use rljob_crds::algorithm::OptimizerSpec;
@@ -236,7 +252,7 @@ mod tests {
     fn setup() -> (ShardedParameters, Optimizer) {
         let parameters = ShardedParameters::new(
             Ranks::alone(),
-            Kind::Float,
+            Passes::full(Kind::Float),
             &[2],
             vec![Tensor::from_slice(&[1f32, -1.])],
         )
@@ -274,6 +290,13 @@ mod tests {
         close(&parameters.shards()[0].master, [0.5, -1.5]);
         close(&optimizer.moments()[0][0], [0.06, 0.08]);
         assert_eq!(floats(&parameters.shards()[0].gradient), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn squares_are_summed_in_parts() {
+        let flat = Tensor::from_slice(&[1f32, 2., 3., 4., 5.]);
+        let sums = [1, 2, 5, 9].map(|part| sum_of_squares(&flat, part).unwrap());
+        assert!(sums.iter().all(|sum| (sum - 55.0).abs() < 1e-12), "{sums:?}");
     }
 
     #[test]

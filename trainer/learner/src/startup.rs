@@ -7,10 +7,11 @@
 )]
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rljob_crds::algorithm::{Activations, ModelRole, Precision};
+use rljob_crds::algorithm::{ModelRole, Precision};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
@@ -25,9 +26,11 @@ use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{FrozenParameters, shard_of};
+use crate::fsdp::{FrozenParameters, Passes, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
+use crate::memory::fit::DoesNotFit;
+use crate::memory::{Phase, planned};
 use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
 use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
 use crate::objective;
@@ -74,9 +77,17 @@ pub enum StartError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
+    #[error(transparent)]
+    Memory(#[from] DoesNotFit),
     /// The trainer has GPUs, but this process has none.
     #[error("{0}")]
     Device(String),
+    /// The trainer has GPUs, but this program was built without CUDA.
+    #[error(
+        "trainer.resources has GPUs, but this learner was built without CUDA: set trainer.image to \
+         an image of Containerfile.cuda, or, on one machine, use the programs of `make build-cuda`"
+    )]
+    NoCuda,
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
     #[error(transparent)]
@@ -92,16 +103,19 @@ impl StartError {
     /// again.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) => true,
-            Self::Model(error) => {
-                matches!(
-                    error,
-                    ModelError::Json { .. }
-                        | ModelError::Config { .. }
-                        | ModelError::Weights { .. }
-                        | ModelError::Safetensors { .. }
-                )
-            }
+            Self::ModelFolder(_)
+            | Self::Algorithm
+            | Self::Role(_)
+            | Self::NoCuda
+            | Self::Memory(_) => true,
+            Self::Model(error) => match error {
+                ModelError::File { source, .. } => source.kind() == ErrorKind::NotFound,
+                ModelError::Json { .. }
+                | ModelError::Config { .. }
+                | ModelError::Weights { .. }
+                | ModelError::Safetensors { .. } => true,
+                _ => false,
+            },
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
             Self::Collective(_)
             | Self::Client(_)
@@ -184,14 +198,16 @@ fn load_trainer(
         heartbeat::advance();
         std::thread::sleep(ModelFolderWait::INTERVAL);
     }
-    let model = Model::new(ModelConfig::from_folder(model_directory)?)
-        .recomputing(spec.training.activations == Activations::Recompute);
+    let device = device(spec)?;
+    let model = Model::new(ModelConfig::from_folder(model_directory)?);
+    let compute = compute_kind(spec.precision());
+    let model = planned(model, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
         &arguments.address,
         (arguments.rank, arguments.world_size),
-        device(spec)?,
+        device,
         arguments.attempt,
     )?;
     let Some(Restore { version, path }) = &arguments.restore else {
@@ -217,9 +233,9 @@ pub fn first_trainer(
     };
     let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters = blocks.map(shard).collect::<Result<_, _>>()?;
-    let compute = compute_kind(spec.precision());
     let others = other_models(&spec, &model, &ranks, model_directory)?;
-    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), compute, masters)?;
+    let optimizer = spec.optimizer.clone();
+    let policy = TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -235,21 +251,20 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let compute = compute_kind(spec.precision());
     let shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
     let restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
     let restored = restored.into_values().next().ok_or(StartError::Role(ModelRole::Policy))?;
     let others = other_models(&spec, &model, &ranks, model_directory)?;
     let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored)?;
+    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), restored)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     let objective = objective::new(algorithm, &spec.rollout);
-    Ok(Trainer { ranks, models, objective, spec })
+    Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
 }
 
 /// Models of the algorithm's roles other than the policy, with the weights before training.
@@ -296,11 +311,7 @@ fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
         return Ok(Device::Cpu);
     }
     if !cfg!(feature = "cuda") {
-        return Err(StartError::Device(
-            "trainer.resources has GPUs, but this learner was built without CUDA: use the image \
-             of trainers with GPUs, or build with feature `cuda`"
-                .to_owned(),
-        ));
+        return Err(StartError::NoCuda);
     }
     match compute_capability(0) {
         Some((8.., _)) => Ok(Device::Cuda(0)),
@@ -313,6 +324,10 @@ fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
                 .to_owned(),
         )),
     }
+}
+
+fn passes(spec: &RLJobSpec) -> Passes {
+    Passes { compute: compute_kind(spec.precision()), sharding: spec.training.sharding }
 }
 
 /// Kind of forward and backward passes.

@@ -29,6 +29,7 @@ use rljob_protocol::prompts::Prompts;
 use tch::Kind;
 
 use crate::heartbeat;
+use crate::memory::Phase;
 use crate::model::{Chunk, Model, PackedTokens};
 use crate::models::{Models, TrainedModel};
 use crate::objective::{Signal, Statistics, StepAdvantages, SumError};
@@ -71,6 +72,7 @@ impl Trainer {
         check_place(header, step, self.ranks.rank(), self.ranks.world_size())?;
         let advantages = self.objective.advantages(&header.samples);
         let vocab_size = self.models.policy.model.config().vocab_size;
+        self.phase = Phase::Batch;
         let micro_batches = micro_batches(batch, &advantages, self.prompts(), vocab_size)?;
         let micro_batches = self.on_device(micro_batches);
         let minibatches =
@@ -131,6 +133,7 @@ impl Trainer {
         for signal in signals {
             for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
                 heartbeat::advance();
+                self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
                 match signal {
                     Signal::Reference => {
                         streams.reference_logprobs_N =
@@ -165,11 +168,13 @@ impl Trainer {
             .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
             .sum();
         let mut sums = Sums::default();
+        self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
         for micro_batch in prepared.of(minibatch) {
             sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
         }
         tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance();
+        self.phase = Phase::Update;
         let [loss] = self.ranks.sum([sums.loss])?;
         let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
         let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
@@ -209,12 +214,14 @@ impl Trainer {
         heartbeat::advance();
         let mut whole_gradient_N = None;
         if whole {
+            self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
             let policy = self.models.logprobs(ModelRole::Policy, packed, temperature)?;
             let loss = self.objective.loss(&policy, streams);
             sums.loss = loss.loss;
             sums.statistics = loss.statistics;
             whole_gradient_N = Some(loss.gradient_N);
         }
+        self.phase = Phase::Training { tokens: packed.num_tokens() };
         let objective = &self.objective;
         let mut gradient = |chunk: &Chunk| {
             tracing::debug!(minibatch, tokens = ?chunk.range, "backward");

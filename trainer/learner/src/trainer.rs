@@ -5,6 +5,8 @@ use std::rc::Rc;
 use rljob_collective::CollectiveError;
 use rljob_crds::RLJobSpec;
 
+use crate::memory::out_of_memory::guard;
+use crate::memory::{OutOfMemory, Phase};
 use crate::model::ModelError;
 use crate::models::{Models, RoleError};
 use crate::objective::{Objective, SumError};
@@ -19,12 +21,25 @@ pub struct Trainer {
     pub models: Models,
     pub objective: Box<dyn Objective>,
     pub spec: RLJobSpec,
+    /// What the trainer does, for errors about memory.
+    pub phase: Phase,
 }
 
 impl Trainer {
     /// Divisor of logits, the same as the sampler's.
     pub fn temperature(&self) -> f64 {
         if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
+    }
+
+    /// Runs a part of the work, whose out-of-memory errors say what to change.
+    ///
+    /// # Errors
+    /// Those of the action.
+    pub fn guarded<T, E: std::error::Error + From<OutOfMemory> + 'static>(
+        &mut self,
+        action: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        guard(self, |trainer| (trainer.phase, trainer.spec.clone()), action)
     }
 }
 
@@ -36,6 +51,8 @@ pub enum StepError {
     Batch(#[from] BatchError),
     #[error("a forward or backward pass failed")]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     #[error(transparent)]
     Role(#[from] RoleError),
     #[error("the optimizer failed")]

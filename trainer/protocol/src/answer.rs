@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 /// Initial capacity of columns, in tokens.
 const TOKENS: usize = 128;
 
-/// A completion, possibly incomplete, of `C` tokens.
+/// A completion of `C` tokens, or an event of a stream with `C` of them.
 #[derive(Debug, Deserialize)]
 pub struct Answer<'a> {
     /// `[C]` sampled token ids, including the stop token.
@@ -30,13 +30,15 @@ pub struct AnswerMeta<'a> {
     /// Version of the engine's weights at the end of the request.
     #[serde(borrow)]
     pub weight_version: Cow<'a, str>,
+    /// Number of sampled tokens, with those of earlier events of a stream.
+    pub completion_tokens: usize,
     /// Log-probabilities of the tokens.
     #[serde(default)]
     pub output_token_logprobs: Logprobs,
 }
 
 /// Finish reason with its message.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Finish {
     /// Type of the finish reason.
     #[serde(rename = "type")]
@@ -121,7 +123,7 @@ mod tests {
         })
         .unwrap();
         let read: Answer<'_> = serde_json::from_str(&written).unwrap();
-        assert_eq!(read.output_ids, [5, 2]);
+        assert_eq!((read.output_ids, read.meta_info.completion_tokens), (vec![5, 2], 2));
         assert_eq!(read.meta_info.weight_version, "step-1.attempt-0 \"é\"");
         assert_eq!(read.meta_info.finish_reason.map(|finish| finish.kind), Some(FinishKind::Stop));
         assert_eq!(
@@ -133,6 +135,7 @@ mod tests {
     #[test]
     fn an_abort_says_what_happened() {
         let written = json!({"output_ids": [], "meta_info": {"weight_version": "default",
+            "completion_tokens": 0,
             "finish_reason": {"type": "abort", "message": "Aborted", "status_code": null}}});
         let written = written.to_string();
         let read: Answer<'_> = serde_json::from_str(&written).unwrap();

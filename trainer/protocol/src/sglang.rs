@@ -7,6 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The release of SGLang whose API this is.
+pub const SGLANG_RELEASE: &str = "0.5.12";
+
 /// `POST /generate`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,7 +22,8 @@ pub struct GenerateRequest {
     pub sampling_params: SamplingParams,
     /// Return log-probabilities of the sampled tokens.
     pub return_logprob: bool,
-    /// Respond with cumulative server-sent events.
+    /// Respond with server-sent events. Each has the whole output so far; with
+    /// `--incremental-streaming-output`, the output since the last one.
     #[serde(default)]
     pub stream: bool,
 }
@@ -120,6 +124,27 @@ pub struct ModelInfo {
     pub is_generation: bool,
     /// Version of the weights; `default` before the first update.
     pub weight_version: String,
+}
+
+/// `GET /server_info`. SGLang adds all its arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// Release of SGLang whose API the engine has.
+    pub version: String,
+    /// Whether an event of a stream has the output since the last one, instead of all.
+    #[serde(default)]
+    pub incremental_streaming_output: bool,
+    /// State of each data-parallel scheduler.
+    #[serde(default)]
+    pub internal_states: Vec<InternalState>,
+}
+
+/// State of a scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InternalState {
+    /// Most requests that the scheduler decodes together.
+    #[serde(default, rename = "effective_max_running_requests_per_dp")]
+    pub max_running_requests: Option<u32>,
 }
 
 /// `POST /pause_generation`.

@@ -83,7 +83,8 @@ impl CoordinatorStatus {
         }
         let failure = self.last_failure.iter().map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
-        if failure.chain(outage).any(|message| message.len() > MAX_MESSAGE) {
+        let engines = self.engines.iter().filter_map(|engine| engine.unsuitable.as_ref());
+        if failure.chain(outage).chain(engines).any(|message| message.len() > MAX_MESSAGE) {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
         Ok(())
@@ -96,7 +97,9 @@ impl CoordinatorStatus {
             self.download = None;
             self.reward_outage = None;
             self.activity = None;
-            self.engines.iter_mut().for_each(|engine| engine.uid = None);
+            self.engines.iter_mut().for_each(|engine| {
+                (engine.uid, engine.unsuitable) = (None, None);
+            });
             self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
             self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
             if let Some(unsupported) = self.unsupported.take() {
@@ -233,6 +236,10 @@ pub struct EngineState {
     /// earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// Why the engine gets no requests and no weights although it responds, and what to change.
+    /// Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsuitable: Option<String>,
 }
 
 impl EngineState {

@@ -49,6 +49,30 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
     }
 }
 
+/// Pods have no folder of the job file that a relative path could start at.
+pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
+    if policy.allow_relative_paths {
+        return;
+    }
+    problems.extend(relative_paths(spec).map(|(field, path)| {
+        let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
+        Problem::new(field, message)
+    }));
+}
+
+/// Fields whose path is relative, and the paths.
+pub(crate) fn relative_paths(spec: &RLJobSpec) -> impl Iterator<Item = (&'static str, &str)> {
+    let evaluation = spec.dataset.evaluation.as_ref();
+    let paths = [
+        ("spec.model.path", spec.model.path.as_deref()),
+        ("spec.dataset.train.path", spec.dataset.train.path.as_deref()),
+        ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
+        ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),
+    ];
+    let set = paths.into_iter().filter_map(|(field, path)| Some((field, path?)));
+    set.filter(|(_, path)| !path.starts_with('/'))
+}
+
 /// Checks a path in the run directories, of which a part becomes the `subPath` of a mount.
 fn check_run_path(field: &str, path: &str, problems: &mut Vec<Problem>) {
     let mut parts = Path::new(path).components();

@@ -85,11 +85,12 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
 
 def with_invalid_token(stream):
-    """Returns the last event with a token outside every vocabulary."""
-    events = [line for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
-    event = json.loads(events[-1][6:])
-    event["output_ids"][-1] = 10**9
-    return b"data: " + json.dumps(event).encode() + b"\n\n"
+    """Returns the stream with a token outside every vocabulary in its first event."""
+    first, rest = stream.split(b"\n\n", 1)
+    event = json.loads(first[6:])
+    event["output_ids"][0] = 10**9
+    event["meta_info"]["output_token_logprobs"][0][1] = 10**9
+    return b"data: " + json.dumps(event).encode() + b"\n\n" + rest
 
 
 flags = argparse.ArgumentParser()
@@ -108,7 +109,11 @@ for name in [
 ]:
     flags.add_argument(name)
 flags.add_argument("--port", type=int)
-for name in ["--enable-deterministic-inference", "--enable-metrics"]:
+for name in [
+    "--enable-deterministic-inference",
+    "--enable-metrics",
+    "--incremental-streaming-output",
+]:
     flags.add_argument(name, action="store_true")
 flags = flags.parse_args()
 with socket.socket() as free:
@@ -117,6 +122,8 @@ with socket.socket() as free:
 tokens = os.path.dirname(flags.config)
 command = [flags.engine, "--model-path", flags.model_path, "--dtype", flags.dtype]
 command += ["--random-seed", flags.random_seed, "--port", str(engine_port), "--deterministic"]
+if flags.incremental_streaming_output:
+    command.append("--incremental-streaming-output")
 command += ["--api-key-file", f"{tokens}/engine-api"]
 command += ["--admin-api-key-file", f"{tokens}/engine-admin"]
 engine = subprocess.Popen(command)

@@ -25,6 +25,8 @@ pub(super) const KINDS: &str =
 /// Selector of a job's children.
 pub(super) const OWN: &str = "--selector=rljob.dev/job=sample";
 
+/// The operator's namespace in install.yaml.
+pub(super) const SYSTEM: &str = "rljob-system";
 /// User name of the operator's service account.
 pub(super) const ACCOUNT: &str = "system:serviceaccount:rljob-system:rljob-operator";
 
@@ -67,41 +69,47 @@ impl Operator {
 
     fn start_for(namespace: &Namespace, image: &str, server: Option<&str>, more: &[&str]) -> Self {
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
-        let (config, namespace) = (
-            service_account_config(cluster(), &namespace.name, server),
-            format!("--namespace={}", namespace.name),
-        );
-        let arguments: Vec<&str> = [namespace.as_str()].iter().chain(more).copied().collect();
-        Self::start_program(cluster(), &name, image, &config, &arguments)
+        let config = account_config(cluster(), (SYSTEM, "rljob-operator"), &namespace.name, server);
+        let first = [format!("--image={image}"), format!("--namespace={}", namespace.name)];
+        Self::start_program(cluster(), &name, &config, first.into_iter().chain(owned(more)))
     }
 
     /// Starts an operator for all namespaces of another cluster.
     pub(super) fn start_in(cluster: &Cluster, image: &str, more: &[&str]) -> Self {
-        Self::start_program(
-            cluster,
-            &format!("operator-{}", image.replace([':', '/'], "-")),
-            image,
-            &service_account_config(cluster, "all", None),
-            &[ALLOW_HOST_PATH].iter().chain(more).copied().collect::<Vec<_>>(),
-        )
+        let name = format!("operator-{}", image.replace([':', '/'], "-"));
+        let config = account_config(cluster, (SYSTEM, "rljob-operator"), "all", None);
+        let first = [format!("--image={image}"), ALLOW_HOST_PATH.to_owned()];
+        Self::start_program(cluster, &name, &config, first.into_iter().chain(owned(more)))
+    }
+
+    /// Starts the program of the Deployment in a namespace, with its arguments and service account.
+    pub(super) fn start_deployed(cluster: &Cluster, namespace: &str) -> Self {
+        let kubectl = cluster.kubectl().in_namespace(namespace);
+        let deployment = kubectl.get(&["deployment/rljob-operator"]).unwrap();
+        let pod = &deployment["spec"]["template"]["spec"];
+        let account = pod["serviceAccountName"].as_str().unwrap();
+        let config = account_config(cluster, (namespace, account), namespace, None);
+        let command: Vec<&str> = pod["containers"][0]["command"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .filter(|argument| !argument.starts_with("--listen="))
+            .collect();
+        let name = format!("deployed-{namespace}");
+        Self::start_program(cluster, &name, &config, owned(&command[1..]))
     }
 
     fn start_program(
         cluster: &Cluster,
         name: &str,
-        image: &str,
         config: &str,
-        more: &[&str],
+        more: impl Iterator<Item = String>,
     ) -> Self {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let program = binary("rljob-operator").unwrap().display().to_string();
-        let mut arguments = vec![
-            format!("KUBECONFIG={config}"),
-            program,
-            format!("--image={image}"),
-            format!("--listen=0.0.0.0:{port}"),
-        ];
-        arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
+        let first = [format!("KUBECONFIG={config}"), program, format!("--listen=0.0.0.0:{port}")];
+        let arguments: Vec<String> = first.into_iter().chain(more).collect();
         let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();
         Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
     }
@@ -169,18 +177,27 @@ impl Drop for Operator {
     }
 }
 
-/// Writes a kubeconfig with a token of install.yaml's service account.
-fn service_account_config(cluster: &Cluster, name: &str, server: Option<&str>) -> String {
-    let system = cluster.kubectl().in_namespace("rljob-system");
-    let token = system.run(&["create", "token", "rljob-operator", "--duration=1h"]).unwrap();
+fn owned(arguments: &[&str]) -> impl Iterator<Item = String> {
+    arguments.iter().map(|argument| (*argument).to_owned())
+}
+
+/// Writes a kubeconfig with a token of a service account, given by namespace and name.
+fn account_config(
+    cluster: &Cluster,
+    (namespace, account): (&str, &str),
+    file: &str,
+    server: Option<&str>,
+) -> String {
+    let kubectl = cluster.kubectl().in_namespace(namespace);
+    let token = kubectl.run(&["create", "token", account, "--duration=1h"]).unwrap();
     let admin = cluster.kubeconfig();
     let mut config: Value = serde_json::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
     config["users"][0]["user"] = json!({"token": token.trim()});
     if let Some(server) = server {
         config["clusters"][0]["cluster"] = json!({"server": server});
     }
-    config["contexts"][0]["context"]["namespace"] = json!("rljob-system");
-    let path = admin.with_file_name(format!("operator-{name}.kubeconfig"));
+    config["contexts"][0]["context"]["namespace"] = json!(namespace);
+    let path = admin.with_file_name(format!("operator-{file}.kubeconfig"));
     fs::write(&path, config.to_string()).unwrap();
     path.display().to_string()
 }
@@ -193,10 +210,15 @@ pub(super) fn namespace_with(prefix: &str, patch: &Value) -> Namespace {
 /// [`namespace_with`] in another cluster.
 pub(super) fn namespace_in(cluster: &Cluster, prefix: &str, patch: &Value) -> Namespace {
     let namespace = Namespace::create(cluster, prefix).unwrap();
+    apply_job(&namespace, patch);
+    namespace
+}
+
+/// Applies the job `sample`, modified by a merge patch.
+pub(super) fn apply_job(namespace: &Namespace, patch: &Value) {
     let mut job = job();
     merge(&mut job, patch);
     namespace.kubectl.apply(&job.to_string()).unwrap();
-    namespace
 }
 
 pub(super) fn status(namespace: &Namespace) -> anyhow::Result<Value> {
@@ -245,13 +267,23 @@ pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
         "--filename",
         &workspace().join("manifests/install.yaml").display().to_string(),
     ])?;
-    let can = |verb, resource| {
-        kubectl
-            .run(&["auth", "can-i", verb, resource, "--namespace=rljob-system", "--as", ACCOUNT])
-            .is_ok()
+    wait_for_permissions(kubectl, SYSTEM, SYSTEM)
+}
+
+/// Waits until the operator's account in a namespace may list the RLJobs of another, and create its
+/// Lease: one permission of each of its roles, which become effective independently.
+pub(super) fn wait_for_permissions(
+    kubectl: &Kubectl,
+    namespace: &str,
+    jobs: &str,
+) -> anyhow::Result<()> {
+    let account = format!("--as=system:serviceaccount:{namespace}:rljob-operator");
+    let can = |verb, resource, namespace| {
+        let kubectl = kubectl.in_namespace(namespace);
+        kubectl.run(&["auth", "can-i", verb, resource, &account]).is_ok()
     };
-    // One permission of the ClusterRole and one of the Role, which become effective independently.
     wait_until("the operator's permissions to be effective", LIMIT, || {
-        Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io"))
+        Ok(can("list", "rljobs.rljob.dev", jobs)
+            && can("create", "leases.coordination.k8s.io", namespace))
     })
 }

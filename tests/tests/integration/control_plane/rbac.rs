@@ -1,87 +1,23 @@
-//! The operator's RBAC permissions are necessary and sufficient. An operator with the permissions
-//! of install.yaml runs the complete lifecycle of a job; the audit log shows each request and the
-//! binding that allowed it, which must match the granted permissions exactly.
+//! The operator's RBAC permissions are necessary and sufficient, for all namespaces and for one. An
+//! operator with the permissions of install.yaml, or of a release for one namespace, runs the
+//! complete lifecycle of a job; the audit log shows each request and the binding that allowed it,
+//! which must match the granted permissions exactly.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
-use rljob_tests::files::kubernetes;
 use rljob_tests::process::wait_until;
-use rljob_tests::{AuditedRequest, Cluster, Namespace};
+use rljob_tests::{AuditedRequest, Cluster, Helm, Namespace};
 use serde_json::{Value, json};
 
 use super::operator::{
-    self, ACCOUNT, KINDS, LIMIT, OWN, Operator, field, namespace_in, patch, wait_for_condition,
-    wait_for_pods,
+    self, ACCOUNT, KINDS, LIMIT, OWN, Operator, SYSTEM, apply_job, field, patch,
+    wait_for_condition, wait_for_permissions, wait_for_pods,
 };
 use super::pods::{bind, set_status};
 
-/// One verb on one resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Permission {
-    /// `ClusterRole` or `Role`.
-    role: &'static str,
-    group: String,
-    resource: String,
-    verb: String,
-    /// Restricts the permission to these names unless empty.
-    names: Vec<String>,
-}
+use self::permissions::{Permission, Role, granted};
 
-impl Permission {
-    fn new(role: &'static str, group: &str, resource: &str, verb: &str) -> Self {
-        Self {
-            role,
-            group: group.to_owned(),
-            resource: resource.to_owned(),
-            verb: verb.to_owned(),
-            names: Vec::new(),
-        }
-    }
-
-    /// Whether this permission allowed a request.
-    fn allows(&self, request: &AuditedRequest) -> bool {
-        let same = (&self.group, &self.resource) == (&request.group, &request.resource);
-        // An apply that creates the object is authorized for both verbs.
-        let verb = self.verb == request.verb
-            || (self.verb == "create" && request.verb == "patch" && request.code == 201);
-        let named = self.names.is_empty() || self.names.contains(&request.name);
-        same && verb
-            && named
-            && request.reason.contains(&format!("of {} \"rljob-operator\"", self.role))
-    }
-}
-
-fn texts(values: &Value) -> Vec<String> {
-    values
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|value| value.as_str().map(ToOwned::to_owned))
-        .collect()
-}
-
-/// All permissions of the operator's role of this kind.
-fn granted(cluster: &Cluster, role: &'static str) -> Vec<Permission> {
-    let object = cluster
-        .kubectl()
-        .in_namespace("rljob-system")
-        .get(&[&format!("{role}/rljob-operator")])
-        .unwrap();
-    let mut permissions = Vec::new();
-    for rule in object["rules"].as_array().unwrap() {
-        for group in texts(&rule["apiGroups"]) {
-            for resource in texts(&rule["resources"]) {
-                let permission = |verb: &String| Permission {
-                    names: texts(&rule["resourceNames"]),
-                    ..Permission::new(role, &group, &resource, verb)
-                };
-                permissions.extend(texts(&rule["verbs"]).iter().map(permission));
-            }
-        }
-    }
-    permissions
-}
+mod permissions;
 
 /// Sets the status of an engine whose container restarted after its gate was opened; the operator
 /// closes the gate.
@@ -144,6 +80,7 @@ fn deny_pod(namespace: &Namespace) {
 
 /// Runs the lifecycle from the start of a job to the deletion of its children.
 fn run_lifecycle(namespace: &Namespace) {
+    apply_job(namespace, &json!({"spec": {"drainTimeoutSeconds": 1}}));
     wait_for_pods(namespace, 3);
     restart_engine(namespace);
     deny_pod(namespace);
@@ -161,31 +98,32 @@ fn run_lifecycle(namespace: &Namespace) {
         Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
     })
     .unwrap();
-    namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
+    delete_job(namespace);
 }
 
-fn can(cluster: &Cluster, permission: &Permission) -> bool {
+fn can(namespace: &Namespace, permission: &Permission) -> bool {
     let (resource, subresource) =
         permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
-    let mut kubectl = Command::new(kubernetes("kubectl").unwrap());
-    kubectl.arg("--kubeconfig").arg(cluster.kubeconfig()).args([
-        "auth",
-        "can-i",
-        &permission.verb,
-        format!("{resource}.{}", permission.group).trim_end_matches('.'),
-        "--as",
-        ACCOUNT,
-    ]);
-    kubectl.arg(format!("--subresource={subresource}"));
+    let resource = format!("{resource}.{}", permission.group);
+    let (account, subresource) =
+        (format!("--as={ACCOUNT}"), format!("--subresource={subresource}"));
+    let resource = resource.trim_end_matches('.');
+    let ask = ["auth", "can-i", &permission.verb, resource, &account, &subresource];
     // kubectl exits with 1 if the answer is no.
-    String::from_utf8_lossy(&kubectl.output().unwrap().stdout).trim() == "yes"
+    namespace.kubectl.run(&ask).is_ok()
 }
 
-/// Removes one permission, starts a job, and returns the message of its condition `Stalled`.
-fn without(cluster: &Cluster, permission: &Permission) -> String {
-    let kubectl = cluster.kubectl();
-    let role = kubectl.get(&["clusterrole/rljob-operator"]).unwrap();
-    let mut rules = role["rules"].clone();
+/// Removes one permission, starts a job in the namespace, and returns the message of its condition
+/// `Stalled`.
+fn without(namespace: &Namespace, permission: &Permission) -> String {
+    let kubectl = &namespace.kubectl;
+    let role = format!("{}/{}", permission.role.kind, permission.role.name);
+    let mut rules = kubectl.get(&[&role]).unwrap()["rules"].take();
+    let replace = |rules: &Value| {
+        let patch = json!({ "rules": rules }).to_string();
+        kubectl.run(&["patch", &role, "--type=merge", "--patch", &patch]).unwrap();
+    };
+    let before = rules.clone();
     for rule in rules.as_array_mut().unwrap() {
         if rule["apiGroups"] == json!([permission.group])
             && rule["resources"] == json!([permission.resource])
@@ -193,27 +131,26 @@ fn without(cluster: &Cluster, permission: &Permission) -> String {
             rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != permission.verb);
         }
     }
-    let replace = |rules: &Value| {
-        kubectl
-            .run(&[
-                "patch",
-                "clusterrole/rljob-operator",
-                "--type=merge",
-                "--patch",
-                &json!({"rules": rules}).to_string(),
-            ])
-            .unwrap();
-    };
     rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
     replace(&rules);
-    wait_until("the permission to be removed", LIMIT, || Ok(!can(cluster, permission))).unwrap();
-    let namespace = namespace_in(cluster, "without", &json!({}));
-    wait_for_condition(&namespace, "Stalled");
+    wait_until("the permission to be removed", LIMIT, || Ok(!can(namespace, permission))).unwrap();
+    apply_job(namespace, &json!({}));
+    wait_for_condition(namespace, "Stalled");
     let message =
-        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
-    replace(&role["rules"]);
-    wait_until("the permission to be restored", LIMIT, || Ok(can(cluster, permission))).unwrap();
+        field(namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
+    replace(&before);
+    wait_until("the permission to be restored", LIMIT, || Ok(can(namespace, permission))).unwrap();
+    delete_job(namespace);
     message
+}
+
+/// Deletes the job and waits until the garbage collector has deleted its children.
+fn delete_job(namespace: &Namespace) {
+    namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
+    wait_until("the children to be deleted", LIMIT, || {
+        Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
+    })
+    .unwrap();
 }
 
 /// The admission plugin discovers new kinds with a delay.
@@ -236,19 +173,11 @@ fn wait_for_owners(cluster: &Cluster) {
     wait_until("RLJobs to be known as owners", LIMIT, known).unwrap();
 }
 
-#[test]
-fn permissions_are_necessary_and_sufficient() {
-    let cluster = Cluster::start_strict(ACCOUNT).unwrap();
-    operator::install(&cluster.kubectl()).unwrap();
-    super::install_crd(&cluster.kubectl()).unwrap();
-    wait_for_owners(&cluster);
-    let operator = Operator::start_in(&cluster, "rljob:a", &["--leader-elect"]);
-    let namespace = namespace_in(&cluster, "rights", &json!({"spec": {"drainTimeoutSeconds": 1}}));
-    run_lifecycle(&namespace);
-
+/// Compares the permissions of roles with the requests so far, and returns them.
+fn assert_all_are_used<'a>(cluster: &Cluster, roles: [Role<'a>; 2]) -> Vec<Permission<'a>> {
     let requests = cluster.audited_requests().unwrap();
     let granted: Vec<Permission> =
-        ["ClusterRole", "Role"].into_iter().flat_map(|role| granted(&cluster, role)).collect();
+        roles.into_iter().flat_map(|role| granted(cluster, role)).collect();
     let unauthorized: BTreeSet<&AuditedRequest> = requests
         .iter()
         .filter(|request| !granted.iter().any(|permission| permission.allows(request)))
@@ -260,33 +189,40 @@ fn permissions_are_necessary_and_sufficient() {
         .collect();
     // No request uses the finalizers permission directly; the admission plugin checks it for owner
     // references.
-    let finalizers = Permission::new("ClusterRole", "rljob.dev", "rljobs/finalizers", "update");
+    let finalizers = finalizers(roles[0]);
     unused.retain(|permission| **permission != finalizers);
     assert_eq!(unused, Vec::<&Permission>::new(), "unused permissions");
-    let namespaces: BTreeSet<&str> = requests
-        .iter()
-        .filter(|request| !matches!(request.verb.as_str(), "list" | "watch"))
-        .map(|request| request.namespace.as_str())
-        .collect();
-    assert_eq!(
-        namespaces,
-        [namespace.name.as_str(), "rljob-system"].into(),
-        "requests outside the namespaces of the operator and its jobs"
-    );
+    granted
+}
 
+fn finalizers(role: Role<'_>) -> Permission<'_> {
+    Permission::new(role, "rljob.dev", "rljobs/finalizers", "update")
+}
+
+/// Namespaces of the requests so far, without those of some verbs.
+fn namespaces(cluster: &Cluster, except: &[&str]) -> BTreeSet<String> {
+    let requests = cluster.audited_requests().unwrap().into_iter();
+    requests
+        .filter(|request| !except.contains(&request.verb.as_str()))
+        .map(|request| request.namespace)
+        .collect()
+}
+
+/// Each permission to create objects is needed, and reported if it is missing.
+fn assert_all_are_needed(namespace: &Namespace, role: Role<'_>, granted: &[Permission]) {
     let creates = |permission: &&Permission| {
-        permission.role == "ClusterRole"
+        permission.role == role
             && permission.verb == "create"
             && permission.group != "events.k8s.io"
     };
     for permission in granted.iter().filter(creates) {
-        let message = without(&cluster, permission);
+        let message = without(namespace, permission);
         assert!(
             message.contains(&format!("cannot create resource \"{}\"", permission.resource)),
             "without {permission:?}: {message}"
         );
     }
-    let message = without(&cluster, &finalizers);
+    let message = without(namespace, &finalizers(role));
     assert!(
         message.contains(
             "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set \
@@ -294,5 +230,48 @@ fn permissions_are_necessary_and_sufficient() {
         ),
         "{message}",
     );
+}
+
+#[test]
+fn permissions_for_all_namespaces_are_necessary_and_sufficient() {
+    let cluster = Cluster::start_strict(ACCOUNT).unwrap();
+    operator::install(&cluster.kubectl()).unwrap();
+    super::install_crd(&cluster.kubectl()).unwrap();
+    wait_for_owners(&cluster);
+    let operator = Operator::start_in(&cluster, "rljob:a", &["--leader-elect"]);
+    let namespace = Namespace::create(&cluster, "rights").unwrap();
+    run_lifecycle(&namespace);
+    let role = |kind| Role { kind, namespace: SYSTEM, name: "rljob-operator" };
+    let granted = assert_all_are_used(&cluster, [role("ClusterRole"), role("Role")]);
+    assert_eq!(
+        namespaces(&cluster, &["list", "watch"]),
+        [namespace.name.clone(), SYSTEM.to_owned()].into(),
+        "requests outside the namespaces of the operator and its jobs"
+    );
+    assert_all_are_needed(&namespace, role("ClusterRole"), &granted);
+    drop(operator);
+}
+
+#[test]
+fn permissions_for_one_namespace_are_necessary_and_sufficient() {
+    let cluster = Cluster::start_strict(ACCOUNT).unwrap();
+    let namespace = Namespace::create(&cluster, "rights").unwrap();
+    let helm = Helm::new(cluster.kubeconfig(), SYSTEM).unwrap();
+    let values = format!("--set=jobs.allowHostPath=true,jobs.namespace={}", namespace.name);
+    helm.run(&["install", "rljob", &Helm::chart(), &values, "--create-namespace"]).unwrap();
+    super::wait_for_crd(&cluster.kubectl()).unwrap();
+    wait_for_permissions(&cluster.kubectl(), SYSTEM, &namespace.name).unwrap();
+    wait_for_owners(&cluster);
+    let operator = Operator::start_deployed(&cluster, SYSTEM);
+    run_lifecycle(&namespace);
+    let jobs = Role { kind: "Role", namespace: &namespace.name, name: "rljob-operator-jobs" };
+    let own = Role { kind: "Role", namespace: SYSTEM, name: "rljob-operator" };
+    let granted = assert_all_are_used(&cluster, [jobs, own]);
+    assert_eq!(
+        namespaces(&cluster, &[]),
+        [namespace.name.clone(), SYSTEM.to_owned()].into(),
+        "requests outside the namespaces of the operator and its jobs"
+    );
+    assert_all_are_needed(&namespace, jobs, &granted);
     drop(operator);
 }

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::{NODES, Run, cluster, full_reference, operator_image};
 use crate::control_plane::merge;
 
-/// Time limit of a cause. All cases run at once: on two cores, containers need a minute to start.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Time limit of a cause. All cases run at once, beside other jobs: on two loaded cores, containers
+/// need minutes to start.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A change that keeps a pod of the job from running.
 struct Case {

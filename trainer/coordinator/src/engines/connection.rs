@@ -27,7 +27,7 @@ use rljob_http::ClientTls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::engines::slots::MAX_REQUESTS;
+use crate::engines::suitability::MAX_REQUESTS;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEME: &str = "https://";

@@ -12,8 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
-use crate::engines::client::{EngineClient, EngineError};
+use crate::engines::client::EngineClient;
+use crate::engines::error::EngineError;
 use crate::engines::slots::{Leased, Slot, Slots};
+use crate::engines::suitability::{self, Limits};
 use crate::engines::weights::Weights;
 use crate::persistence::fence::Fence;
 
@@ -113,7 +115,7 @@ impl Fleet {
         let asked = self.clock.now();
         let info = self.client.model_info(url).await;
         let before = self.slots().views(self.clock.now());
-        let resume = self.update_quietly(name, |slot| {
+        let undescribed = self.update_quietly(name, |slot| {
             if Some(slot.updates) != updates {
                 return false;
             }
@@ -121,7 +123,16 @@ impl Fleet {
                 Ok(info) => slot.answered(info.weight_version),
                 Err(error) => slot.missed(asked, error.is_connection_refused()),
             }
-            slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
+            slot.is_undescribed(self.clock.now())
+        });
+        if undescribed == Some(true) {
+            self.describe(name, url).await;
+        }
+        let resume = self.update_quietly(name, |slot| {
+            Some(slot.updates) == updates
+                && slot.version().is_some()
+                && !slot.resumed
+                && slot.usable(self.clock.now())
         });
         if resume == Some(true) {
             // The engine has trained weights, but this process has not resumed it: a previous
@@ -138,6 +149,24 @@ impl Fleet {
         } else if self.slots().views(self.clock.now()) != before {
             self.changed.send_replace(());
         }
+    }
+
+    /// Reads what a new process says about itself.
+    async fn describe(&self, name: &str, url: &str) {
+        let limits = self.client.server_info(url).await.map(|info| suitability::limits(&info));
+        match &limits {
+            Ok(Ok(Limits { requests })) => {
+                tracing::info!(engine = name, requests, "an engine is up");
+            }
+            Ok(Err(error)) => tracing::error!(engine = name, %error, "an engine is not used"),
+            Err(error) => tracing::warn!(
+                engine = name, error = %crate::error_line(error), "an engine is not used yet",
+            ),
+        }
+        self.update_quietly(name, |slot| match limits {
+            Ok(limits) => slot.described(limits),
+            Err(_) => slot.failed(self.clock.now()),
+        });
     }
 
     fn update_quietly<T>(&self, name: &str, change: impl FnOnce(&mut Slot) -> T) -> Option<T> {

@@ -4,20 +4,26 @@
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second
 //!                │ lease(weights): the least loaded engine with matching weights
 //!                ▼
-//!             client ─▶ POST /generate ─▶ stream ─▶ validate ─▶ part of a completion
+//!             client ─▶ POST /generate ─▶ events ─▶ output ─▶ validate ─▶ part of a completion
 //! ```
 //!
 //! Must not depend on steps, rewards or the journal.
 
 pub mod client;
 pub mod connection;
+pub mod error;
 pub mod fleet;
+pub mod output;
 mod progress;
 pub mod slots;
 pub mod stream;
+pub mod streams;
+pub mod suitability;
+mod transport;
 pub mod validate;
 pub mod weights;
 
-pub use client::{EngineClient, EngineError};
+pub use client::EngineClient;
+pub use error::EngineError;
 pub use fleet::{Fleet, Lease, check_epoch};
 pub use weights::Weights;

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::instruct::{EngineView, KeptGroup};
 use crate::engines::progress::Progress;
+use crate::engines::streams::Streams;
+use crate::engines::suitability::{Limits, Unsuitable};
 use crate::engines::weights::Weights;
 
-/// Maximum number of requests in flight per engine.
-pub const MAX_REQUESTS: u32 = 256;
 /// Consecutive failed polls after which an engine is lost and its requests are cancelled.
 const MAX_MISSED_POLLS: u32 = 3;
 /// First and maximum backoff after a failed call.
@@ -40,6 +40,8 @@ pub struct Slot {
     /// Time of the first missed poll, or of the listing; `None` while the engine answers.
     silent_since: Option<Duration>,
     label: Option<String>,
+    /// Limits of the process; `None` before it has described itself.
+    limits: Option<Result<Limits, Unsuitable>>,
     /// This process has resumed the engine since it last became reachable.
     pub resumed: bool,
     /// A weight update is in progress.
@@ -53,6 +55,8 @@ pub struct Slot {
     requests: u32,
     tokens: u64,
     progress: Progress,
+    /// Open streams; closed during an update.
+    pub streams: Streams,
     /// Version that a hung process reports.
     hung: Option<String>,
     /// Process group of the last broadcast to this process.
@@ -62,7 +66,7 @@ pub struct Slot {
 }
 
 /// A reservation at an engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leased {
     pub name: String,
     pub url: String,
@@ -70,6 +74,8 @@ pub struct Leased {
     pub lost: CancellationToken,
     /// Counts the chunks that the engine sends.
     pub chunks: Arc<AtomicU64>,
+    /// Counts the streams of the engine.
+    pub streams: Streams,
 }
 
 /// All engines by name.
@@ -133,6 +139,7 @@ impl Slots {
             version: slot.version(),
             silent_seconds: silent(slot),
             uid: slot.uid.clone(),
+            unsuitable: slot.unsuitable().map(ToString::to_string),
         };
         self.table.iter().map(state).collect()
     }
@@ -147,7 +154,7 @@ impl Slots {
         now: Duration,
     ) -> Option<Leased> {
         let free = |slot: &Slot| {
-            slot.requests == 0 || slot.requests.saturating_add(requests) <= MAX_REQUESTS
+            slot.requests == 0 || slot.requests.saturating_add(requests) <= slot.max_requests()
         };
         let ready = self.table.iter_mut().filter(|(_, slot)| {
             slot.routable(now)
@@ -162,6 +169,7 @@ impl Slots {
             url: slot.url.clone(),
             lost: slot.lost.clone(),
             chunks: slot.progress.chunks(),
+            streams: slot.streams.clone(),
         })
     }
 
@@ -202,6 +210,7 @@ impl Slot {
             answers: false,
             silent_since: Some(now),
             label: None,
+            limits: None,
             resumed: false,
             syncing: false,
             tainted: false,
@@ -211,6 +220,7 @@ impl Slot {
             requests: 0,
             tokens: 0,
             progress: Progress::new(now),
+            streams: Streams::default(),
             hung: None,
             group: None,
             lost: CancellationToken::new(),
@@ -227,12 +237,27 @@ impl Slot {
         if !self.answers || self.label.as_ref() != Some(&label) {
             let is_update = self.answers && self.syncing;
             self.resumed &= is_update;
+            self.limits = self.limits.take().filter(|_| is_update);
             self.group = self.group.take().filter(|_| is_update);
         }
         self.missed = 0;
         self.silent_since = None;
         self.answers = true;
         self.label = Some(label);
+    }
+
+    /// Whether its `/server_info` is due.
+    pub fn is_undescribed(&self, now: Duration) -> bool {
+        self.answers && self.limits.is_none() && now >= self.backoff_until
+    }
+
+    /// Records what `/server_info` says.
+    pub fn described(&mut self, limits: Result<Limits, Unsuitable>) {
+        self.limits = Some(limits);
+    }
+
+    fn unsuitable(&self) -> Option<&Unsuitable> {
+        self.limits.as_ref()?.as_ref().err()
     }
 
     /// Records a failed poll that was sent at `asked`. A refused connection means that the process
@@ -259,6 +284,7 @@ impl Slot {
     fn mark_lost(&mut self) {
         self.answers = false;
         self.label = None;
+        self.limits = None;
         self.resumed = false;
         self.group = None;
         self.lost.cancel();
@@ -281,9 +307,11 @@ impl Slot {
         self.backoff_until = Duration::ZERO;
     }
 
-    /// Starts an update; the reported version is not trusted until it succeeds.
+    /// Starts an update; the reported version is not trusted until it succeeds, and no request is
+    /// sent until it ends.
     pub fn update_begins(&mut self) {
         self.syncing = true;
+        self.streams.close();
         self.tainted = true;
         self.updates = self.updates.saturating_add(1);
     }
@@ -291,6 +319,7 @@ impl Slot {
     /// Ends an update, with the verified version if it succeeded.
     pub fn update_ends(&mut self, version: Option<Version>, now: Duration) {
         self.syncing = false;
+        self.streams.reopen();
         self.updates = self.updates.saturating_add(1);
         match version {
             Some(version) => {
@@ -315,7 +344,17 @@ impl Slot {
 
     /// Whether an update can start.
     pub fn usable(&self, now: Duration) -> bool {
-        self.answers && !self.syncing && now >= self.backoff_until
+        self.answers && self.is_suitable() && !self.syncing && now >= self.backoff_until
+    }
+
+    /// Maximum number of requests in flight.
+    fn max_requests(&self) -> u32 {
+        let limits = self.limits.as_ref().and_then(|limits| limits.as_ref().ok());
+        limits.map_or(0, |limits| limits.requests)
+    }
+
+    fn is_suitable(&self) -> bool {
+        matches!(self.limits, Some(Ok(_)))
     }
 
     fn routable(&self, now: Duration) -> bool {
@@ -327,7 +366,7 @@ impl Slot {
             EngineCondition::Unreachable
         } else if self.syncing {
             EngineCondition::Syncing
-        } else if current.is_some() && self.version() == current {
+        } else if current.is_some() && self.version() == current && self.is_suitable() {
             EngineCondition::Ready
         } else {
             EngineCondition::Stale

@@ -1,14 +1,10 @@
-//! Parser of cumulative server-sent events: keeps the newest complete event, also after the
-//! connection is lost.
+//! Parser of server-sent events: finds the complete events of a stream, whatever its chunks are.
 //!
 //! ```text
-//!  data: {…1 token}␤␤ data: {…2 tokens}␤␤ data: {…3 to│ connection lost      newest: {…2 tokens}
+//!  data: {…}␤␤ data: {…}␤␤ data: {…│ connection lost      two events
 //! ```
 //!
-//! Does not parse JSON: only the last event is needed.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! Does not parse the content of events.
 
 use memchr::memmem;
 
@@ -17,76 +13,64 @@ const END: &[u8] = b"\n\n";
 /// Last event of a stream.
 const DONE: &[u8] = b"[DONE]";
 
-/// The newest complete event of a stream.
+/// Events of a stream of limited size.
 #[derive(Debug)]
 pub struct Events {
     /// Incomplete event.
     rest: Vec<u8>,
-    newest: Vec<u8>,
     max_bytes: usize,
-    /// Events that may follow.
+    /// Bytes that may follow.
     remaining: usize,
-    chunks: Arc<AtomicU64>,
 }
 
-/// A stream that exceeds its limits.
+/// A stream that exceeds its limit.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum StreamError {
-    #[error("an event is too large: more than {0} bytes")]
-    TooLong(usize),
-    #[error("the stream has more events than tokens")]
-    TooMany,
-}
+#[error("the stream is too large: more than {0} bytes")]
+pub struct TooLarge(usize);
 
 impl Events {
-    /// Limits the stream to `max_events` events of `max_bytes` bytes; `chunks` counts calls of
-    /// `push`.
-    pub fn new(max_events: usize, max_bytes: usize, chunks: Arc<AtomicU64>) -> Self {
-        Self { rest: Vec::new(), newest: Vec::new(), max_bytes, remaining: max_events, chunks }
+    /// Limits the stream to `max_bytes` bytes.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { rest: Vec::new(), max_bytes, remaining: max_bytes }
     }
 
-    /// Appends bytes of the stream.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        self.chunks.fetch_add(1, Ordering::Relaxed);
+    /// Appends bytes of the stream and passes the content of each complete event to `take`, until
+    /// one fails.
+    pub fn push<E: From<TooLarge>>(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let left = self.remaining.checked_sub(bytes.len()).ok_or(TooLarge(self.max_bytes))?;
+        self.remaining = left;
         if self.rest.is_empty() {
-            let rest = self.take_complete(bytes)?;
+            let rest = take_complete(bytes, &mut take)?;
             self.rest.extend_from_slice(rest);
         } else {
             let mut rest = std::mem::take(&mut self.rest);
             rest.extend_from_slice(bytes);
-            let incomplete = self.take_complete(&rest)?.len();
+            let incomplete = take_complete(&rest, &mut take)?.len();
             rest.drain(..rest.len().saturating_sub(incomplete));
             self.rest = rest;
         }
-        if self.rest.len() > self.max_bytes {
-            return Err(StreamError::TooLong(self.max_bytes));
-        }
         Ok(())
     }
+}
 
-    /// Keeps the newest complete event of `bytes`. Returns the bytes after it.
-    fn take_complete<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], StreamError> {
-        let (mut rest, mut newest) = (bytes, None);
-        while let Some((event, after)) = split_event(rest) {
-            self.remaining = self.remaining.checked_sub(1).ok_or(StreamError::TooMany)?;
-            if event.len() > self.max_bytes {
-                return Err(StreamError::TooLong(self.max_bytes));
-            }
-            let content = event.strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
-            newest = content.filter(|content| *content != DONE).or(newest);
-            rest = after;
+/// Passes on the content of complete events. Returns the bytes after them.
+fn take_complete<'b, E>(
+    bytes: &'b [u8],
+    take: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<&'b [u8], E> {
+    let mut rest = bytes;
+    while let Some((event, after)) = split_event(rest) {
+        let content = event.strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
+        if let Some(content) = content.filter(|content| *content != DONE) {
+            take(content)?;
         }
-        if let Some(newest) = newest {
-            self.newest.clear();
-            self.newest.extend_from_slice(newest);
-        }
-        Ok(rest)
+        rest = after;
     }
-
-    /// Content of the newest complete event.
-    pub fn newest(&self) -> Option<&[u8]> {
-        Some(self.newest.as_slice()).filter(|newest| !newest.is_empty())
-    }
+    Ok(rest)
 }
 
 /// The first event of `bytes` and the bytes after it.
@@ -99,34 +83,34 @@ fn split_event(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
-    use super::{Arc, Events, StreamError};
+    use super::{Events, TooLarge};
 
-    const STREAM: &[u8] = b"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
+    const STREAM: &[u8] = b"data: {\"n\":1}\n\n: comment\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
 
-    #[test]
-    fn the_newest_complete_event_survives_an_incomplete_one() {
-        let mut events = Events::new(10, 100, Arc::default());
-        events.push(b"data: {\"n\":1}\n").unwrap();
-        assert_eq!(events.newest(), None);
-        events.push(b"\ndata: {\"n\":").unwrap();
-        assert_eq!(events.newest(), Some(&b"{\"n\":1}"[..]));
+    /// Contents of the complete events after each chunk.
+    fn contents(events: &mut Events, chunk: &[u8]) -> Result<Vec<String>, TooLarge> {
+        let mut contents = Vec::new();
+        events.push(chunk, |content| {
+            contents.push(String::from_utf8(content.to_vec()).unwrap());
+            Ok::<_, TooLarge>(())
+        })?;
+        Ok(contents)
     }
 
     #[test]
-    fn events_above_the_limit_are_errors() {
-        let mut events = Events::new(10, 8, Arc::default());
-        assert_eq!(events.push(b"data: 0123456789"), Err(StreamError::TooLong(8)));
-        let mut events = Events::new(10, 8, Arc::default());
-        assert_eq!(events.push(b"data: 0123456789\n\n"), Err(StreamError::TooLong(8)));
+    fn an_incomplete_event_waits_for_its_end() {
+        let mut events = Events::new(100);
+        assert_eq!(contents(&mut events, b"data: {\"n\":1}\n"), Ok(vec![]));
+        assert_eq!(contents(&mut events, b"\ndata: {\"n\":"), Ok(vec!["{\"n\":1}".to_owned()]));
     }
 
     #[test]
-    fn a_stream_that_does_not_end_is_an_error() {
-        for event in [&b"data: {}\n\n"[..], b"\n\n", b": comment\n\n"] {
-            let mut events = Events::new(5, 100, Arc::default());
-            let results: Vec<_> = (0..6).map(|_| events.push(event)).collect();
-            assert_eq!(results[..5], vec![Ok(()); 5]);
-            assert_eq!(results[5], Err(StreamError::TooMany));
+    fn a_stream_above_the_limit_is_an_error() {
+        for chunk in [&b"data: 0123456789"[..], b"data: {}\n\n", b"\n\n", b": comment\n\n"] {
+            let mut events = Events::new(4 * chunk.len());
+            let results: Vec<_> = (0..5).map(|_| contents(&mut events, chunk).map(drop)).collect();
+            assert_eq!(results[..4], vec![Ok(()); 4]);
+            assert_eq!(results[4], Err(TooLarge(4 * chunk.len())));
         }
     }
 
@@ -138,11 +122,12 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let mut events = Events::new(10, 100, Arc::default());
+            let mut events = Events::new(100);
+            let mut found = Vec::new();
             for pair in cuts.windows(2) {
-                events.push(&STREAM[pair[0]..pair[1]]).unwrap();
+                found.extend(contents(&mut events, &STREAM[pair[0]..pair[1]]).unwrap());
             }
-            prop_assert_eq!(events.newest(), Some(&b"{\"n\":2}"[..]));
+            prop_assert_eq!(found, ["{\"n\":1}", "{\"n\":2}"]);
         }
     }
 }

@@ -132,6 +132,18 @@ fn a_model_folder_without_its_files_is_named() {
 }
 
 #[test]
+fn a_model_whose_cost_is_unknown_is_named() {
+    let run = Run::new(VOCABULARY, 100);
+    let error = super::cost_model(run.folder.path()).unwrap_err();
+    let expected = format!(
+        "failed to read the sizes of the model from {}: missing field `hidden_size` at line 1 \
+         column 49",
+        run.folder.path().join("config.json").display()
+    );
+    assert_eq!(crate::error_line(&error), expected);
+}
+
+#[test]
 fn arguments_that_the_chat_template_does_not_use_and_unknown_stop_tokens_are_rejected() {
     let run = Run::new(VOCABULARY, 100);
     let misspelt = json!({"chatTemplateArguments": {"enable_thinkin": false}});

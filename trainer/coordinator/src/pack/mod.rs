@@ -2,24 +2,29 @@
 //! inputs give equal bytes.
 //!
 //! ```text
-//!  prompt groups ─ split ─▶ minibatches ─ balance by tokens ─▶ ranks ─ first fit ─▶ micro-batches
+//!  prompt groups ─ split ─▶ minibatches ─ balance ─▶ ranks ─ balance ─▶ micro-batches
 //! ```
 //!
-//! A prompt group stays in one minibatch, and, if learners compute its prompt once, in one
-//! micro-batch, unless it is too large or ranks would wait for each other. All ranks have the same
-//! number of micro-batches per minibatch, some of them empty, because every micro-batch runs
-//! collectives. Must not depend on the meaning of rewards or on the algorithm.
+//! Ranks and micro-batches are balanced by floating-point operations ([`cost`]), or, if learners
+//! compute the prompt of a group once, by tokens ([`shared_prompts`]). A prompt group stays in one
+//! minibatch, and, if its prompt is computed once, in one micro-batch, unless it is too large or
+//! ranks would wait for each other; else its samples go to any rank. All ranks have the same number of
+//! micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
+//! Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
 pub mod batch;
+pub mod cost;
 mod load;
+mod shared_prompts;
 
 use std::num::NonZeroUsize;
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
 use rljob_protocol::prompts::Prompts;
 
-use assignment::Assignment;
+use assignment::{Assignment, Plan};
+use cost::{CostModel, Load};
 use load::Length;
 
 /// A sample for the learners. `T` is its number of tokens, given and sampled.
@@ -68,6 +73,7 @@ pub fn pack(
     world_size: u32,
     minibatches: u32,
     max_tokens: u32,
+    costs: &CostModel,
 ) -> Result<Vec<RankBatch>, PackError> {
     for (name, size) in [
         ("world size", world_size),
@@ -80,12 +86,12 @@ pub fn pack(
     }
     check(step, samples)?;
     let parts = split(step, samples, minibatches)?;
-    let lengths = lengths(samples, prompts);
-    let plan = assignment::assign(&lengths, &parts, world_size, u64::from(max_tokens));
+    let assign = Assign { parts: &parts, world_size, max_tokens: u64::from(max_tokens) };
+    let plan = assign.plan(samples, prompts, costs);
     let row = |(sample, assignment): (&TrainSample, &Assignment)| SampleRow {
         group: sample.group,
         reward: sample.reward,
-        trainable_tokens: sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum(),
+        trainable_tokens: trainable_tokens(sample),
         rank: assignment.rank,
         minibatch: assignment.minibatch,
         truncated: sample.truncated,
@@ -101,6 +107,46 @@ pub fn pack(
         samples: table.clone(),
     };
     Ok((0..world_size).map(|rank| rank_batch(samples, header(rank))).collect())
+}
+
+/// What an assignment fits samples into.
+struct Assign<'a> {
+    parts: &'a [std::ops::Range<usize>],
+    world_size: u32,
+    max_tokens: u64,
+}
+
+impl Assign<'_> {
+    fn plan(&self, samples: &[TrainSample], prompts: Prompts, costs: &CostModel) -> Plan {
+        let lengths = lengths(samples, prompts);
+        if lengths.iter().any(|length| length.prompt > 0) {
+            return shared_prompts::assign(&lengths, self.parts, self.world_size, self.max_tokens);
+        }
+        let load = |sample: &TrainSample| {
+            costs.load(sample.tokens.len() as u64, u64::from(trainable_tokens(sample)))
+        };
+        let loads: Vec<Load> = samples.iter().map(load).collect();
+        assignment::assign(&loads, self.parts, self.world_size, self.max_tokens)
+    }
+}
+
+/// Lengths of the samples, with the prompt that each shares with its whole group.
+fn lengths(samples: &[TrainSample], prompts: Prompts) -> Vec<Length> {
+    let of_group = |group: &[TrainSample]| {
+        let sequences = group.iter().map(|one| (one.tokens.as_slice(), one.loss_mask.as_slice()));
+        let prompt = prompts.shared_tokens(sequences);
+        let length = |sample: &TrainSample| Length {
+            group: sample.group,
+            prompt: prompt as u64,
+            rest: sample.tokens.len().saturating_sub(prompt) as u64,
+        };
+        group.iter().map(length).collect::<Vec<_>>()
+    };
+    samples.chunk_by(|one, next| one.group == next.group).flat_map(of_group).collect()
+}
+
+fn trainable_tokens(sample: &TrainSample) -> u32 {
+    sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum()
 }
 
 fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
@@ -139,21 +185,6 @@ fn split(
     let start =
         |part: usize| starts.get(part.saturating_mul(groups) / parts).copied().unwrap_or(end);
     Ok((0..parts.get()).map(|part| start(part)..start(part.saturating_add(1))).collect())
-}
-
-/// Lengths of the samples, with the prompt that each shares with its whole group.
-fn lengths(samples: &[TrainSample], prompts: Prompts) -> Vec<Length> {
-    let of_group = |group: &[TrainSample]| {
-        let sequences = group.iter().map(|one| (one.tokens.as_slice(), one.loss_mask.as_slice()));
-        let prompt = prompts.shared_tokens(sequences);
-        let length = |sample: &TrainSample| Length {
-            group: sample.group,
-            prompt: prompt as u64,
-            rest: sample.tokens.len().saturating_sub(prompt) as u64,
-        };
-        group.iter().map(length).collect::<Vec<_>>()
-    };
-    samples.chunk_by(|one, next| one.group == next.group).flat_map(of_group).collect()
 }
 
 /// A rank's sequences, sorted by micro-batch and sample.

@@ -6,7 +6,33 @@ use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::prompts::Prompts;
 
-use crate::pack::{PackError, TrainSample, pack};
+use crate::pack::cost::CostModel;
+use crate::pack::cost::tests::QWEN_1_5B;
+use crate::pack::{PackError, TrainSample};
+
+/// Packs for a model of 1.5 billion parameters.
+fn pack(
+    step: u32,
+    samples: &[TrainSample],
+    world_size: u32,
+    minibatches: u32,
+    max_tokens: u32,
+) -> Result<Vec<RankBatch>, PackError> {
+    pack_prompts(step, samples, Prompts::Repeated, world_size, minibatches, max_tokens)
+}
+
+/// As [`pack`], with prompts that learners compute once or repeatedly.
+fn pack_prompts(
+    step: u32,
+    samples: &[TrainSample],
+    prompts: Prompts,
+    world_size: u32,
+    minibatches: u32,
+    max_tokens: u32,
+) -> Result<Vec<RankBatch>, PackError> {
+    let costs = CostModel::new(&QWEN_1_5B);
+    crate::pack::pack(step, samples, prompts, world_size, minibatches, max_tokens, &costs)
+}
 
 /// A sample of `tokens` tokens `id`; the mask is 0 for the first token.
 fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
@@ -59,7 +85,7 @@ fn a_small_step_matches_the_expected_batches() {
         sequences,
         samples: table.clone(),
     };
-    let batches = pack(4, &samples, Prompts::Shared, 2, 2, 3).unwrap();
+    let batches = pack(4, &samples, 2, 2, 3).unwrap();
     assert_eq!(
         batches,
         [
@@ -83,12 +109,12 @@ fn a_small_step_matches_the_expected_batches() {
 fn unpackable_batches_are_errors() {
     let good = [sample(0, 1, 2), sample(1, 2, 2)];
     let error = |samples: &[TrainSample], world, minibatches, tokens| {
-        pack(3, samples, Prompts::Shared, world, minibatches, tokens).unwrap_err().to_string()
+        pack(3, samples, world, minibatches, tokens).unwrap_err().to_string()
     };
     assert_eq!(error(&good, 0, 1, 1), "world size must be at least 1");
     assert_eq!(error(&good, 1, 0, 1), "minibatches must be at least 1");
     assert_eq!(error(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
-    assert_eq!(pack(3, &[], Prompts::Shared, 1, 1, 1), Err(PackError::Empty { step: 3 }));
+    assert_eq!(pack(3, &[], 1, 1, 1), Err(PackError::Empty { step: 3 }));
     let split = [sample(0, 1, 2), sample(1, 2, 2), sample(0, 3, 2)];
     assert_eq!(
         error(&split, 1, 1, 1),
@@ -127,9 +153,8 @@ proptest! {
     ) {
         let groups = samples.last().map_or(0, |sample| sample.group + 1);
         let minibatches = minibatches.min(groups);
-        let packed = || pack(1, &samples, Prompts::Shared, world, minibatches, max_tokens);
-        let batches = packed().unwrap();
-        prop_assert_eq!(&batches, &packed().unwrap());
+        let batches = pack(1, &samples, world, minibatches, max_tokens).unwrap();
+        prop_assert_eq!(&batches, &pack(1, &samples, world, minibatches, max_tokens).unwrap());
         prop_assert_eq!(batches.len(), world as usize);
         let mut seen = vec![0; samples.len()];
         for (rank, batch) in (0_u32..).zip(&batches) {
@@ -171,8 +196,8 @@ proptest! {
     ) {
         let groups = samples.last().map_or(0, |sample| sample.group + 1);
         let minibatches = minibatches.min(groups);
-        let mut batches = pack(1, &samples, Prompts::Shared, 2, minibatches, 16).unwrap();
-        let table = batches.swap_remove(0).header.samples;
+        let table =
+            pack(1, &samples, 2, minibatches, 16).unwrap().swap_remove(0).header.samples;
         prop_assert!(table.is_sorted_by_key(|row| row.minibatch));
         let mut of_group: Vec<(u32, u32)> =
             table.iter().map(|row| (row.group, row.minibatch)).collect();
@@ -185,21 +210,26 @@ proptest! {
     }
 
     #[test]
-    fn token_counts_of_ranks_differ_by_at_most_the_longest_sample(
+    fn costs_of_ranks_differ_by_at_most_the_most_expensive_sample(
         samples in steps(),
         world in 1_u32..5,
     ) {
-        let batches = pack(1, &samples, Prompts::Shared, world, 1, 16).unwrap();
-        let tokens: Vec<usize> = batches.iter().map(|batch| batch.tokens_T.len()).collect();
+        let batches = pack(1, &samples, world, 1, 16).unwrap();
+        let costs = CostModel::new(&QWEN_1_5B);
+        let cost = |tokens: u32| costs.load(u64::from(tokens), u64::from(tokens) - 1).cost;
+        let of_rank = |batch: &RankBatch| -> u64 {
+            batch.header.sequences.iter().map(|sequence| cost(sequence.tokens)).sum()
+        };
+        let ranks: Vec<u64> = batches.iter().map(of_rank).collect();
         let longest = samples.iter().map(|sample| sample.tokens.len()).max().unwrap_or(0);
-        let difference = tokens.iter().max().unwrap() - tokens.iter().min().unwrap();
-        prop_assert!(difference <= longest, "{:?}", tokens);
+        let difference = ranks.iter().max().unwrap() - ranks.iter().min().unwrap();
+        prop_assert!(difference <= cost(longest as u32), "{:?}", ranks);
     }
 }
 
 #[test]
 fn with_fewer_groups_than_minibatches_each_group_is_a_minibatch() {
-    let batches = pack(3, &[sample(0, 1, 2), sample(1, 2, 2)], Prompts::Shared, 1, 3, 16).unwrap();
+    let batches = pack(3, &[sample(0, 1, 2), sample(1, 2, 2)], 1, 3, 16).unwrap();
     let minibatches: Vec<u32> =
         batches[0].header.samples.iter().map(|sample| sample.minibatch).collect();
     assert_eq!(minibatches, [0, 1]);

@@ -18,25 +18,21 @@ use prometheus::IntCounter;
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
-use tokio_util::sync::CancellationToken;
 
 use super::completion::Completion;
 use super::request::{self, Key};
 use super::stop::Stops;
 use crate::clock::Clock;
-use crate::engines::stream::Events;
+use crate::engines::output::Output;
+use crate::engines::slots::Leased;
 use crate::engines::validate::{self, End, Part};
 use crate::engines::{EngineError, Fleet, Lease, Weights};
 use crate::input::Input;
 
 /// So many refusals of one request, and it is the request that is wrong.
 const REFUSALS: u32 = 3;
-/// Between two tries of one sample.
-const RETRY: Duration = Duration::from_millis(100);
-/// Events of a stream besides one per token: its first and last ones, and keep-alive comments.
-const SPARE_EVENTS: usize = 1024;
-/// An answer's bytes besides its tokens, and for each token at most: id, log-probability and text.
-const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
+/// Between two tries of one sample: after an abort, and after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
 /// A request for one sample.
 #[derive(Clone, Debug)]
@@ -76,26 +72,6 @@ pub struct RefusedEverywhere(pub String);
 
 /// A complete completion with its sampling parameters.
 pub type Sampled = (SamplingParams, Completion);
-
-/// Where a request goes.
-struct Target {
-    name: String,
-    url: String,
-    lost: CancellationToken,
-    chunks: Arc<AtomicU64>,
-}
-
-impl Target {
-    fn of(lease: &Lease<'_>) -> Self {
-        let engine = &lease.engine;
-        Self {
-            name: engine.name.clone(),
-            url: engine.url.clone(),
-            lost: engine.lost.clone(),
-            chunks: Arc::clone(&engine.chunks),
-        }
-    }
-}
 
 impl<'s> Sampler<'s> {
     /// A sampler with the settings of a run.
@@ -143,13 +119,13 @@ impl<'s> Sampler<'s> {
     where
         's: 'g,
     {
-        let target = Arc::new(Target::of(&lease));
+        let engine = Arc::new(lease.engine.clone());
         let samples: FuturesUnordered<_> = wanted
             .iter()
             .enumerate()
             .map(|(index, wanted)| {
-                let target = Arc::clone(&target);
-                async move { (index, self.sample(&target, weights, prompt, wanted).await) }
+                let engine = Arc::clone(&engine);
+                async move { (index, self.sample(&engine, weights, prompt, wanted).await) }
             })
             .collect();
         let mut lease = lease;
@@ -160,7 +136,7 @@ impl<'s> Sampler<'s> {
 
     async fn sample(
         &self,
-        first: &Target,
+        first: &Leased,
         weights: Weights,
         prompt: &[i64],
         wanted: &SampleRequest,
@@ -179,10 +155,10 @@ impl<'s> Sampler<'s> {
                 completion = Completion::default();
             }
             self.interrupted.inc();
-            tokio::time::sleep(RETRY).await;
+            let is_abort = matches!(error, EngineError::Aborted(_));
+            tokio::time::sleep(if is_abort { RETRY.0 } else { RETRY.1 }).await;
             let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
-            result =
-                self.attempt(&Target::of(&lease), weights, prompt, wanted, &mut completion).await;
+            result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
         Ok((
             request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens),
@@ -223,26 +199,18 @@ impl<'s> Sampler<'s> {
     /// still incomplete.
     async fn attempt(
         &self,
-        target: &Target,
+        engine: &Leased,
         weights: Weights,
         prompt: &[i64],
         wanted: &SampleRequest,
         completion: &mut Completion,
     ) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
-        let tokens = request.sampling_params.max_new_tokens as usize;
-        let longest = ANSWER_BYTES.0.saturating_add(ANSWER_BYTES.1.saturating_mul(tokens));
-        let most = tokens.saturating_add(SPARE_EVENTS);
-        let mut events = Events::new(most, longest, Arc::clone(&target.chunks));
-        let ended = tokio::select! {
-            () = target.lost.cancelled() => {
-                Err(EngineError::Aborted("the engine no longer responds".to_owned()))
-            }
-            ended = self.fleet.client.generate(&target.url, &request, &mut events) => ended,
-        };
-        let part = events
-            .newest()
-            .map(|event| validate::part(&request, event, weights, self.vocabulary))
+        let mut output = Output::new(&request, Arc::clone(&engine.chunks));
+        let ended = self.stream(engine, &request, &mut output).await;
+        let part = output
+            .into_received()
+            .map(|received| validate::part(&request, received, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
             let part = self.stops.cut(&completion.tokens, part);
@@ -251,12 +219,29 @@ impl<'s> Sampler<'s> {
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
             tracing::warn!(
-                engine = target.name, rid = request.rid, kept = completion.tokens.len(),
+                engine = engine.name, rid = request.rid, kept = completion.tokens.len(),
                 error = %crate::error_line(error), "a sample is interrupted",
             );
-            self.blame(&target.name, error);
+            self.blame(&engine.name, error);
         }
         result
+    }
+
+    /// Streams a response into `output`, unless the engine is being updated.
+    async fn stream(
+        &self,
+        engine: &Leased,
+        request: &GenerateRequest,
+        output: &mut Output,
+    ) -> Result<(), EngineError> {
+        let aborted = |cause: &str| Err(EngineError::Aborted(cause.to_owned()));
+        let Some(_stream) = engine.streams.open() else {
+            return aborted("the engine's weights are being updated");
+        };
+        tokio::select! {
+            () = engine.lost.cancelled() => aborted("the engine no longer responds"),
+            ended = self.fleet.client.generate(&engine.url, request, output) => ended,
+        }
     }
 
     /// Takes an engine that failed out of routing for a while.

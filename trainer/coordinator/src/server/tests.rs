@@ -45,7 +45,7 @@ fn config(directory: &Path, change: impl FnOnce(&mut Value)) -> RunConfig {
     change(&mut spec);
     serde_json::from_value(json!({
         "namespace": "default", "name": "job", "uid": "u", "runDirectory": directory,
-        "modelDirectory": "/models/none", "spec": spec,
+        "modelDirectory": directory, "spec": spec,
     }))
     .unwrap()
 }
@@ -78,6 +78,11 @@ async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
 
 /// Opens the run of a directory, which gets tokens, as the coordinator of an epoch.
 async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
+    let shape = json!({
+        "vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    });
+    std::fs::write(directory.join("config.json"), shape.to_string()).unwrap();
     for name in ["operator", "learner", "engine-api", "engine-admin"] {
         std::fs::write(directory.join(name), format!("secret-{name}\n")).unwrap();
     }

@@ -11,7 +11,7 @@ use rljob_protocol::version::Version;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{WeightSync, begin, book, verify_and_continue};
+use super::{Target, WeightSync, begin, book, pause, verify_and_continue};
 use crate::engines::{EngineError, check_epoch};
 
 /// Cooling engines become usable by time alone.
@@ -53,7 +53,7 @@ async fn start_updates(sync: &Arc<WeightSync>, updates: &mut JoinSet<()>) {
         let Some(target) = begin(sync, &engine.name, version) else { continue };
         let (sync, folder) = (Arc::clone(sync), folder.clone());
         updates.spawn(async move {
-            let result = target.or_lost(update(&sync, &target.url, version, &folder)).await;
+            let result = target.or_lost(update(&sync, &target, version, &folder)).await;
             book(&sync, &engine.name, version, result).await;
         });
     }
@@ -61,13 +61,12 @@ async fn start_updates(sync: &Arc<WeightSync>, updates: &mut JoinSet<()>) {
 
 async fn update(
     sync: &WeightSync,
-    url: &str,
+    target: &Target,
     version: Version,
     folder: &Path,
 ) -> Result<(), EngineError> {
-    let client = &sync.fleet.client;
-    check_epoch(&sync.fence).await?;
-    client.pause(url).await?;
+    let (client, url) = (&sync.fleet.client, &target.url);
+    pause::pause(sync, target).await?;
     check_epoch(&sync.fence).await?;
     let body = UpdateWeightsFromDisk {
         model_path: folder.display().to_string(),

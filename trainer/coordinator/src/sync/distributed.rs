@@ -20,7 +20,7 @@ use rljob_protocol::sglang::{
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use super::{Target, WeightSync, begin, book, verify_and_continue};
+use super::{Target, WeightSync, begin, book, deadline, pause, verify_and_continue};
 use crate::core::instruct::KeptGroup;
 use crate::engines::{EngineClient, EngineError, check_epoch};
 
@@ -130,11 +130,10 @@ async fn update(
     } else {
         join_group(sync, target, sender, transfer).await?;
     }
-    check_epoch(&sync.fence).await?;
-    client.pause(url).await?;
+    pause::pause(sync, target).await?;
     check_epoch(&sync.fence).await?;
     for body in sender.requests(&transfer.group) {
-        client.update_from_distributed(url, &body).await?;
+        client.update_from_distributed(url, &body, deadline::of_bucket(&body)).await?;
     }
     if !sender.keeps_groups() {
         client.destroy_group(url, &transfer.group).await?;

@@ -1,13 +1,15 @@
-//! Weight sync of engines: pause (abort) → update → verify → continue, independently per engine,
+//! Weight sync of engines: abort → pause → update → verify → continue, independently per engine,
 //! with a deadline per call.
 //!
 //! An engine whose update fails is not routed to, whatever version it reports, until a later update
 //! succeeds: from the newest folder, or by the next broadcast, which the learners are instructed to
 //! send when the engine is reachable. An engine that misses a deadline is treated as hung.
 
+mod deadline;
 pub mod disk;
 pub mod distributed;
 pub mod folders;
+mod pause;
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::core::instruct::KeptGroup;
+use crate::engines::streams::Streams;
 use crate::engines::{EngineError, Fleet, check_epoch};
 use crate::persistence::fence::Fence;
 use crate::recorder::Recorder;
@@ -45,6 +48,8 @@ pub struct SyncError {
 struct Target {
     url: String,
     lost: CancellationToken,
+    /// Streams of its process; no further ones open until the update is booked.
+    streams: Streams,
     /// The version that its process reported last.
     label: Option<String>,
     /// The process group that its process is in.
@@ -74,6 +79,7 @@ fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
         Target {
             url: slot.url.clone(),
             lost: slot.lost.clone(),
+            streams: slot.streams.clone(),
             label: slot.label().map(ToOwned::to_owned),
             group: slot.group.take(),
         }

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo};
+use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo, SGLANG_RELEASE};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -51,7 +51,8 @@ pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
     }))
 }
 
-/// Returns the limits of this engine. SGLang adds all its arguments.
+/// Returns the limits of this engine and the release of SGLang whose API it has. SGLang adds all
+/// its arguments.
 pub async fn server_info(State(engine): State<Engine>) -> Json<Value> {
     let ModelInfo { model_path, weight_version, .. } = engine.info();
     Json(json!({
@@ -59,7 +60,10 @@ pub async fn server_info(State(engine): State<Engine>) -> Json<Value> {
         "served_model_name": engine.served.name, "weight_version": weight_version,
         "context_length": engine.limits.context_length,
         "max_req_input_len": engine.limits.room(1),
-        "internal_states": [{}], "status": "ready", "version": env!("CARGO_PKG_VERSION")
+        "incremental_streaming_output": engine.incremental_streams,
+        "max_running_requests": engine.max_running,
+        "internal_states": [{"effective_max_running_requests_per_dp": engine.max_running}],
+        "status": "ready", "version": SGLANG_RELEASE, "rljob_version": env!("CARGO_PKG_VERSION")
     }))
 }
 

@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use futures::future::try_join_all;
 
 use super::control::HEALTH_LIMIT;
+use super::increments::Increments;
 use super::input::{GenerateInput, off_thread};
 use super::neutral::strip_generate;
 use super::responses::{generate_error, parse_stripped};
@@ -31,9 +32,11 @@ async fn respond(engine: &Engine, input: GenerateInput) -> Result<Response, Gene
     let is_list = requested.is_list;
     let pending = engine.generate_all(requested.requests).await?;
     if streams {
-        return Ok(events(
-            merged(pending).map(move |(index, update)| event(is_list.then_some(index), update)),
-        ));
+        let mut increments = engine.incremental_streams.then(Increments::default);
+        return Ok(events(merged(pending).filter_map(move |(index, update)| {
+            let update = increment(&mut increments, index, update);
+            std::future::ready(update.map(|update| event(is_list.then_some(index), update)))
+        })));
     }
     let mut generations = try_join_all(pending.into_iter().map(final_response)).await?;
     match generations.pop() {
@@ -42,6 +45,14 @@ async fn respond(engine: &Engine, input: GenerateInput) -> Result<Response, Gene
             generations.extend(last);
             Ok(Json(generations).into_response())
         }
+    }
+}
+
+/// The part of an update to send, if any.
+fn increment(increments: &mut Option<Increments>, index: usize, update: Update) -> Option<Update> {
+    match (increments, update) {
+        (Some(increments), Ok(generation)) => increments.next(index, generation).map(Ok),
+        (_, update) => Some(update),
     }
 }
 

@@ -20,6 +20,7 @@
 mod auth;
 mod control;
 mod generate;
+mod increments;
 mod input;
 mod neutral;
 mod openai;

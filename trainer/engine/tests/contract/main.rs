@@ -16,6 +16,7 @@ mod exchanges;
 mod metrics;
 mod models;
 mod openai_client;
+mod pause;
 mod requests;
 mod server;
 mod weights;
@@ -51,7 +52,7 @@ async fn sglang_meets_the_contract_and_the_embedded_engine_responds_like_it() {
 
 /// Runs all checks in sequence; each restores the state of the server.
 async fn meets_the_contract(server: &Server, models: &std::path::Path) {
-    behaviour::streams_are_cumulative_and_end_with_done(server).await;
+    behaviour::events_of_a_stream_join_to_the_whole_response_and_end_with_done(server).await;
     behaviour::a_batch_response_is_in_order_and_its_stream_has_indexes(server).await;
     behaviour::abort_matches_an_id_and_ids_that_start_with_it(server).await;
     behaviour::pause_abort_finishes_running_requests_and_holds_new_ones(server).await;
@@ -59,6 +60,8 @@ async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     behaviour::paused_requests_continue_after_retract_and_in_place(server).await;
     behaviour::a_flush_needs_an_idle_server(server).await;
     behaviour::limits_that_leave_one_candidate_are_greedy(server).await;
+    pause::a_pause_without_an_abort_ends_requests_too(server).await;
+    pause::a_pause_after_an_abort_does_not_sleep(server, models).await;
     weights::a_folder_replaces_weights_and_version(server, models).await;
     weights::a_broadcast_gives_the_same_weights_as_the_folder(server, models).await;
     weights::buckets_of_two_publications_share_a_process_group(server, models).await;

@@ -62,8 +62,24 @@ impl Running {
 
     /// The final response.
     pub async fn answer(self) -> Value {
-        self.events().await.pop().unwrap()
+        joined(&self.events().await)
     }
+}
+
+/// The whole response of a stream: outputs in order, the rest from the last event.
+pub fn joined(events: &[Value]) -> Value {
+    let mut whole = events.last().unwrap().clone();
+    let list = |pointer: &str| {
+        let parts = events.iter().filter_map(|event| event.pointer(pointer)?.as_array());
+        json!(parts.flatten().collect::<Vec<_>>())
+    };
+    whole["output_ids"] = list("/output_ids");
+    if whole["meta_info"]["output_token_logprobs"].is_array() {
+        whole["meta_info"]["output_token_logprobs"] = list("/meta_info/output_token_logprobs");
+    }
+    let texts = events.iter().map(|event| event["text"].as_str().unwrap());
+    whole["text"] = json!(texts.collect::<String>());
+    whole
 }
 
 /// A greedy request that ignores the end-of-sequence token.

@@ -13,6 +13,9 @@ pub const LIMIT: Duration = Duration::from_secs(240);
 
 const VERSION: &str = "0.5.12";
 
+/// Flag of the engines of a run.
+const INCREMENTAL: &str = "--incremental-streaming-output";
+
 pub struct Server {
     pub url: String,
     pub client: reqwest::Client,
@@ -40,6 +43,7 @@ impl Server {
             dtype,
             "--port",
             &port.to_string(),
+            INCREMENTAL,
         ]);
         Self::start(command, port).await
     }
@@ -55,7 +59,7 @@ impl Server {
         };
         let port = free_port();
         let mut command = Command::new(folder.join("serve.sh"));
-        command.args([model.to_str().unwrap(), &port.to_string(), "--dtype", dtype]);
+        command.args([model.to_str().unwrap(), &port.to_string(), "--dtype", dtype, INCREMENTAL]);
         Some(Self::start(command, port).await)
     }
 

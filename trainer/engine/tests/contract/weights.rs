@@ -29,7 +29,7 @@ async fn first_weights(server: &Server) -> Value {
     row
 }
 
-async fn load(server: &Server, folder: &Path, version: &str) {
+pub async fn load(server: &Server, folder: &Path, version: &str) {
     let body = json!({"model_path": folder, "weight_version": version, "flush_cache": true});
     let message =
         format!("Succeeded to update model weights. Weight version updated to {version}.");

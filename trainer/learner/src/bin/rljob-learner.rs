@@ -17,6 +17,7 @@ use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
+use rljob_learner::memory::out_of_memory::silence_panics;
 use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::{StartArguments, StartError, start};
 use rljob_logging::Format;
@@ -68,6 +69,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     rljob_logging::init(Format::Text);
+    silence_panics();
     let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
     let fenced =

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tch::{Kind, Tensor};
 
 use super::gathered::{ComputeShard, GatheredWeights};
-use super::shards::{failed, gather, no_block, shard_of};
+use super::shards::{Buffers, failed, gather, no_block, shard_of};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
 
@@ -42,7 +42,7 @@ impl FrozenParameters {
         let weights = if ranks.device().is_cuda() {
             let shard = |(numel, local)| ComputeShard { numel, local };
             let shards = shards.into_iter().map(shard).collect();
-            Weights::OnDevice(GatheredWeights::new(Rc::clone(&ranks), shards)?)
+            Weights::OnDevice(GatheredWeights::new(Rc::clone(&ranks), shards, Buffers::Ring)?)
         } else {
             Weights::OnHost(shards)
         };

@@ -6,15 +6,15 @@
 //!  slots         1: ring 1   2: ring 0   3: ring 1 (once block 1 has computed)
 //! ```
 //! Layers share a ring of two buffers. The first and the last block, which a pass uses several
-//! times, have a buffer each and are gathered once after each update. With one rank there are no
-//! buffers: the shard is the block.
+//! times, have a buffer each and are gathered once after each update; so is every block if each has
+//! a buffer ([`Buffers::Own`]). With one rank there are no buffers: the shard is the block.
 
 use std::rc::Rc;
 
 use rljob_collective::{CollectiveError, DeviceEvent, Stream};
 use tch::{Device, Kind, Tensor};
 
-use super::shards::{failed, no_block, slot_lengths, slot_of};
+use super::shards::{Buffers, failed, no_block};
 use crate::model::ModelError;
 use crate::ranks::Ranks;
 
@@ -23,6 +23,7 @@ use crate::ranks::Ranks;
 pub struct GatheredWeights {
     ranks: Rc<Ranks>,
     shards: Vec<ComputeShard>,
+    buffers: Buffers,
     /// Empty with one rank.
     slots: Vec<Slot>,
     /// Slots whose weights a pass uses.
@@ -62,17 +63,21 @@ impl GatheredWeights {
     ///
     /// # Errors
     /// Memory or CUDA.
-    pub fn new(ranks: Rc<Ranks>, shards: Vec<ComputeShard>) -> Result<Self, ModelError> {
+    pub fn new(
+        ranks: Rc<Ranks>,
+        shards: Vec<ComputeShard>,
+        buffers: Buffers,
+    ) -> Result<Self, ModelError> {
         let (mut slots, mut changed) = (Vec::new(), None);
         if let (Some(_), Some(first)) = (ranks.device_group(), shards.first()) {
             let options = (first.local.kind(), first.local.device());
             let world_size = i64::from(ranks.world_size());
             let slot = |length: i64| Slot::new(length * world_size, options);
-            let lengths = slot_lengths(shards.iter().map(|shard| shard.local.numel()));
+            let lengths = buffers.lengths(shards.iter().map(|shard| shard.local.numel()));
             slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
             changed = Some(DeviceEvent::new().map_err(memory)?);
         }
-        let mut weights = Self { ranks, shards, slots, in_use: Vec::new(), changed };
+        let mut weights = Self { ranks, shards, buffers, slots, in_use: Vec::new(), changed };
         weights.change()?;
         Ok(weights)
     }
@@ -87,7 +92,7 @@ impl GatheredWeights {
         if self.slots.is_empty() {
             return Ok(shard.local.shallow_clone());
         }
-        let (numel, slot) = (shard.numel, slot_of(block, self.shards.len()));
+        let (numel, slot) = (shard.numel, self.slot(block));
         let collective = |error| failed("gather weights", block, error);
         for used in std::mem::take(&mut self.in_use) {
             self.slots[used].free.record(Stream::Compute).map_err(collective)?;
@@ -95,7 +100,7 @@ impl GatheredWeights {
         self.gather(block).map_err(collective)?;
         self.slots[slot].ready.wait(Stream::Compute).map_err(collective)?;
         self.in_use.push(slot);
-        if let Some(next) = next.filter(|next| slot_of(*next, self.shards.len()) != slot) {
+        if let Some(next) = next.filter(|next| self.slot(*next) != slot) {
             self.gather(next).map_err(|error| failed("gather weights", next, error))?;
         }
         Ok(self.slots[slot].buffer.f_narrow(0, 0, numel)?)
@@ -115,9 +120,13 @@ impl GatheredWeights {
         }
     }
 
+    fn slot(&self, block: usize) -> usize {
+        self.buffers.index(block, self.shards.len())
+    }
+
     /// Gathers a block into its slot, unless it is there.
     fn gather(&mut self, block: usize) -> Result<(), CollectiveError> {
-        let index = slot_of(block, self.shards.len());
+        let index = self.slot(block);
         let (Some(group), Some(slot), Some(shard)) =
             (self.ranks.device_group(), self.slots.get_mut(index), self.shards.get(block))
         else {

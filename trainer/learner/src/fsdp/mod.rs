@@ -6,6 +6,10 @@
 //!  weights(b)        all-gather in the compute kind     master shards ──▶ whole block
 //!  add_gradient(b)   reduce-scatter, a sum in fp32      whole gradient ──▶ added to the shard
 //! ```
+//! With `Sharding::Gradients` (ZeRO-2: Rajbhandari et al. 2020, arXiv 1910.02054) blocks stay
+//! gathered until the update, and the gradients of the minibatch's passes are added on each rank
+//! before they are summed over the ranks once.
+//!
 //! On a CPU both calls return when they are done. On a GPU, [`gathered`] and [`reduced`] run them
 //! beside the computation, and the shards of all blocks are one vector each ([`flat`]). Frozen
 //! weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
@@ -16,14 +20,15 @@
 mod flat;
 mod frozen;
 mod gathered;
+mod held;
 mod reduced;
 mod sharded;
 mod shards;
 
 pub use flat::Flat;
 pub use frozen::FrozenParameters;
-pub use sharded::{DeviceVectors, Shard, ShardedParameters};
-pub use shards::{shard_numel, shard_of};
+pub use sharded::{DeviceVectors, Passes, Shard, ShardedParameters};
+pub use shards::{Buffers, shard_numel, shard_of};
 
 #[cfg(test)]
 mod tests;

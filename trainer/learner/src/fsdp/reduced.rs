@@ -5,14 +5,16 @@
 //!  collectives │                   │ sum of 3          │ sum of 2
 //! ```
 //! Slots are those of [`super::gathered`]. The gradient of the first block, which a tied head
-//! shares, is summed when the pass ends. With one rank a pass writes to the shards.
+//! shares, is summed when the pass ends. If each block has a slot, blocks are summed in the last
+//! pass of a minibatch, once all passes have added their gradients. With one rank a pass writes to
+//! the shards.
 
 use std::rc::Rc;
 
 use rljob_collective::{CollectiveError, DeviceEvent, Stream};
 use tch::{Kind, Tensor};
 
-use super::shards::{failed, no_block, slot_lengths, slot_of};
+use super::shards::{Buffers, PassesLeft, failed, no_block};
 use crate::model::{Gradient, ModelError};
 use crate::ranks::Ranks;
 
@@ -24,16 +26,18 @@ pub struct ReducedGradients {
     shards: Vec<(i64, Tensor)>,
     /// Whether the shard has values since [`Self::clear`].
     has_values: Vec<bool>,
+    buffers: Buffers,
+    passes_left: PassesLeft,
     /// Empty with one rank.
     slots: Vec<Slot>,
+    /// Memory for the largest shard, used in the order of the collectives.
+    sum: Tensor,
 }
 
 #[derive(Debug)]
 struct Slot {
     /// `[shard × world size]`, fp32, with zeros as padding.
     buffer: Tensor,
-    /// `[shard]`, fp32.
-    sum: Tensor,
     /// The block whose gradient it has, until that is summed.
     block: Option<usize>,
     written: DeviceEvent,
@@ -47,7 +51,6 @@ impl Slot {
         let event = || DeviceEvent::new().map_err(|error| failed("prepare buffers", 0, error));
         Ok(Self {
             buffer: Tensor::f_zeros([length * i64::from(ranks.world_size())], options)?,
-            sum: Tensor::f_empty([length], options)?,
             block: None,
             written: event()?,
             summed: event()?,
@@ -60,15 +63,26 @@ impl ReducedGradients {
     ///
     /// # Errors
     /// Memory or CUDA.
-    pub fn new(ranks: Rc<Ranks>, shards: Vec<(i64, Tensor)>) -> Result<Self, ModelError> {
-        let mut slots = Vec::new();
+    pub fn new(
+        ranks: Rc<Ranks>,
+        shards: Vec<(i64, Tensor)>,
+        buffers: Buffers,
+    ) -> Result<Self, ModelError> {
+        let mut lengths = Vec::new();
         if ranks.device_group().is_some() {
-            let lengths = slot_lengths(shards.iter().map(|(_, shard)| shard.numel()));
-            let slot = |length| Slot::new(length, &ranks);
-            slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
+            lengths = buffers.lengths(shards.iter().map(|(_, shard)| shard.numel()));
         }
-        let has_values = vec![false; shards.len()];
-        Ok(Self { ranks, shards, has_values, slots })
+        let largest = lengths.iter().max().copied().unwrap_or(0);
+        let sum = Tensor::f_empty([largest], (Kind::Float, ranks.device()))?;
+        let slot = |length| Slot::new(length, &ranks);
+        let slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
+        let (has_values, passes_left) = (vec![false; shards.len()], PassesLeft::one());
+        Ok(Self { ranks, shards, has_values, buffers, passes_left, slots, sum })
+    }
+
+    /// The next `passes` passes are one minibatch.
+    pub fn begin_minibatch(&mut self, passes: usize) {
+        self.passes_left.begin(passes);
     }
 
     /// Memory for a part of a block's gradient.
@@ -78,7 +92,7 @@ impl ReducedGradients {
     pub fn memory(&mut self, block: usize) -> Result<Gradient, ModelError> {
         let missing = || no_block("provide the gradient", block, self.shards.len());
         let (numel, shard) = self.shards.get(block).ok_or_else(missing)?;
-        let Some(slot) = self.slots.get(slot_of(block, self.shards.len())) else {
+        let Some(slot) = self.slots.get(self.slot(block)) else {
             let has_values = self.has_values[block];
             return Ok(Gradient { flat: shard.shallow_clone(), has_values });
         };
@@ -98,21 +112,32 @@ impl ReducedGradients {
     /// # Errors
     /// The collective fails.
     pub fn add(&mut self, block: usize) -> Result<(), ModelError> {
-        let index = slot_of(block, self.shards.len());
+        let index = self.slot(block);
         let Some(slot) = self.slots.get_mut(index) else {
             self.has_values[block] = true;
             return Ok(());
         };
         slot.block = Some(block);
-        if block == 0 { Ok(()) } else { self.sum(index) }
+        if block == 0 || self.holds() { Ok(()) } else { self.sum(index) }
     }
 
-    /// Sums what a pass has left.
+    /// Sums what a pass has left, unless later passes of the minibatch add to it.
     ///
     /// # Errors
     /// The collective fails.
     pub fn end_pass(&mut self) -> Result<(), ModelError> {
-        (0..self.slots.len()).try_for_each(|slot| self.sum(slot))
+        let holds = self.holds();
+        self.passes_left.end();
+        if holds { Ok(()) } else { (0..self.slots.len()).try_for_each(|slot| self.sum(slot)) }
+    }
+
+    /// Whether this pass leaves gradients to later ones of the minibatch.
+    fn holds(&self) -> bool {
+        self.buffers == Buffers::Own && !self.passes_left.is_last()
+    }
+
+    fn slot(&self, block: usize) -> usize {
+        self.buffers.index(block, self.shards.len())
     }
 
     /// Sums the gradient in a slot, if there is one, over the ranks.
@@ -125,7 +150,7 @@ impl ReducedGradients {
         let Some((_, shard)) = self.shards.get(block) else { return Ok(()) };
         let length = shard.numel() as i64;
         let whole = slot.buffer.f_narrow(0, 0, length * i64::from(self.ranks.world_size()))?;
-        let sum = slot.sum.f_narrow(0, 0, length)?;
+        let sum = self.sum.f_narrow(0, 0, length)?;
         let add = self.has_values[block];
         let reduced = (|| {
             slot.written.record(Stream::Compute)?;

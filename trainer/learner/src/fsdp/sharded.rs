@@ -2,14 +2,31 @@
 
 use std::rc::Rc;
 
+use rljob_crds::algorithm::Sharding;
 use tch::{Device, Kind, Tensor};
 
 use super::flat::Flat;
 use super::gathered::{ComputeShard, GatheredWeights};
+use super::held::HeldBlocks;
 use super::reduced::ReducedGradients;
-use super::shards::{failed, gather, no_block};
+use super::shards::{Buffers, PassesLeft, failed, gather, no_block};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
+
+/// What passes get and give.
+#[derive(Clone, Copy, Debug)]
+pub struct Passes {
+    /// Kind of gathered weights.
+    pub compute: Kind,
+    pub sharding: Sharding,
+}
+
+impl Passes {
+    /// Passes in `compute` that gather weights and sum gradients each.
+    pub fn full(compute: Kind) -> Self {
+        Self { compute, sharding: Sharding::Full }
+    }
+}
 
 /// This rank's shard of a block.
 #[derive(Debug)]
@@ -28,6 +45,9 @@ pub struct ShardedParameters {
     ranks: Rc<Ranks>,
     compute: Kind,
     shards: Vec<Shard>,
+    passes_left: PassesLeft,
+    /// Blocks of several ranks on CPUs that are sharded between updates only.
+    held: Option<HeldBlocks>,
     on_device: Option<OnDevice>,
 }
 
@@ -52,35 +72,38 @@ pub struct DeviceVectors {
 
 impl ShardedParameters {
     /// Parameters with `masters`, this rank's fp32 shards of blocks of `numels` elements, on the
-    /// device of the ranks; passes get blocks in kind `compute`.
+    /// device of the ranks.
     ///
     /// # Errors
     /// Memory or CUDA.
     pub fn new(
         ranks: Rc<Ranks>,
-        compute: Kind,
+        passes: Passes,
         numels: &[i64],
         masters: Vec<Tensor>,
     ) -> Result<Self, ModelError> {
         if ranks.device().is_cuda() {
-            return Self::on_device(ranks, compute, numels, &masters);
+            return Self::on_device(ranks, passes, numels, &masters);
         }
         let shard = |(&numel, master): (&i64, Tensor)| Shard {
             numel,
             gradient: master.zeros_like(),
             master,
         };
-        let shards = numels.iter().zip(masters).map(shard).collect();
-        Ok(Self { ranks, compute, shards, on_device: None })
+        let shards: Vec<Shard> = numels.iter().zip(masters).map(shard).collect();
+        let holds = passes.sharding == Sharding::Gradients && ranks.group().is_some();
+        let held = holds.then(|| HeldBlocks::new(shards.len()));
+        let (compute, passes_left) = (passes.compute, PassesLeft::one());
+        Ok(Self { ranks, compute, shards, passes_left, held, on_device: None })
     }
 
     fn on_device(
         ranks: Rc<Ranks>,
-        compute: Kind,
+        Passes { compute, sharding }: Passes,
         numels: &[i64],
         masters: &[Tensor],
     ) -> Result<Self, ModelError> {
-        let device = ranks.device();
+        let (device, buffers) = (ranks.device(), Buffers::of(sharding));
         let lengths: Vec<i64> = masters.iter().map(|master| master.numel() as i64).collect();
         let master = Flat::of(masters, Kind::Float, device)?;
         let gradient = Flat::zeros(&lengths, Kind::Float, device)?;
@@ -93,9 +116,10 @@ impl ShardedParameters {
         let weights = GatheredWeights::new(
             Rc::clone(&ranks),
             numels.iter().zip(locals).map(local).collect(),
+            buffers,
         )?;
         let sums = numels.iter().copied().zip(gradient.blocks.iter().map(Tensor::shallow_clone));
-        let gradients = ReducedGradients::new(Rc::clone(&ranks), sums.collect())?;
+        let gradients = ReducedGradients::new(Rc::clone(&ranks), sums.collect(), buffers)?;
         let shards = numels.iter().zip(master.blocks.into_iter().zip(gradient.blocks));
         let shards = shards.map(|(&numel, (master, gradient))| Shard { numel, master, gradient });
         let vectors = DeviceVectors {
@@ -103,9 +127,9 @@ impl ShardedParameters {
             gradient: gradient.whole,
             copy: copy.map(|copy| copy.whole),
         };
-        let shards = shards.collect();
+        let (shards, passes_left) = (shards.collect(), PassesLeft::one());
         let on_device = Some(OnDevice { vectors, weights, gradients });
-        Ok(Self { ranks, compute, shards, on_device })
+        Ok(Self { ranks, compute, shards, passes_left, held: None, on_device })
     }
 
     /// The kind in which blocks are gathered.
@@ -121,6 +145,15 @@ impl ShardedParameters {
     /// The vectors of all shards, if they are on a GPU.
     pub fn device_vectors(&self) -> Option<&DeviceVectors> {
         self.on_device.as_ref().map(|on_device| &on_device.vectors)
+    }
+
+    /// Announces the passes with gradients until the next update, the same number on every rank.
+    /// Without it, each pass sums its gradients over the ranks.
+    pub fn begin_minibatch(&mut self, passes: usize) {
+        match &mut self.on_device {
+            Some(on_device) => on_device.gradients.begin_minibatch(passes),
+            None => self.passes_left.begin(passes),
+        }
     }
 
     /// Completes the sums of gradients over the ranks, before they are read.
@@ -140,6 +173,9 @@ impl ShardedParameters {
             on_device.gradients.clear();
             return on_device.weights.change();
         }
+        if let Some(held) = &mut self.held {
+            held.clear();
+        }
         for shard in &mut self.shards {
             let _ = shard.gradient.zero_();
         }
@@ -158,6 +194,22 @@ impl ShardedParameters {
         gather(&self.ranks, shard.master.f_to_kind(self.compute)?, shard.numel, block)
     }
 
+    /// Sums a block's gradient `[numel]` over the ranks and adds this rank's part to its shard.
+    fn reduce(&self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
+        let shard = self.shard("reduce the gradient", block)?;
+        let Some(group) = self.ranks.group() else {
+            return Ok(shard.gradient.shallow_clone().f_add_(gradient).map(drop)?);
+        };
+        let padding =
+            shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
+        let padded = gradient.f_constant_pad_nd([0, padding])?.f_contiguous()?;
+        let sum = shard.gradient.f_empty_like()?;
+        group
+            .reduce_scatter(&sum, &padded)
+            .map_err(|error| failed("reduce the gradient", block, error))?;
+        Ok(shard.gradient.shallow_clone().f_add_(&sum).map(drop)?)
+    }
+
     fn shard(&self, operation: &'static str, block: usize) -> Result<&Shard, ModelError> {
         self.shards.get(block).ok_or_else(|| no_block(operation, block, self.shards.len()))
     }
@@ -165,10 +217,17 @@ impl ShardedParameters {
 
 impl Parameters for ShardedParameters {
     fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError> {
-        match &mut self.on_device {
-            Some(on_device) => on_device.weights.get(block, next),
-            None => self.gather(block),
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.weights.get(block, next);
         }
+        if let Some(weights) = self.held.as_ref().and_then(|held| held.weights(block)) {
+            return Ok(weights);
+        }
+        let weights = self.gather(block)?;
+        if let Some(held) = &mut self.held {
+            held.keep(block, &weights);
+        }
+        Ok(weights)
     }
 
     fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError> {
@@ -182,21 +241,20 @@ impl Parameters for ShardedParameters {
         if let Some(on_device) = &mut self.on_device {
             return on_device.gradients.add(block);
         }
-        let shard = self.shard("reduce the gradient", block)?;
-        let Some(group) = self.ranks.group() else {
-            return Ok(shard.gradient.shallow_clone().f_add_(&gradient.flat).map(drop)?);
-        };
-        let padding =
-            shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
-        let padded = gradient.flat.f_constant_pad_nd([0, padding])?.f_contiguous()?;
-        let sum = shard.gradient.f_empty_like()?;
-        group
-            .reduce_scatter(&sum, &padded)
-            .map_err(|error| failed("reduce the gradient", block, error))?;
-        Ok(shard.gradient.shallow_clone().f_add_(&sum).map(drop)?)
+        match &mut self.held {
+            Some(held) => Ok(held.add(block, gradient.flat)?),
+            None => self.reduce(block, &gradient.flat),
+        }
     }
 
     fn end_pass(&mut self) -> Result<(), ModelError> {
-        self.on_device.as_mut().map_or(Ok(()), |on_device| on_device.gradients.end_pass())
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.gradients.end_pass();
+        }
+        if !self.passes_left.end() {
+            return Ok(());
+        }
+        let sums = self.held.as_mut().map(HeldBlocks::take_gradients).unwrap_or_default();
+        sums.into_iter().try_for_each(|(block, sum)| self.reduce(block, &sum))
     }
 }

@@ -1,5 +1,6 @@
 //! Division of blocks into shards and buffers, and what all parameters of [`super`] share.
 
+use rljob_crds::algorithm::Sharding;
 use tch::{Device, Tensor};
 
 use crate::model::ModelError;
@@ -7,26 +8,72 @@ use crate::ranks::Ranks;
 
 /// Buffers that the layers of a model on a GPU share.
 const RING: usize = 2;
-/// All buffers: the first and the last block have one each.
-pub const SLOTS: usize = RING + 2;
 
-/// The buffer of a block of a model of `blocks`.
-pub fn slot_of(block: usize, blocks: usize) -> usize {
-    match block {
-        0 => 0,
-        last if last + 1 == blocks => 1,
-        layer => 2 + layer % RING,
+/// Buffers of whole blocks on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// One for the first block, one for the last, and two that the layers share.
+    Ring,
+    /// One for each block.
+    Own,
+}
+
+impl Buffers {
+    /// The buffers of a model that is trained.
+    pub fn of(sharding: Sharding) -> Self {
+        match sharding {
+            Sharding::Full => Self::Ring,
+            Sharding::Gradients => Self::Own,
+        }
+    }
+
+    /// The buffer of a block of a model of `blocks`.
+    pub fn index(self, block: usize, blocks: usize) -> usize {
+        match block {
+            own if self == Self::Own => own,
+            0 => 0,
+            last if last + 1 == blocks => 1,
+            layer => 2 + layer % RING,
+        }
+    }
+
+    /// Elements of the largest shard that uses each buffer; `lengths` are those of all shards.
+    pub fn lengths(self, lengths: impl ExactSizeIterator<Item = usize>) -> Vec<i64> {
+        let blocks = lengths.len();
+        let mut largest = vec![0; if self == Self::Own { blocks } else { 2 + RING }];
+        for (block, length) in lengths.enumerate() {
+            let buffer = self.index(block, blocks);
+            largest[buffer] = largest[buffer].max(length as i64);
+        }
+        largest
     }
 }
 
-/// Elements of the largest shard that uses each buffer; `lengths` are those of all shards.
-pub fn slot_lengths(lengths: impl ExactSizeIterator<Item = usize>) -> [i64; SLOTS] {
-    let (blocks, mut largest) = (lengths.len(), [0; SLOTS]);
-    for (block, length) in lengths.enumerate() {
-        let slot = slot_of(block, blocks);
-        largest[slot] = largest[slot].max(length as i64);
+/// Passes until gradients that a rank holds are summed over the ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct PassesLeft(usize);
+
+impl PassesLeft {
+    /// Each pass is the last, until [`Self::begin`].
+    pub fn one() -> Self {
+        Self(1)
     }
-    largest
+
+    /// The next `passes` passes are one minibatch.
+    pub fn begin(&mut self, passes: usize) {
+        self.0 = passes.max(1);
+    }
+
+    pub fn is_last(self) -> bool {
+        self.0 == 1
+    }
+
+    /// Ends a pass; returns whether it was the last.
+    pub fn end(&mut self) -> bool {
+        let was_last = self.is_last();
+        self.begin(self.0 - 1);
+        was_last
+    }
 }
 
 /// Elements of a rank's shard of a block of `numel`, padding included.

@@ -1,7 +1,7 @@
 //! Tests of sharding on CPUs.
 
-use super::shards::{slot_lengths, slot_of};
-use super::{FrozenParameters, ShardedParameters, shard_of};
+use super::shards::{Buffers, PassesLeft};
+use super::{FrozenParameters, Passes, ShardedParameters, shard_of};
 use crate::model::{Gradient, Parameters};
 use crate::ranks::Ranks;
 use std::rc::Rc;
@@ -16,9 +16,23 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
 }
 
 #[test]
-fn the_first_and_the_last_block_have_a_buffer_each_and_layers_share_two() {
-    assert_eq!([0, 1, 2, 3, 4].map(|block| slot_of(block, 5)), [0, 3, 2, 3, 1]);
-    assert_eq!(slot_lengths([9, 4, 5, 6, 1].into_iter()), [9, 1, 5, 6]);
+fn blocks_share_a_ring_of_buffers_or_have_one_each() {
+    let of = |buffers: Buffers| [0, 1, 2, 3, 4].map(|block| buffers.index(block, 5));
+    let lengths = |buffers: Buffers| buffers.lengths([9, 4, 5, 6, 1].into_iter());
+    assert_eq!((of(Buffers::Ring), lengths(Buffers::Ring)), ([0, 3, 2, 3, 1], vec![9, 1, 5, 6]));
+    assert_eq!((of(Buffers::Own), lengths(Buffers::Own)), ([0, 1, 2, 3, 4], vec![9, 4, 5, 6, 1]));
+}
+
+#[test]
+fn the_last_pass_of_a_minibatch_is_known_and_so_is_each_unannounced_one() {
+    let mut passes = PassesLeft::one();
+    let mut last = |begin: Option<usize>| {
+        begin.into_iter().for_each(|number| passes.begin(number));
+        (passes.is_last(), passes.end())
+    };
+    let found = [Some(2), None, None, Some(1), Some(0), None].map(&mut last);
+    assert_eq!(found.map(|(is_last, _)| is_last), [false, true, true, true, true, true]);
+    assert!(found.into_iter().all(|(is_last, was_last)| is_last == was_last));
 }
 
 #[test]
@@ -38,7 +52,7 @@ fn two_ranks_gather_the_whole_block_and_sum_gradients() {
         let whole = Tensor::from_slice(&[1f32, 2., 3.]);
         let mut parameters = ShardedParameters::new(
             Rc::clone(&ranks),
-            Kind::Float,
+            Passes::full(Kind::Float),
             &[3],
             vec![shard_of(&whole, rank, 2)],
         )
@@ -72,7 +86,8 @@ fn a_frozen_model_rejects_gradients() {
 
 #[test]
 fn the_error_of_a_missing_block_names_it() {
-    let mut parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[], vec![]).unwrap();
+    let mut parameters =
+        ShardedParameters::new(Ranks::alone(), Passes::full(Kind::Float), &[], vec![]).unwrap();
     assert_eq!(
         parameters.weights(4, None).unwrap_err().to_string(),
         "failed to gather weights of block 4"

@@ -29,13 +29,17 @@ pub fn chunks(
     vocab_size: i64,
     device: Device,
 ) -> impl Iterator<Item = Range<i64>> {
-    let (elements, tokens) = if device.is_cuda() {
-        (DEVICE_CHUNK_ELEMENTS, DEVICE_CHUNK_TOKENS)
+    let rows = if device.is_cuda() {
+        rows_of_device_chunk(vocab_size)
     } else {
-        (CHUNK_ELEMENTS, CHUNK_TOKENS)
+        (CHUNK_ELEMENTS / vocab_size).clamp(1, CHUNK_TOKENS)
     };
-    let rows = (elements / vocab_size).clamp(1, tokens);
     (0..num_tokens).step_by(rows as usize).map(move |first| first..(first + rows).min(num_tokens))
+}
+
+/// Maximum tokens of a chunk on a GPU.
+pub fn rows_of_device_chunk(vocab_size: i64) -> i64 {
+    (DEVICE_CHUNK_ELEMENTS / vocab_size).clamp(1, DEVICE_CHUNK_TOKENS)
 }
 
 #[cfg(test)]

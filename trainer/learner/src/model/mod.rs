@@ -39,7 +39,7 @@ mod safetensors_file;
 
 pub use config::ModelConfig;
 pub use error::ModelError;
-pub use head::Head;
+pub use head::{Head, rows_of_device_chunk};
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Gradient, Parameters, WholeParameters};

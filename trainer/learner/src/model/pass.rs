@@ -6,9 +6,10 @@
 //!                     adds gradients of              L+1, (0 if tied),      L..=1, 0
 //!  logprobs           gathers weights of   0, 1..=L, L+1, (0 if tied)
 //! ```
-//! An empty micro-batch makes the same calls with tensors without rows. With recomputation only the
-//! input of each layer is kept, and its forward pass is repeated with the weights of its backward
-//! pass, so that the calls are the same.
+//! An empty micro-batch makes the same calls with tensors without rows. Of layers that
+//! are computed again only the input is kept, and the forward pass is repeated with the weights of
+//! the backward pass, so that the calls are the same. They are the first ones: when their turn
+//! comes in the backward pass, the activations of the others are free.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -30,7 +31,8 @@ pub struct Model {
     config: ModelConfig,
     layout: ModelLayout,
     head: Head,
-    recompute: bool,
+    /// Layers that keep only their input between forward and backward, from the first one on.
+    recomputed_layers: usize,
 }
 
 /// Kept state of a layer for its backward pass.
@@ -52,7 +54,7 @@ impl Model {
     /// A language model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
-        Self { config, layout, head: Head::LanguageModel, recompute: false }
+        Self { config, layout, head: Head::LanguageModel, recomputed_layers: 0 }
     }
 
     /// The model with another head.
@@ -61,10 +63,10 @@ impl Model {
         Self { layout: ModelLayout::with_head(&self.config, head), head, ..self }
     }
 
-    /// With `recompute`, only the input of each layer is kept between forward and backward.
+    /// Only the input of the first `layers` layers is kept between forward and backward.
     #[must_use]
-    pub fn recomputing(self, recompute: bool) -> Self {
-        Self { recompute, ..self }
+    pub fn recomputing(self, layers: usize) -> Self {
+        Self { recomputed_layers: layers, ..self }
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -159,7 +161,11 @@ impl Model {
             let (y_TH, saved) = layer::forward(&context, self.block(block), &weights, &x_TH)?;
             let input_TH = std::mem::replace(&mut x_TH, y_TH);
             kept.extend(keep.then(|| {
-                if self.recompute { Kept::Input(input_TH) } else { Kept::Everything(saved) }
+                if block <= self.recomputed_layers {
+                    Kept::Input(input_TH)
+                } else {
+                    Kept::Everything(saved)
+                }
             }));
         }
         Ok((x_TH, kept))

@@ -26,12 +26,15 @@ use tch::{Kind, Tensor};
 use crate::background::ThreadError;
 use crate::coordinator_client::ClientError;
 use crate::fsdp::ShardedParameters;
+use crate::memory::OutOfMemory;
 use crate::model::hugging_face::named_tensors;
 use crate::model::{ModelError, ModelLayout};
 
 /// Weights that could not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// Gathering or writing failed.
     #[error("failed to publish the weights")]
     Model(#[from] ModelError),

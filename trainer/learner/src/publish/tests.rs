@@ -7,7 +7,7 @@ use rljob_protocol::version::Version;
 use tch::{Kind, Tensor};
 
 use super::{PublishError, Staged, disk};
-use crate::fsdp::{ShardedParameters, shard_of};
+use crate::fsdp::{Passes, ShardedParameters, shard_of};
 use crate::model::{ModelConfig, ModelLayout, hugging_face, random};
 use crate::ranks::Ranks;
 
@@ -35,7 +35,8 @@ pub fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
 pub fn staged(layout: &ModelLayout, blocks: &[Tensor], compute: Kind) -> Staged {
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
-    let mut parameters = ShardedParameters::new(Ranks::alone(), compute, &numels, masters).unwrap();
+    let mut parameters =
+        ShardedParameters::new(Ranks::alone(), Passes::full(compute), &numels, masters).unwrap();
     Staged::gather(&mut parameters, layout, true).unwrap().unwrap()
 }
 
@@ -95,8 +96,13 @@ fn training_does_not_change_a_staged_copy() {
     let (_source, layout, blocks) = source();
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
-    let mut parameters =
-        ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters).unwrap();
+    let mut parameters = ShardedParameters::new(
+        Rc::clone(&Ranks::alone()),
+        Passes::full(Kind::Float),
+        &numels,
+        masters,
+    )
+    .unwrap();
     let staged = Staged::gather(&mut parameters, &layout, true).unwrap().unwrap();
     let _ = parameters.shards()[0].master.shallow_clone().zero_();
     assert_eq!(staged.tensors()[0].1, blocks[0].view([11, 4]));

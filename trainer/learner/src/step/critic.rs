@@ -24,6 +24,7 @@ impl Trainer {
             return Ok(statistics);
         };
         let TrainedModel { model, parameters, optimizer } = critic;
+        parameters.begin_minibatch(prepared.of(minibatch).count());
         for micro_batch in prepared.of(minibatch) {
             heartbeat::advance();
             let streams = &micro_batch.streams;

@@ -8,6 +8,7 @@ use rljob_protocol::learner::ValidationReport;
 use tch::Kind;
 
 use super::micro_batch::{check_place, micro_batches};
+use crate::memory::Phase;
 use crate::objective::StepAdvantages;
 use crate::trainer::{StepError, Trainer};
 
@@ -24,9 +25,11 @@ impl Trainer {
         let weights = StepAdvantages::without_rewards(&header.samples);
         let vocab_size = self.models.policy.model.config().vocab_size;
         let mut sum = 0.0;
+        self.phase = Phase::Batch;
         let micro_batches = micro_batches(data, &weights, self.prompts(), vocab_size)?;
         for micro_batch in self.on_device(micro_batches) {
             crate::heartbeat::advance();
+            self.phase = Phase::Logprobs { tokens: micro_batch.packed.num_tokens() };
             let logprobs =
                 self.models.logprobs(ModelRole::Policy, &micro_batch.packed, temperature)?;
             sum -= logprobs.logprobs_N.sum(Kind::Double).double_value(&[]);

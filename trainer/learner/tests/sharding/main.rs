@@ -5,13 +5,30 @@
 
 mod ranks;
 
-#[test]
-fn two_and_four_ranks_have_the_loss_and_gradients_of_one() {
+use rljob_crds::algorithm::Sharding;
+
+fn assert_equal_to_one_rank(sharding: Sharding) {
     for world_size in [2, 4] {
-        let [loss, gradient] = ranks::differences(world_size);
+        let [loss, gradient] = ranks::differences(world_size, sharding);
         assert!(
             loss <= 1e-6 && gradient <= 1e-5,
-            "{world_size} ranks: loss {loss:.1e}, gradient {gradient:.1e}"
+            "{world_size} ranks, {sharding:?}: loss {loss:.1e}, gradient {gradient:.1e}"
         );
     }
+}
+
+#[test]
+fn two_and_four_ranks_have_the_loss_and_gradients_of_one() {
+    assert_equal_to_one_rank(Sharding::Full);
+}
+
+#[test]
+fn ranks_that_sum_once_a_minibatch_have_the_loss_and_gradients_of_one() {
+    assert_equal_to_one_rank(Sharding::Gradients);
+}
+
+#[test]
+fn ranks_that_sum_once_a_minibatch_repeat_their_bits() {
+    let first = ranks::on_ranks(2, Sharding::Gradients);
+    assert_eq!(ranks::on_ranks(2, Sharding::Gradients), first);
 }

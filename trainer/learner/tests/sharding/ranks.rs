@@ -1,16 +1,17 @@
-//! Loss and gradients of one batch on any number of ranks, each on a thread, before the update.
+//! Loss and gradients of one minibatch on any number of ranks, each on a thread, before the update.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_learner::fsdp::{ShardedParameters, shard_of};
+use rljob_crds::algorithm::Sharding;
+use rljob_learner::fsdp::{Passes, ShardedParameters, shard_of};
 use rljob_learner::model::{Model, ModelConfig, PackedTokens, hugging_face, random};
 use rljob_learner::objective::sft;
 use rljob_learner::ranks::Ranks;
 use tch::{Device, Kind, Tensor};
 
-/// Sequences of the batch, assigned to ranks in turn; each rank has two micro-batches.
+/// Sequences of the batch, assigned to ranks in turn; each rank has four micro-batches.
 const SEQUENCES: usize = 16;
-const MICRO_BATCHES: usize = 2;
+const MICRO_BATCHES: usize = 4;
 
 fn config() -> ModelConfig {
     ModelConfig {
@@ -65,15 +66,17 @@ fn rank(
     model: &Model,
     blocks: &[Tensor],
     port: u16,
-    rank: u32,
-    world_size: u32,
+    (rank, world_size): (u32, u32),
+    sharding: Sharding,
 ) -> (f64, Vec<Tensor>) {
     let ranks =
         Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), Device::Cpu, 0).unwrap();
     let masters = blocks.iter().map(|block| shard_of(block, rank, world_size)).collect();
     let numels = model.layout().block_numels();
+    let passes = Passes { compute: Kind::Float, sharding };
     let mut parameters =
-        ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters).unwrap();
+        ShardedParameters::new(std::rc::Rc::clone(&ranks), passes, &numels, masters).unwrap();
+    parameters.begin_minibatch(MICRO_BATCHES);
     let trained: usize = lengths().iter().map(|length| length - 1).sum();
     let mut total = 0.0;
     for micro_batch in 0..MICRO_BATCHES {
@@ -100,7 +103,8 @@ fn rank(
     (ranks.sum([total]).unwrap()[0], parameters.shards().iter().map(whole).collect())
 }
 
-fn on_ranks(world_size: u32) -> (f64, Vec<Tensor>) {
+/// The loss and gradients of `world_size` ranks.
+pub fn on_ranks(world_size: u32, sharding: Sharding) -> (f64, Vec<Tensor>) {
     let model = Model::new(config());
     let blocks = random::random(model.layout(), model.config(), 3).unwrap();
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
@@ -109,7 +113,7 @@ fn on_ranks(world_size: u32) -> (f64, Vec<Tensor>) {
             .map(|number| {
                 let blocks: Vec<Tensor> = blocks.iter().map(Tensor::shallow_clone).collect();
                 let model = &model;
-                scope.spawn(move || rank(model, &blocks, port, number, world_size))
+                scope.spawn(move || rank(model, &blocks, port, (number, world_size), sharding))
             })
             .collect();
         ranks.into_iter().map(|thread| thread.join().unwrap()).next().unwrap()
@@ -118,8 +122,9 @@ fn on_ranks(world_size: u32) -> (f64, Vec<Tensor>) {
 
 /// Differences of `world_size` ranks from one: of the loss, relative; of gradients, the maximum
 /// relative to the maximum of the tensor.
-pub fn differences(world_size: u32) -> [f64; 2] {
-    let ((loss, gradients), (expected_loss, expected)) = (on_ranks(world_size), on_ranks(1));
+pub fn differences(world_size: u32, sharding: Sharding) -> [f64; 2] {
+    let ((loss, gradients), (expected_loss, expected)) =
+        (on_ranks(world_size, sharding), on_ranks(1, Sharding::Full));
     let model = Model::new(config());
     let named = |gradients: &[Tensor]| hugging_face::named_tensors(model.layout(), gradients);
     let relative = |(actual, expected): (&Tensor, &Tensor)| {

@@ -8,10 +8,10 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 
 use crate::engines::client::{
-    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, MAX_RESPONSE, POLL_TIMEOUT,
-    UPDATE_TIMEOUT,
+    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, POLL_TIMEOUT, UPDATE_TIMEOUT,
 };
 use crate::engines::connection::ConnectionError;
+use crate::engines::transport::MAX_RESPONSE;
 use crate::tokens::Token;
 
 fn client(key: &str) -> EngineClient {

@@ -7,10 +7,12 @@ use rljob_protocol::status::EngineCondition;
 use rljob_protocol::version::Version;
 
 use crate::engines::progress::HANG_TIMEOUT;
-use crate::engines::slots::{MAX_REQUESTS, Slots};
+use crate::engines::slots::Slots;
+use crate::engines::suitability::{Limits, Unsuitable};
 use crate::engines::weights::Weights;
 
 const NOW: Duration = Duration::from_secs(100);
+const LIMITS: Limits = Limits { requests: 64 };
 const CURRENT: Version = Version { step: 3, attempt: 0 };
 
 fn endpoint(name: &str, uid: Option<&str>) -> EngineEndpoint {
@@ -41,6 +43,7 @@ fn a_replacement_with_name_and_address_of_its_predecessor_is_another_engine() {
 fn synced(slots: &mut Slots, name: &str) {
     let slot = slots.get_mut(name).unwrap();
     slot.answered("default".to_owned());
+    slot.described(Ok(LIMITS));
     slot.update_begins();
     slot.update_ends(Some(CURRENT), NOW);
 }
@@ -80,10 +83,10 @@ fn minimum_steps_allow_stale_engines() {
 }
 
 #[test]
-fn requests_in_flight_are_limited_per_engine() {
+fn requests_in_flight_are_limited_by_the_engine() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    for _ in 0..MAX_REQUESTS / 8 {
+    for _ in 0..LIMITS.requests / 8 {
         assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
     }
     assert_eq!(leased(&mut slots, 1), None);
@@ -108,9 +111,40 @@ fn an_engine_is_stale_after_a_failed_update_even_if_it_reports_the_version() {
 fn an_engine_is_not_routable_before_this_process_resumed_it() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
+    slots.get_mut("engine-0").unwrap().described(Ok(LIMITS));
     assert_eq!(leased(&mut slots, 1), None);
     slots.get_mut("engine-0").unwrap().resumed = true;
     assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+}
+
+#[test]
+fn an_engine_is_used_once_it_has_described_itself_and_is_suitable() {
+    let mut slots = two();
+    let usable = |slots: &Slots| slots.views(NOW)[0].usable;
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.answered("default".to_owned());
+    assert!(slot.is_undescribed(NOW) && !usable(&slots));
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.described(Err(Unsuitable::WholeStreams));
+    assert!(!slot.is_undescribed(NOW) && !usable(&slots));
+    let message = Unsuitable::WholeStreams.to_string();
+    assert_eq!(slots.states(None, NOW)[0].unsuitable, Some(message));
+    slots.get_mut("engine-0").unwrap().described(Ok(LIMITS));
+    assert!(usable(&slots));
+    slots.get_mut("engine-0").unwrap().answered("restarted".to_owned());
+    assert!(slots.get_mut("engine-0").unwrap().is_undescribed(NOW) && !usable(&slots));
+}
+
+#[test]
+fn no_stream_opens_during_an_update() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let streams = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().streams;
+    assert!(streams.open().is_some());
+    slots.get_mut("engine-0").unwrap().update_begins();
+    assert!(streams.open().is_none());
+    slots.get_mut("engine-0").unwrap().update_ends(None, NOW);
+    assert!(streams.open().is_some());
 }
 
 #[test]

@@ -4,7 +4,8 @@ use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::prompts::Prompts;
 
-use crate::pack::{TrainSample, pack};
+use super::pack_prompts as pack;
+use crate::pack::TrainSample;
 
 /// A sample of a group with a prompt of `prompt` tokens and `completion` trained ones.
 fn prompted(group: u32, id: i64, prompt: usize, completion: usize) -> TrainSample {

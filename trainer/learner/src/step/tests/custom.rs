@@ -14,7 +14,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, batch, on_ranks, small_model, spec, train, trainer, weights};
-use crate::fsdp::shard_of;
+use crate::fsdp::{Passes, shard_of};
 use crate::model::{Head, TokenLogprobs, random};
 use crate::models::{Models, RoleModel, TrainedModel};
 use crate::objective::{
@@ -131,7 +131,8 @@ fn with_critic(mut trainer: Trainer) -> Trainer {
     let shard = |block| shard_of(block, ranks.rank(), ranks.world_size());
     let masters = blocks.iter().map(shard).collect();
     let optimizer = trainer.spec.optimizer.clone();
-    let critic = TrainedModel::new(model, &ranks, optimizer, Kind::Float, masters).unwrap();
+    let critic =
+        TrainedModel::new(model, &ranks, optimizer, Passes::full(Kind::Float), masters).unwrap();
     let others = BTreeMap::from([(ModelRole::Critic, RoleModel::Trained(Box::new(critic)))]);
     trainer.models = Models::new(trainer.models.policy, others);
     trainer

@@ -1,0 +1,232 @@
+//! Inputs of jobs on this machine, checked before a process starts: models, data, checkpoints and
+//! programs of rewards.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rljob_crds::RLJobSpec;
+use rljob_crds::data::PromptFormat;
+use rljob_crds::model::InitialWeights;
+use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_crds::restore::JobCheckpoint;
+use rljob_protocol::checkpoint::MANIFEST_FILE;
+use serde_json::Value;
+
+use super::jobs::{model_directory, run_directory};
+use crate::validate::ValidatedJob;
+
+/// Maximum size of a model's JSON file in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
+/// file and inputs of finished jobs need not exist.
+pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
+    let exported = |job: &&ValidatedJob| {
+        run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
+    };
+    let mut missing = Vec::new();
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
+        let earlier = jobs.get(..index).unwrap_or_default();
+        let problems = missing_model(runs, job, earlier)
+            .into_iter()
+            .chain(missing_data(job))
+            .chain(missing_programs(job))
+            .chain(missing_checkpoint(runs, job, earlier));
+        missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
+    }
+    missing
+}
+
+fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
+    let model = model_directory(runs, job);
+    match job.spec.model.job() {
+        _ if job.spec.model.hugging_face.is_some() => None,
+        Some(name) if is_earlier(job, name, earlier) => None,
+        Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file()).then(|| {
+            format!(
+                "spec.model.rljob: `{name}` has no complete export in {}; run that job first",
+                model.display()
+            )
+        }),
+        None => incomplete_model(&model)
+            .or_else(|| missing_weights(&model, job.spec.model.weights))
+            .or_else(|| missing_template(&model, &job.spec))
+            .map(|what| format!("spec.model.path: {what}")),
+    }
+}
+
+/// What a model folder lacks that every run reads. The coordinator checks the rest.
+fn incomplete_model(folder: &Path) -> Option<String> {
+    if !folder.is_dir() {
+        return Some(format!("{} is not a folder", folder.display()));
+    }
+    let missing =
+        ["config.json", "tokenizer.json"].into_iter().find(|file| !folder.join(file).is_file());
+    if let Some(file) = missing {
+        return Some(format!("{} has no {file}", folder.display()));
+    }
+    let path = folder.join("config.json");
+    match read_json(&path) {
+        Ok(config) => {
+            let missing = ["max_position_embeddings", "vocab_size"]
+                .into_iter()
+                .find(|field| !config.get(*field).is_some_and(Value::is_u64))?;
+            Some(format!("{} sets no {missing}", path.display()))
+        }
+        Err(error) if error.is_data() || error.is_syntax() => {
+            Some(format!("{} is not valid JSON: {error}", path.display()))
+        }
+        Err(error) => Some(format!("failed to read {}: {error}", path.display())),
+    }
+}
+
+fn read_json(path: &Path) -> serde_json::Result<Value> {
+    let file = fs::File::open(path).map_err(serde_json::Error::io)?;
+    serde_json::from_reader(io::BufReader::new(file.take(MAX_CONFIG)))
+}
+
+/// Weights that the learners read.
+fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
+    let files = ["model.safetensors", "model.safetensors.index.json"];
+    let is_there = || files.iter().any(|file| folder.join(file).is_file());
+    (weights == InitialWeights::Pretrained && !is_there()).then(|| {
+        format!(
+            "{} has no model.safetensors; download the weights, or set spec.model.weights: Random",
+            folder.display()
+        )
+    })
+}
+
+/// The chat template, if prompts use one.
+fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
+    let formats =
+        [Some(spec.dataset.train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
+    if !formats.contains(&Some(PromptFormat::Chat)) || folder.join("chat_template.jinja").is_file()
+    {
+        return None;
+    }
+    let config = read_json(&folder.join("tokenizer_config.json"));
+    let has_template = config.is_ok_and(|config| config.get("chat_template").is_some());
+    (!has_template).then(|| {
+        format!(
+            "{} has no chat template (chat_template.jinja, or chat_template in \
+                tokenizer_config.json); add one, or set format: Text",
+            folder.display()
+        )
+    })
+}
+
+/// Programs of rewards that are not on this machine.
+fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
+    let folders: Vec<PathBuf> = std::env::var_os("PATH")
+        .map(|paths| std::env::split_paths(&paths).collect())
+        .unwrap_or_default();
+    let is_missing = move |program: &&String| {
+        let is_path = program.contains('/');
+        let found = folders.iter().any(|folder| folder.join(program).is_file());
+        if is_path { !Path::new(program).is_file() } else { !found }
+    };
+    let programs = job
+        .spec
+        .rewards
+        .iter()
+        .enumerate()
+        .filter_map(|(index, reward)| Some((index, reward.command.as_ref()?.command.first()?)));
+    let missing = programs.filter(move |(_, program)| is_missing(program));
+    missing.map(|(index, program)| {
+        format!("spec.rewards[{index}].command.command: {program} does not exist on this machine")
+    })
+}
+
+/// Whether an earlier job of the file has this name.
+fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool {
+    earlier.iter().any(|other| other.namespace == job.namespace && other.name == name)
+}
+
+fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
+    let source = job.spec.restore_from.as_ref()?;
+    if let Some(JobCheckpoint { name, .. }) = &source.rljob {
+        let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
+        let complete = || {
+            std::fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|entry| entry.path().join(MANIFEST_FILE).is_file())
+        };
+        // The coordinator checks buckets.
+        let is_there =
+            job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
+        return (!is_there).then(|| {
+            format!(
+                "spec.restoreFrom.rljob: `{name}` has no complete checkpoint in {}; run that job \
+                    first",
+                folder.display()
+            )
+        });
+    }
+    let path = source.path.as_ref()?;
+    (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| {
+        format!(
+            "spec.restoreFrom.path: {path} is not a complete checkpoint: manifest.json is missing"
+        )
+    })
+}
+
+fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
+    let dataset = &job.spec.dataset;
+    let evaluation = dataset
+        .evaluation
+        .as_ref()
+        .and_then(|evaluation| Some(("spec.dataset.evaluation.path", evaluation.path.as_ref()?)));
+    let train = dataset.train.path.as_ref().map(|path| ("spec.dataset.train.path", path));
+    train
+        .into_iter()
+        .chain(evaluation)
+        .filter(|(_, path)| !Path::new(path).exists())
+        .map(|(field, path)| format!("{field}: {path} does not exist"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rljob_crds::model::JobModelSource;
+
+    use super::super::jobs::test_support::job;
+    use super::*;
+
+    #[test]
+    fn inputs_of_jobs_must_exist() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = job(&["spec.dataset.train.path=/dev/../Cargo.none"]);
+        let missing = |jobs: &[ValidatedJob]| super::missing(runs.path(), jobs);
+        let data = "sums: spec.dataset.train.path: /Cargo.none does not exist".to_owned();
+        assert_eq!(
+            missing(std::slice::from_ref(&first)),
+            ["sums: spec.model.path: /models/tiny is not a folder".to_owned(), data]
+        );
+
+        let mut second = first.clone();
+        second.name = "more".to_owned();
+        second.spec.model.path = None;
+        second.spec.model.rljob = Some(JobModelSource { name: "sums".to_owned() });
+        let folder = runs.path().join("lab/sums/export");
+        let needed = format!(
+            "more: spec.model.rljob: `sums` has no complete export in {}; run that job first",
+            folder.display()
+        );
+        assert_eq!(missing(std::slice::from_ref(&second))[0], needed);
+        assert!(
+            !missing(&[first.clone(), second.clone()]).contains(&needed),
+            "an earlier job of the file exports it"
+        );
+
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
+        assert_eq!(
+            missing(&[first, second]),
+            ["more: spec.dataset.train.path: /Cargo.none does not exist"],
+            "the first has finished"
+        );
+    }
+}

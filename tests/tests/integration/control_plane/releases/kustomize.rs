@@ -1,0 +1,86 @@
+//! The kustomize base and its components, built by kubectl.
+
+use std::fs;
+use std::process::Command;
+
+use rljob_tests::files::workspace;
+use rljob_tests::process::run;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::control_plane::{as_floats, cluster};
+
+/// The objects of an overlay beside a copy of `manifests`.
+fn build(overlay: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = workspace().join("manifests");
+    run(Command::new("cp").arg("--recursive").arg(manifests).arg(folder.path())).unwrap();
+    let path = folder.path().join("overlay");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("kustomization.yaml"), overlay).unwrap();
+    objects(&cluster().kubectl().run(&["kustomize", &path.display().to_string()]).unwrap())
+}
+
+/// The objects of a YAML stream, in the order of their kinds and names.
+fn objects(text: &str) -> Vec<Value> {
+    let documents = serde_yaml::Deserializer::from_str(text);
+    // kubectl writes 1.0 as 1.
+    let mut objects: Vec<Value> =
+        documents.map(|document| as_floats(Value::deserialize(document).unwrap())).collect();
+    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    objects
+}
+
+fn read(file: &str) -> Vec<Value> {
+    objects(&fs::read_to_string(workspace().join(file)).unwrap())
+}
+
+fn deployment(objects: &[Value]) -> &Value {
+    objects.iter().find(|object| object["kind"] == "Deployment").unwrap()
+}
+
+#[test]
+fn the_base_has_the_objects_of_install_yaml() {
+    assert_eq!(build("resources: [../manifests]\n"), read("manifests/install.yaml"));
+}
+
+#[test]
+fn the_overlay_of_the_documentation_sets_both_images() {
+    let page = fs::read_to_string(workspace().join("docs/install.md")).unwrap();
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let overlays: Vec<&str> = blocks.filter(|block| block.contains("Kustomization")).collect();
+    assert_eq!(overlays.len(), 1);
+    let mut built = build(overlays[0]);
+    let image = "registry.example/rljob:0.1.0";
+    let mut expected = read("manifests/install.yaml");
+    for object in expected.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        object["spec"]["replicas"] = json!(3.0);
+        let container = &mut object["spec"]["template"]["spec"]["containers"][0];
+        container["image"] = json!(image);
+        container["command"][1] = json!(format!("--image={image}"));
+    }
+    built.retain(|object| object["kind"] != "PodMonitor");
+    assert_eq!(built, expected);
+}
+
+#[test]
+fn components_match_the_values_of_the_chart() {
+    let template = |values: &Value| -> Vec<Value> {
+        crate::chart::render(values).into_iter().map(as_floats).collect()
+    };
+    let with = |component: &str| {
+        build(&format!(
+            "resources: [../manifests]\ncomponents: [../manifests/components/{component}]\n"
+        ))
+    };
+    let monitor = |objects: Vec<Value>| {
+        objects.into_iter().find(|object| object["kind"] == "PodMonitor").unwrap()
+    };
+    let rendered = monitor(template(&json!({"podMonitor": {"enabled": true}})));
+    assert_eq!(monitor(with("pod-monitor")), rendered);
+    let ids = json!({
+        "runAsUser": null, "runAsGroup": null, "fsGroup": null, "fsGroupChangePolicy": null,
+    });
+    let rendered = template(&json!({ "podSecurityContext": ids }));
+    assert_eq!(deployment(&with("openshift")), deployment(&rendered));
+}

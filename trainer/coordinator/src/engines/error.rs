@@ -1,0 +1,50 @@
+//! Errors of calls to engines.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use crate::engines::connection::ConnectionError;
+
+/// Route of completions.
+pub const GENERATE: &str = "/generate";
+/// Deadline of control calls. Calls with a shorter one do not wait for the scheduler.
+pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("failed to reach the engine at {route}")]
+    Unreachable { route: &'static str, source: ConnectionError },
+    #[error("the engine answered {route} with {status}: {message}")]
+    Rejected {
+        route: &'static str,
+        status: StatusCode,
+        /// Start of the response body.
+        message: String,
+    },
+    #[error("the engine's response to {route} is invalid: {message}")]
+    InvalidResponse { route: &'static str, message: String },
+    /// The engine was lost, or a weight update aborted the request.
+    #[error("the engine aborted the request: {0}")]
+    Aborted(String),
+    #[error("the completion was sampled with weights `{found}`, expected {expected}")]
+    WrongWeights {
+        /// As reported by the engine.
+        found: String,
+        expected: String,
+    },
+}
+
+impl EngineError {
+    /// Whether no process listened at the address. A later response is from a new process.
+    pub fn is_connection_refused(&self) -> bool {
+        matches!(self, Self::Unreachable { source: ConnectionError::Connect(_), .. })
+    }
+
+    /// Whether a weight-update call exceeded its deadline: the server accepts requests, but its
+    /// scheduler is stuck.
+    pub fn is_hang(&self) -> bool {
+        matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. }
+            if *deadline >= CONTROL_TIMEOUT)
+    }
+}

@@ -1,0 +1,131 @@
+//! Fit of a plan to the memory of a GPU: which activations are kept, and what to change if a model
+//! or its micro-batches do not fit.
+
+use rljob_crds::algorithm::{Activations, Sharding};
+
+use super::plan::{MemoryPlan, Settings, gib};
+
+/// Percent of the memory for libraries and fragmentation.
+const RESERVE_PERCENT: u64 = 6;
+/// Most ranks that an advice names: 1,000 pods of 8.
+const MAX_RANKS: u32 = 8000;
+
+/// A model that cannot be trained on this GPU, with what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DoesNotFit(String);
+
+/// Bytes of a GPU that tensors can use.
+pub fn usable(bytes: u64) -> u64 {
+    bytes / 100 * (100 - RESERVE_PERCENT)
+}
+
+/// How much of `free` bytes tensors can use, for a log.
+pub fn of_gpu(free: u64) -> String {
+    format!("{} of {} that are free can be used", gib(usable(free)), gib(free))
+}
+
+/// The plan for `activations`. Without them, as many layers keep their activations as fit into
+/// `free` bytes; all, if that is not known.
+pub fn choose(
+    settings: &Settings<'_>,
+    activations: Option<Activations>,
+    free: Option<u64>,
+) -> MemoryPlan {
+    let layers = settings.config.num_hidden_layers;
+    let fits = |plan: &MemoryPlan| free.is_none_or(|free| plan.total() <= usable(free));
+    match activations {
+        Some(Activations::Keep) => MemoryPlan::new(settings, 0),
+        Some(Activations::Recompute) => MemoryPlan::new(settings, layers),
+        None => (0..layers)
+            .map(|recomputed| MemoryPlan::new(settings, recomputed))
+            .find(fits)
+            .unwrap_or_else(|| MemoryPlan::new(settings, layers)),
+    }
+}
+
+/// Checks that the parts that every batch needs fit into a GPU of `total` bytes.
+///
+/// # Errors
+/// They do not; the message names the parts and what to change.
+pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
+    let plan = MemoryPlan::new(settings, settings.config.num_hidden_layers);
+    let fits = |settings: &Settings<'_>| {
+        let plan = MemoryPlan::new(settings, settings.config.num_hidden_layers);
+        plan.fixed() <= usable(total)
+    };
+    if fits(settings) {
+        return Ok(());
+    }
+    let mut parts = plan.fixed_parts();
+    parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let parts = parts.iter().filter(|(_, bytes)| *bytes > 0);
+    let parts: Vec<String> = parts.map(|(name, bytes)| format!("{name} {}", gib(*bytes))).collect();
+    let full = Settings { sharding: Sharding::Full, ..*settings };
+    let mut remedies = Vec::new();
+    if settings.sharding != Sharding::Full && fits(&full) {
+        remedies.push("set training.sharding to Full".to_owned());
+    }
+    let more = std::iter::successors(Some(settings.world_size), |ranks| ranks.checked_add(1));
+    let enough = more
+        .take_while(|ranks| *ranks <= MAX_RANKS)
+        .find(|world_size| fits(&Settings { world_size: *world_size, ..full }));
+    remedies.push(match enough {
+        Some(ranks) if ranks > settings.world_size => {
+            format!("use at least {ranks} GPUs (now {})", settings.world_size)
+        }
+        Some(_) => "use more GPUs".to_owned(),
+        None => "use GPUs with more memory".to_owned(),
+    });
+    if settings.frozen > 0 {
+        remedies.push("set algorithm.grpo.klCoefficient to 0, which needs no reference".to_owned());
+    }
+    Err(DoesNotFit(format!(
+        "the model does not fit: of {} on the GPU, {} can be used, and {} are needed without \
+         activations ({}): {}",
+        gib(total),
+        gib(usable(total)),
+        gib(plan.fixed()),
+        parts.join(", "),
+        remedies.join(", or ")
+    )))
+}
+
+/// What to change if full micro-batches do not fit into `free` bytes.
+pub fn warning(settings: &Settings<'_>, plan: &MemoryPlan, free: u64) -> Option<String> {
+    if plan.total() <= usable(free) {
+        return None;
+    }
+    let fits = |tokens: u64| {
+        let settings = Settings { tokens, ..*settings };
+        MemoryPlan::new(&settings, plan.recomputed_layers).total() <= usable(free)
+    };
+    // The largest number of 256 tokens that fits.
+    let (mut fitting, mut above) = (0, settings.tokens / 256 + 1);
+    while above - fitting > 1 {
+        let middle = u64::midpoint(fitting, above);
+        *(if fits(middle * 256) { &mut fitting } else { &mut above }) = middle;
+    }
+    let mut remedies = Vec::new();
+    if fitting > 0 {
+        let tokens = fitting * 256;
+        remedies.push(format!("lower training.maxTokensPerMicroBatch to {tokens}"));
+    }
+    if plan.recomputed_layers < settings.config.num_hidden_layers {
+        remedies.push("set training.activations to Recompute".to_owned());
+    }
+    remedies.push("use more GPUs".to_owned());
+    Some(format!(
+        "micro-batches of {} tokens may not fit: they need {} of activations and {} of temporaries \
+         beside {} for everything else, and {} can be used: {}",
+        settings.tokens,
+        gib(plan.activations),
+        gib(plan.work),
+        gib(plan.fixed()),
+        gib(usable(free)),
+        remedies.join(" or "),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The plan against measured memory, the choice of activations, and messages.
+
+use rljob_crds::algorithm::{Activations, Sharding};
+
+use super::{check, choose, usable, warning};
+use crate::memory::plan::{MemoryPlan, Settings};
+use crate::model::{ModelConfig, ModelLayout};
+
+const GIB: f64 = (1_u64 << 30) as f64;
+/// An H200 and an H100.
+const H200: u64 = 139 << 30;
+const H100: u64 = 79 << 30;
+
+/// Qwen2.5 of 1.5 billion parameters, or of 7.
+fn config(large: bool) -> ModelConfig {
+    let [hidden_size, intermediate_size, heads, keys, vocab_size] =
+        if large { [3584, 18_944, 28, 4, 152_064] } else { [1536, 8960, 12, 2, 151_936] };
+    ModelConfig {
+        vocab_size,
+        hidden_size,
+        intermediate_size,
+        num_hidden_layers: 28,
+        num_attention_heads: heads,
+        num_key_value_heads: keys,
+        head_dim: 128,
+        qkv_bias: true,
+        qk_norm: false,
+        rope_theta: 1e6,
+        rope_scaling: None,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: !large,
+        max_position_embeddings: 32_768,
+        eos_token_ids: vec![2],
+        bos_token_id: None,
+        initializer_range: 0.02,
+    }
+}
+
+/// Calls `test` with settings for BF16 and micro-batches of 16,384 tokens, without publication.
+fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -> T {
+    let config = config(large);
+    let layout = ModelLayout::new(&config);
+    test(Settings {
+        config: &config,
+        layout: &layout,
+        world_size,
+        element: 2,
+        sharding: Sharding::Full,
+        frozen: 0,
+        publishes: false,
+        tokens: 16_384,
+    })
+}
+
+#[test]
+fn the_total_is_within_two_percent_of_the_peak_measured_on_an_h200() {
+    // docs/training.md: 8 sequences of 2,048 tokens with all activations.
+    let planned = with(false, 1, |settings| MemoryPlan::new(&settings, 0).total()) as f64 / GIB;
+    assert!((planned / 51.4 - 1.0).abs() < 0.02, "{planned}");
+}
+
+#[test]
+fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
+    with(true, 2, |settings| {
+        let plan = MemoryPlan::new(&settings, 28);
+        let half = settings.layout.numel().unsigned_abs() / 2;
+        let table = 152_064 * 3584;
+        let layer = settings.layout.blocks()[1].numel().unsigned_abs();
+        let last = table + 3584;
+        assert_eq!(
+            (plan.weights, plan.gradients, plan.optimizer, plan.frozen, plan.publication),
+            (6 * half, 4 * half, 8 * half, 0, 0)
+        );
+        assert_eq!(plan.buffers, 6 * (table + last + 2 * layer) + 4 * last / 2);
+        assert_eq!(plan.activations, 16_384 * 28 * 2 * 3584);
+        let held =
+            Settings { sharding: Sharding::Gradients, frozen: 1, publishes: true, ..settings };
+        let plan = MemoryPlan::new(&held, 28);
+        assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
+        assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
+        assert_eq!(plan.publication, 2 * 2 * half);
+    });
+}
+
+#[test]
+fn as_many_layers_keep_their_activations_as_fit_unless_the_spec_decides() {
+    let recomputed = |large, world_size, activations, free| {
+        with(large, world_size, |settings| choose(&settings, activations, free).recomputed_layers)
+    };
+    assert_eq!(recomputed(false, 1, None, Some(H100)), 0);
+    assert_eq!(recomputed(false, 1, None, Some(48 << 30)), 8);
+    assert_eq!(recomputed(false, 1, None, Some(1 << 30)), 28);
+    assert_eq!(recomputed(true, 2, None, Some(H200)), 0);
+    assert_eq!(recomputed(true, 2, None, None), 0, "on a CPU");
+    assert_eq!(recomputed(false, 1, Some(Activations::Keep), Some(1 << 30)), 0);
+    assert_eq!(recomputed(false, 1, Some(Activations::Recompute), Some(H200)), 28);
+}
+
+#[test]
+fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
+    with(true, 1, |settings| {
+        assert_eq!(
+            check(&settings, H100).unwrap_err().to_string(),
+            "the model does not fit: of 79.0 GiB on the GPU, 74.3 GiB can be used, and 127.7 GiB \
+             are needed without activations (optimizer states 56.7 GiB, weights 42.6 GiB, \
+             gradients 28.4 GiB): use at least 2 GPUs (now 1)"
+        );
+        check(&settings, H200).unwrap();
+    });
+    with(true, 2, |settings| {
+        let held = Settings { sharding: Sharding::Gradients, frozen: 1, ..settings };
+        let message = check(&held, H100).unwrap_err().to_string();
+        let remedies = message.rsplit_once("): ").unwrap().1;
+        assert_eq!(
+            remedies,
+            "use at least 3 GPUs (now 2), or set algorithm.grpo.klCoefficient to 0, which needs \
+             no reference"
+        );
+        check(&settings, H100).unwrap();
+    });
+}
+
+#[test]
+fn micro_batches_that_may_not_fit_are_a_warning_with_a_size_that_does() {
+    const FREE: u64 = 30 << 30;
+    with(false, 1, |settings| {
+        let plan = choose(&settings, None, Some(FREE));
+        let message = warning(&settings, &plan, FREE).unwrap();
+        let number = message.split_once("MicroBatch to ").unwrap().1.split(' ').next().unwrap();
+        let tokens: u64 = number.parse().unwrap();
+        let total = |tokens| {
+            MemoryPlan::new(&Settings { tokens, ..settings }, plan.recomputed_layers).total()
+        };
+        assert!(total(tokens) <= usable(FREE) && total(tokens + 256) > usable(FREE), "{message}");
+        assert_eq!(
+            message.replace(number, "T"),
+            "micro-batches of 16384 tokens may not fit: they need 1.3 GiB of activations and 2.4 \
+             GiB of temporaries beside 25.9 GiB for everything else, and 28.2 GiB can be used: \
+             lower training.maxTokensPerMicroBatch to T or use more GPUs"
+        );
+        assert!(warning(&settings, &plan, H100).is_none());
+    });
+    with(true, 2, |settings| {
+        let plan = choose(&settings, None, Some(H100));
+        let message = warning(&settings, &plan, H100).unwrap();
+        assert_eq!(message.rsplit_once(": ").unwrap().1, "use more GPUs");
+    });
+}
+
+#[test]
+fn the_plan_is_one_line() {
+    let line = with(false, 1, |settings| MemoryPlan::new(&settings, 0).to_string());
+    assert_eq!(
+        line,
+        "51.1 GiB = weights 8.6 GiB + gradients 5.8 GiB + optimizer states 11.5 GiB + activations \
+         23.6 GiB + temporaries 1.5 GiB; 0 layers are computed again"
+    );
+}

@@ -1,0 +1,13 @@
+//! Memory of a learner on a GPU: an estimate of its parts before anything is loaded, the choice of
+//! the layers that are computed again in the backward pass, and errors of libtorch as one line.
+//!
+//! [`plan`] and [`fit`] are pure.
+
+pub mod fit;
+pub mod out_of_memory;
+pub mod plan;
+mod start;
+
+pub use out_of_memory::{OutOfMemory, Phase};
+pub use plan::{MemoryPlan, Settings};
+pub use start::planned;

@@ -1,0 +1,174 @@
+//! Estimate of the memory of a learner on a GPU, in bytes.
+//!
+//! With P parameters of which a rank has the share S, N ranks, e bytes in the compute type:
+//!
+//! ```text
+//!  weights       4 · S, and 2 · S for the copy in BF16
+//!  gradients     4 · S
+//!  optimizer     8 · S
+//!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
+//!  frozen        e · S of each frozen model, and e · its buffers of whole blocks
+//!  publication   e · P, the copy that engines or an export read while training continues
+//!  activations   per token: e · H of each layer, or all that its backward pass needs
+//!  work          per token: the largest temporaries, of the head or of a layer's backward pass
+//! ```
+//! Symbols as in `model`. Context of CUDA, libraries and fragmentation are not part of it
+//! ([`super::fit`]).
+
+use rljob_crds::algorithm::Sharding;
+
+use crate::fsdp::{Buffers, shard_numel};
+use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
+use crate::optimizer::NORM_ELEMENTS;
+
+/// What the memory of a learner depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    pub config: &'a ModelConfig,
+    pub layout: &'a ModelLayout,
+    pub world_size: u32,
+    /// Bytes of an element in the compute type, 2 or 4.
+    pub element: u64,
+    pub sharding: Sharding,
+    /// Frozen models of the policy's shape.
+    pub frozen: u64,
+    /// Whether the weights are copied for engines or exports.
+    pub publishes: bool,
+    /// Tokens of a micro-batch.
+    pub tokens: u64,
+}
+
+/// Parts of the memory of a learner, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    pub weights: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    pub buffers: u64,
+    pub frozen: u64,
+    pub publication: u64,
+    pub activations: u64,
+    pub work: u64,
+    /// Layers that are computed again in the backward pass, from the first one on.
+    pub recomputed_layers: usize,
+}
+
+impl MemoryPlan {
+    /// The plan with `recomputed_layers` layers that keep only their input.
+    pub fn new(settings: &Settings<'_>, recomputed_layers: usize) -> Self {
+        let Settings { layout, world_size, element, sharding, frozen, .. } = *settings;
+        let numels = layout.block_numels();
+        let shards: Vec<u64> =
+            numels.iter().map(|numel| shard_numel(*numel, world_size).unsigned_abs()).collect();
+        let share: u64 = shards.iter().sum();
+        let whole = |buffers: Buffers| whole_blocks(buffers, &shards, world_size);
+        let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
+        let (activations, work) = passes(settings, recomputed_layers);
+        // The norm of the gradient, when activations are free.
+        let norm = 8 * share.min(NORM_ELEMENTS.unsigned_abs());
+        Self {
+            weights: share * if element == 2 { 6 } else { 4 },
+            gradients: share * 4,
+            optimizer: share * 8,
+            buffers: whole(Buffers::of(sharding)) * (element + 4) + largest * 4,
+            frozen: frozen * element * (share + whole(Buffers::Ring)),
+            publication: if settings.publishes {
+                layout.numel().unsigned_abs() * element
+            } else {
+                0
+            },
+            activations,
+            work: work.max(norm.saturating_sub(activations)),
+            recomputed_layers,
+        }
+    }
+
+    /// Bytes that do not depend on the batch.
+    pub fn fixed(&self) -> u64 {
+        self.weights
+            + self.gradients
+            + self.optimizer
+            + self.buffers
+            + self.frozen
+            + self.publication
+    }
+
+    /// Bytes at the peak of a step.
+    pub fn total(&self) -> u64 {
+        self.fixed() + self.activations + self.work
+    }
+
+    /// The parts that do not depend on the batch, with their names.
+    pub fn fixed_parts(&self) -> [(&'static str, u64); 6] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer states", self.optimizer),
+            ("buffers of whole blocks", self.buffers),
+            ("the reference model", self.frozen),
+            ("the copy for engines and exports", self.publication),
+        ]
+    }
+}
+
+impl std::fmt::Display for MemoryPlan {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", gib(self.total()))?;
+        let parts = [("activations", self.activations), ("temporaries", self.work)];
+        let parts = self.fixed_parts().into_iter().chain(parts);
+        for (index, (name, bytes)) in parts.filter(|(_, bytes)| *bytes > 0).enumerate() {
+            write!(formatter, "{}{name} {}", if index == 0 { " = " } else { " + " }, gib(bytes))?;
+        }
+        write!(formatter, "; {} layers are computed again", self.recomputed_layers)
+    }
+}
+
+/// Bytes as GiB with one digit, for messages.
+pub fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Elements of the buffers of whole blocks.
+fn whole_blocks(buffers: Buffers, shards: &[u64], world_size: u32) -> u64 {
+    if world_size == 1 {
+        return 0;
+    }
+    let lengths = buffers.lengths(shards.iter().map(|shard| *shard as usize));
+    lengths.iter().map(|length| length.unsigned_abs()).sum::<u64>() * u64::from(world_size)
+}
+
+/// Bytes of a pass: what the forward pass keeps, and the largest temporaries besides.
+fn passes(settings: &Settings<'_>, recomputed_layers: usize) -> (u64, u64) {
+    let Settings { config, element, tokens, .. } = *settings;
+    let layers = config.num_hidden_layers as u64;
+    let recomputed = (recomputed_layers as u64).min(layers);
+    let [hidden, inner, heads, keys, size] = [
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+    ]
+    .map(i64::unsigned_abs);
+    let (queries, row) = (heads * size, (heads + 2 * keys) * size);
+    // Copies of queries and keys before the norms of their heads.
+    let norms = if config.qk_norm { (heads + keys) * (element * size + 4) } else { 0 };
+    let input = element * hidden;
+    let kept = element * (4 * hidden + row + queries + 2 * inner) + 4 * (heads + 2) + norms;
+    let backward = element * (4 * inner + 4 * hidden + row + 2 * queries) + 4 * queries;
+    let layer = backward + if recomputed == layers { kept } else { 0 };
+    let activations = tokens * ((layers - recomputed) * kept + recomputed * input);
+    let table = config.vocab_size.unsigned_abs() * hidden * 4;
+    let embedding = if config.tie_word_embeddings { 0 } else { table };
+    (activations, head(settings).max(tokens * layer).max(embedding))
+}
+
+/// Bytes of the head: the logits of a chunk, in FP32 with their softmax, and the hidden states of
+/// all tokens with their derivatives.
+fn head(settings: &Settings<'_>) -> u64 {
+    let Settings { config, element, tokens, .. } = *settings;
+    let vocab_size = config.vocab_size.unsigned_abs();
+    let rows = rows_of_device_chunk(config.vocab_size).unsigned_abs().min(tokens);
+    let logits = if element == 2 { 2 } else { 8 };
+    rows * vocab_size * logits + 5 * element * tokens * config.hidden_size.unsigned_abs()
+}
