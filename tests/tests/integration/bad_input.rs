@@ -194,9 +194,13 @@ fn a_locked_run_directory_is_rejected() {
 
 /// The job's run configuration for a run directory.
 fn run_config(folder: &TempDir, directory: &Path) -> Value {
-    let rendered =
-        String::from_utf8(output(folder.path(), "rljob", &["render", "--file", "job.yaml"]).stdout)
-            .unwrap();
+    let job = fs::read_to_string(folder.path().join("job.yaml")).unwrap();
+    let absolute = format!("path: {}/", folder.path().display());
+    let job = job.replace("path: model", &format!("{absolute}model"));
+    let job = job.replace("path: train", &format!("{absolute}train"));
+    fs::write(folder.path().join("absolute.yaml"), job).unwrap();
+    let rendered = output(folder.path(), "rljob", &["render", "--file", "absolute.yaml"]);
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
     let objects =
         rendered.split("---\n").skip(1).map(|text| serde_yaml::from_str::<Value>(text).unwrap());
     let config_map = objects.into_iter().find(|object| object["kind"] == "ConfigMap").unwrap();

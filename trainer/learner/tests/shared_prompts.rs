@@ -164,8 +164,7 @@ fn a_shared_prompt_has_fewer_tokens_and_the_same_loss_and_gradients() {
         let expected = passes(&model, Kind::Float, &[sequences.repeated()]);
         let actual = passes(&model, Kind::Float, &[sequences.shared()]);
         assert_near(&model, &actual, &expected, 1e-5);
-        let recomputed =
-            passes(&model.clone().recomputing(2), Kind::Float, &[sequences.shared()]);
+        let recomputed = passes(&model.clone().recomputing(2), Kind::Float, &[sequences.shared()]);
         assert_near(&model, &recomputed, &expected, 1e-5);
     }
 }

@@ -8,8 +8,8 @@
 //! Ranks and micro-batches are balanced by floating-point operations ([`cost`]), or, if learners
 //! compute the prompt of a group once, by tokens ([`shared_prompts`]). A prompt group stays in one
 //! minibatch, and, if its prompt is computed once, in one micro-batch, unless it is too large or
-//! ranks would wait for each other; else its samples go to any rank. All ranks have the same number of
-//! micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
+//! ranks would wait for each other; else its samples go to any rank. All ranks have the same number
+//! of micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
 //! Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
