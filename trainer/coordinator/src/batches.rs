@@ -32,7 +32,7 @@ pub enum ServeError {
     Pack(#[from] PackError),
     /// The sizes of the model.
     #[error(transparent)]
-    Input(#[from] InputError),
+    Input(#[from] Box<InputError>),
     /// Serialization.
     #[error(transparent)]
     Bytes(#[from] BatchError),
@@ -155,7 +155,7 @@ impl Batches {
         }
         let config = Arc::clone(config);
         let reading = tokio::task::spawn_blocking(move || cost_model(&config.model_directory));
-        let costs = reading.await.map_err(WorkError::from)??;
+        let costs = reading.await.map_err(WorkError::from)?.map_err(Box::new)?;
         Ok(*self.costs.get_or_init(|| costs))
     }
 }

@@ -101,13 +101,12 @@ fn first_fit(items: &[Item], max_tokens: u64) -> Vec<Bin> {
     items.sort_by_key(|(sample, load)| (Reverse(load.tokens), *sample));
     let mut bins: Vec<Bin> = Vec::new();
     for item in items {
-        match bins.iter_mut().find(|bin| bin.has_room(&item, max_tokens)) {
-            Some(bin) => bin.push(item),
-            None => {
-                let mut bin = Bin::default();
-                bin.push(item);
-                bins.push(bin);
-            }
+        if let Some(bin) = bins.iter_mut().find(|bin| bin.has_room(&item, max_tokens)) {
+            bin.push(item);
+        } else {
+            let mut bin = Bin::default();
+            bin.push(item);
+            bins.push(bin);
         }
     }
     bins.sort_by_key(|bin| Reverse(bin.load.cost));

@@ -29,9 +29,12 @@ pub struct ModelShape {
 /// Operations of a training step by what they depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostModel {
-    per_token: u64,
-    per_trained_token: u64,
-    per_squared_token: u64,
+    /// Per token.
+    linear: u64,
+    /// Per pair of tokens of a sequence.
+    quadratic: u64,
+    /// Per trained token.
+    head: u64,
 }
 
 /// Tokens and cost of a sample.
@@ -59,18 +62,17 @@ impl CostModel {
             [product(&[2, queries]), product(&[2, keys]), product(&[3, shape.intermediate_size])];
         let width = widths.into_iter().fold(0, u64::saturating_add);
         Self {
-            per_token: product(&[6, shape.num_hidden_layers, shape.hidden_size, width]),
-            per_trained_token: product(&[6, shape.vocab_size, shape.hidden_size]),
-            per_squared_token: product(&[7, shape.num_hidden_layers, queries]),
+            linear: product(&[6, shape.num_hidden_layers, shape.hidden_size, width]),
+            head: product(&[6, shape.vocab_size, shape.hidden_size]),
+            quadratic: product(&[7, shape.num_hidden_layers, queries]),
         }
     }
 
     /// The load of a sequence of `tokens` tokens, of which `trained` are trained. Saturates.
     pub fn load(&self, tokens: u64, trained: u64) -> Load {
-        let per_token =
-            self.per_squared_token.saturating_mul(tokens).saturating_add(self.per_token);
+        let per_token = self.quadratic.saturating_mul(tokens).saturating_add(self.linear);
         let layers = per_token.saturating_mul(tokens);
-        let head = self.per_trained_token.saturating_mul(trained);
+        let head = self.head.saturating_mul(trained);
         Load { tokens, cost: layers.saturating_add(head) }
     }
 }
