@@ -77,7 +77,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
                 let saved = if ending == Ending::Drained {
                     "all steps are in a checkpoint; to resume"
                 } else {
-                    "stopped; to resume from the last checkpoint, or from the start without one"
+                    "stopped without a new checkpoint; to resume"
                 };
                 let command = args.command_line();
                 print_line(&format!("{}: {saved}:\n  {command}", job.name))?;

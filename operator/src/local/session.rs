@@ -347,5 +347,5 @@ fn wall_time() -> f64 {
 fn released(facts: &Facts) -> Ending {
     let is_saved =
         |report: &&CoordinatorStatus| report.phase == Phase::Drained && report.checkpoint.is_some();
-    if facts.report().filter(is_saved).is_some() { Ending::Drained } else { Ending::Stopped }
+    if facts.report().as_ref().is_some_and(is_saved) { Ending::Drained } else { Ending::Stopped }
 }

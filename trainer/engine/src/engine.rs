@@ -113,39 +113,36 @@ impl Engine {
         });
         let metrics = Metrics::new(&served.name)?;
         metrics.context_length.set(limits.context_length as i64);
-        let (random_seed, deterministic) = (arguments.random_seed, arguments.deterministic);
+        let deterministic = arguments.deterministic;
         let settings = Settings {
             max_running,
             max_total_tokens,
-            cache_rows: slots_of(arguments.deterministic),
+            cache_rows: slots_of(deterministic),
             stream_interval: arguments.stream_interval,
             eos,
-            random_seed,
+            random_seed: arguments.random_seed,
             deterministic,
             tokenizer: tokenizer.clone(),
         };
         let (ready, started) = oneshot::channel();
         let of_scheduler = metrics.clone();
-        let threads = arguments.deterministic.then_some(1);
+        let threads = deterministic.then_some(1);
         std::thread::Builder::new().name("scheduler".to_owned()).spawn(move || {
             if let Some(threads) = threads {
                 rljob_collective::set_num_threads(threads);
             }
-            let scheduler = Scheduler::new(settings, model, announce, of_scheduler);
-            let (scheduler, outcome) = match scheduler {
-                Ok(scheduler) => (Some(scheduler), Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            let _ = ready.send(outcome);
-            if let Some(scheduler) = scheduler {
-                scheduler.run(receiver);
+            match Scheduler::new(settings, model, announce, of_scheduler) {
+                Ok(scheduler) => {
+                    let _ = ready.send(Ok(()));
+                    scheduler.run(receiver);
+                }
+                Err(error) => drop(ready.send(Err(error))),
             }
         })?;
         started.await.map_err(|_| StartError::Ended)??;
-        let places = Arc::new(Semaphore::new(capacity));
         Ok(Self {
             commands,
-            places,
+            places: Arc::new(Semaphore::new(capacity)),
             capacity,
             info,
             ids,

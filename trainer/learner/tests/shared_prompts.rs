@@ -171,7 +171,8 @@ fn a_shared_prompt_has_fewer_tokens_and_the_same_loss_and_gradients() {
 
 #[test]
 fn a_group_in_two_micro_batches_has_its_prompt_in_both() {
-    let (first, second): ([(usize, &[usize]); 2], [(usize, &[usize]); 2]) =
+    type Groups<'a> = [(usize, &'a [usize]); 2];
+    let (first, second): (Groups<'_>, Groups<'_>) =
         ([(7, &[5, 9]), (20, &[6])], [(7, &[4, 3]), (30, &[8, 1])]);
     let [first, second] = [first, second].map(|groups| Sequences::new(&groups));
     for shape in [SHAPES[3], SHAPES[4]] {

@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn a_rank_spreads_its_samples_over_as_few_micro_batches_as_the_limit_allows() {
         let loads = loads(&CostModel::new(&SMOL_135M), &[9000, 6000, 5000, 2000]);
-        let plan = assign(&loads, &[0..4], 1, MICRO_BATCH);
+        let minibatch = 0..4;
+        let plan = assign(&loads, &[minibatch], 1, MICRO_BATCH);
         let micro_batches: Vec<u32> =
             plan.assignments.iter().map(|place| place.micro_batch).collect();
         assert_eq!(micro_batches, [0, 1, 1, 1]);
@@ -191,7 +192,8 @@ mod tests {
         // Spread by cost, 7 and 6 would be beside 5 and 4, and 2 would not fit: 7 5 | 6 4 2 does.
         let loads: Vec<Load> =
             [7, 6, 5, 4, 2].into_iter().map(|tokens| Load { tokens, cost: 8 - tokens }).collect();
-        let plan = assign(&loads, &[0..5], 1, 12);
+        let minibatch = 0..5;
+        let plan = assign(&loads, &[minibatch], 1, 12);
         let of = |sample: usize| plan.assignments[sample].micro_batch;
         assert_eq!((of(0) == of(2), of(1) == of(3), of(3) == of(4)), (true, true, true));
         assert_eq!(plan.micro_batch_minibatch, [0, 0]);

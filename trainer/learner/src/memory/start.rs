@@ -19,7 +19,7 @@ pub fn planned(
     (device, world_size): (Device, u32),
     compute: Kind,
 ) -> Result<Model, DoesNotFit> {
-    let roles = spec.algorithm.resolve().map(|algorithm| algorithm.model_roles());
+    let roles = spec.algorithm.resolve().map(rljob_crds::algorithm::Algorithm::model_roles);
     let exports = spec.checkpoint.export_every_steps.is_some();
     let settings = Settings {
         config: model.config(),
