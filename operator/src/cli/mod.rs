@@ -85,7 +85,7 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                 for job in &jobs {
                     let (file, name) = (file.display(), job.name_any());
                     let mut found = warnings(&job.spec);
-                    if !arguments.local {
+                    if !arguments.local && !arguments.data {
                         found.extend(cluster_warnings(&job.spec));
                     }
                     valid.extend(
