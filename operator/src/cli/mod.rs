@@ -86,7 +86,7 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                     let (file, name) = (file.display(), job.name_any());
                     let mut found = warnings(&job.spec);
                     if !arguments.local && !arguments.data {
-                        found.extend(cluster_warnings(&job.spec));
+                        found.extend(cluster_warnings(job));
                     }
                     valid.extend(
                         found
@@ -209,9 +209,9 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let lines = validate(&arguments(&[&path])).unwrap();
         let expected = [
-            "spec.model.path: is relative: only `rljob run` accepts it",
-            "spec.storage.hostPath: operators reject hostPath unless they run with \
-                --allow-host-path",
+            "spec.model.path: `tiny` is relative: only `rljob run` accepts such a path",
+            "spec.storage.hostPath: the operator rejects hostPath: it gives access to the files of \
+                nodes; start the operator with --allow-host-path, or use another volume",
             "spec.trainer.image: is not set: the operator's default image has no CUDA, unless it \
                 was built with Containerfile.cuda",
         ];

@@ -10,7 +10,7 @@ mod algorithm;
 mod common;
 mod prompts;
 mod roles;
-pub(super) mod sources;
+mod sources;
 mod template;
 
 use algorithm::{check_algorithm, check_grpo};

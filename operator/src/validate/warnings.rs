@@ -1,14 +1,13 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
-use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule};
 use rljob_crds::gpus::Device;
 use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncSpec;
 use rljob_crds::rollout::StaleSamples;
+use rljob_crds::{RLJob, RLJobSpec};
 
-use super::Problem;
-use super::rules::sources::relative_paths;
+use super::{Policy, Problem, rules};
 
 /// Fields of `spec.rollout` that evaluations use.
 const EVALUATION_FIELDS: [&str; 5] =
@@ -50,20 +49,11 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     warnings
 }
 
-/// What keeps the job from running on a cluster whose operator has default settings.
-pub fn cluster_warnings(spec: &RLJobSpec) -> Vec<Problem> {
-    let mut warnings: Vec<_> = relative_paths(spec)
-        .map(|(field, _)| Problem::new(field, "is relative: only `rljob run` accepts it"))
-        .collect();
-    let host_path = "operators reject hostPath unless they run with --allow-host-path";
-    if spec.storage.host_path.is_some() {
-        warnings.push(Problem::new("spec.storage.hostPath", host_path));
-    }
-    for (index, volume) in spec.volumes.iter().enumerate() {
-        if volume.source.contains_key("hostPath") {
-            warnings.push(Problem::new(format!("spec.volumes[{index}].hostPath"), host_path));
-        }
-    }
+/// What keeps the job from running on a cluster whose operator has default settings. The job is
+/// valid for a local run.
+pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
+    let spec = &job.spec;
+    let mut warnings = rules::problems(job, Policy::of_operator(false));
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \
             with Containerfile.cuda";

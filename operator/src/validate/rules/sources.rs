@@ -54,14 +54,6 @@ pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<P
     if policy.allow_relative_paths {
         return;
     }
-    problems.extend(relative_paths(spec).map(|(field, path)| {
-        let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
-        Problem::new(field, message)
-    }));
-}
-
-/// Fields whose path is relative, and the paths.
-pub(crate) fn relative_paths(spec: &RLJobSpec) -> impl Iterator<Item = (&'static str, &str)> {
     let evaluation = spec.dataset.evaluation.as_ref();
     let paths = [
         ("spec.model.path", spec.model.path.as_deref()),
@@ -69,8 +61,12 @@ pub(crate) fn relative_paths(spec: &RLJobSpec) -> impl Iterator<Item = (&'static
         ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
         ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),
     ];
-    let set = paths.into_iter().filter_map(|(field, path)| Some((field, path?)));
-    set.filter(|(_, path)| !path.starts_with('/'))
+    for (field, path) in paths {
+        if let Some(path) = path.filter(|path| !path.starts_with('/')) {
+            let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
+            problems.push(Problem::new(field, message));
+        }
+    }
 }
 
 /// Checks a path in the run directories, of which a part becomes the `subPath` of a mount.
