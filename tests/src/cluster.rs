@@ -119,6 +119,11 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.import(&self.sandbox, image))
     }
 
+    /// Gives an imported image a second name on all nodes.
+    pub fn tag_image(&self, from: &str, to: &str) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.tag_image(from, to))
+    }
+
     /// Hides an image from the kubelets of all nodes until the value is dropped.
     pub fn hide_image(&self, reference: &str) -> Result<HiddenImage<'_>> {
         HiddenImage::hide(&self.nodes, reference)

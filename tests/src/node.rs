@@ -97,9 +97,14 @@ impl Node {
             .with_context(|| format!("failed to import {} into {}", image.reference, self.name))
     }
 
+    /// Gives an image in the node's containerd a second name.
+    pub(crate) fn tag_image(&self, from: &str, to: &str) -> Result<()> {
+        self.ctr(&["--namespace", "k8s.io", "images", "tag", "--force", from, to]).map(drop)
+    }
+
     /// Gives an image in the node's containerd another name.
     fn rename_image(&self, from: &str, to: &str) -> Result<()> {
-        self.ctr(&["--namespace", "k8s.io", "images", "tag", "--force", from, to])?;
+        self.tag_image(from, to)?;
         self.ctr(&["--namespace", "k8s.io", "images", "rm", from]).map(drop)
     }
 

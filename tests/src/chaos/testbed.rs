@@ -20,6 +20,9 @@ use crate::{Api, Cluster, Kubectl, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
 pub(super) const IMAGE: &str = concat!("docker.io/library/rljob:", env!("CARGO_PKG_VERSION"));
+/// The operator's name for it: while a fault hides the jobs' image, an operator can start.
+const OPERATOR_IMAGE: &str =
+    concat!("docker.io/library/rljob-operator:", env!("CARGO_PKG_VERSION"));
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Steps of every job (job.yaml).
@@ -69,6 +72,7 @@ impl Testbed {
         let cluster = Cluster::start(2)?;
         let folder = tempfile::tempdir()?;
         cluster.import(&rootfs::image(IMAGE, folder.path())?)?;
+        cluster.tag_image(IMAGE, OPERATOR_IMAGE)?;
         if let Engine::SGLang { environment } = &engine {
             cluster.import(&sglang::image(environment, folder.path())?)?;
         }
@@ -79,6 +83,8 @@ impl Testbed {
             &workspace().join("manifests/install.yaml").display().to_string(),
         ])?;
         let system = kubectl.in_namespace(SYSTEM);
+        let image = format!("operator={OPERATOR_IMAGE}");
+        system.run(&["set", "image", "deployment/rljob-operator", &image])?;
         allow_host_path(&system)?;
         system
             .run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"])

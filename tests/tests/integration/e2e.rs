@@ -26,7 +26,7 @@ mod waiting;
 /// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.
 const STEPS: u64 = 50;
 /// Time limit of a step, restart or replacement on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Tests that need both nodes take a read lock; tests that remove a node take the write lock.
 static NODES: RwLock<()> = RwLock::new(());

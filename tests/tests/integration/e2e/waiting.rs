@@ -1,6 +1,7 @@
 //! Causes that keep pods from running, each on real nodes: the status names the pod and the cause,
 //! and `Stalled` tells whether the user must act.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rljob_tests::Namespace;
@@ -10,9 +11,11 @@ use serde_json::{Value, json};
 use super::{NODES, Run, cluster, full_reference, operator_image};
 use crate::control_plane::merge;
 
-/// Time limit of a cause. All cases run at once, beside other jobs: on two loaded cores, containers
-/// need minutes to start.
+/// Time limit of a cause. The cases run beside other jobs: on two loaded cores, containers need
+/// minutes to start.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Cases that run at once. Each has a job whose other pods run.
+const CONCURRENT: usize = 3;
 
 /// A change that keeps a pod of the job from running.
 struct Case {
@@ -243,6 +246,7 @@ fn is_reported(case: &Case) {
     wait_until(&format!("the cause of {}", case.name), LIMIT, is_shown)
         .unwrap_or_else(|error| panic!("{}: {error:#}\n{:#}", case.name, run.status()));
     namespace.kubectl.run(&["delete", "rljob/waits", "--wait"]).unwrap();
+    eprintln!("waits: {} after {:.0} s", case.name, run.start.elapsed().as_secs_f64());
 }
 
 #[test]
@@ -250,9 +254,14 @@ fn what_keeps_pods_from_running_is_in_the_status() {
     let _nodes = NODES.read();
     let cases = [image_cases(), admission_cases(), reference_cases(), other_cases()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for case in &cases {
-            scope.spawn(|| is_reported(case));
+        for _ in 0..CONCURRENT {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    is_reported(case);
+                }
+            });
         }
     });
 }
