@@ -1,6 +1,6 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
-use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule};
+use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule, Sharding};
 use rljob_crds::gpus::Device;
 use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncSpec;
@@ -28,6 +28,10 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         }
     } else if let Some(algorithm) = spec.algorithm.resolve() {
         check_unsampled(spec, algorithm, &mut warnings);
+    }
+    if spec.training.sharding == Sharding::Gradients && spec.trainer.world_size() == 1 {
+        let message = "has no effect: one learner has all weights and gradients";
+        warnings.push(Problem::new("spec.training.sharding", message));
     }
     let every = spec.checkpoint.export_every_steps;
     if every.is_some_and(|every| every >= spec.training.steps) {
@@ -146,6 +150,7 @@ fn check_kl(grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::algorithm::Sharding;
     use serde_json::{Value, json};
 
     use super::warnings;
@@ -209,5 +214,15 @@ mod tests {
         spec.checkpoint.export_every_steps = Some(spec.training.steps);
         let paths: Vec<_> = warnings(&spec).into_iter().map(|warning| warning.path).collect();
         assert_eq!(paths, ["spec.rollout.staleSamples", "spec.checkpoint.exportEverySteps"]);
+    }
+    #[test]
+    fn gradients_of_one_learner_are_not_divided() {
+        let mut spec = minimal().spec;
+        spec.training.sharding = Sharding::Gradients;
+        let found = warnings(&spec);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].path, "spec.training.sharding");
+        spec.trainer.replicas = 2;
+        assert!(warnings(&spec).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //! It must not depend on Kubernetes or libtorch.
 //!
 //! ```text
-//!   process ─▶ server (learner and operator API), scheduler     wiring, tasks
+//!   process ─▶ opening, server (learner and operator API), scheduler     wiring, tasks
 //!                 │
 //!   core          ▼    pure state machine: which work is due, which instruction follows
 //!   ───────────────────────────────────────────────────────────────────────────────────
@@ -15,8 +15,8 @@
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!
-//! Imports point down or to the left. Only `server`, `scheduler` and `process` see the whole
-//! [`coordinator::Coordinator`]; other modules receive the handles that they use.
+//! Imports point down or to the left. Only `server`, `scheduler`, `opening` and `process` see the
+//! whole [`coordinator::Coordinator`]; other modules receive the handles that they use.
 
 #![cfg_attr(
     not(test),
@@ -33,6 +33,7 @@ pub mod engines;
 pub mod evaluation;
 pub mod files;
 pub mod input;
+pub mod opening;
 pub mod pack;
 pub mod peers;
 pub mod persistence;

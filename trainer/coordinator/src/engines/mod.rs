@@ -15,6 +15,7 @@ pub mod error;
 pub mod fleet;
 pub mod output;
 mod progress;
+pub mod slot;
 pub mod slots;
 pub mod stream;
 pub mod streams;

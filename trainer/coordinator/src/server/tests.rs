@@ -1,8 +1,6 @@
 //! The interface over real HTTP on loopback: who may call what, and which answers fence.
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use reqwest::{Client, Method, StatusCode};
@@ -18,8 +16,8 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
+use crate::opening;
 use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
-use crate::process;
 use crate::reward::Runner;
 use crate::tokens::Token;
 
@@ -88,15 +86,8 @@ async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
     }
     let token = |name| Token::open(directory, name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
-    let options = process::Options {
-        config: PathBuf::new(),
-        tokens: directory.to_owned(),
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        address: None,
-        reward_runner: Runner::Program(PathBuf::new()),
-        incarnation: 7,
-    };
-    process::open(config, client, &options, epoch).await.unwrap()
+    let runner = Runner::Program(PathBuf::new());
+    opening::open(config, client, runner, 7, epoch).await.unwrap()
 }
 
 #[tokio::test]

@@ -1,0 +1,199 @@
+//! Opens a run: claims its directory and reads back where it stands.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rljob_crds::RunConfig;
+use rljob_storage::{RunStore, StorageError, durable};
+use tokio_util::sync::CancellationToken;
+
+use crate::batches::Batches;
+use crate::clock::Clock;
+use crate::coordinator::Coordinator;
+use crate::core::learner_group::LEARNER_INPUT;
+use crate::core::{Facts, Record, Run, Settings, Stage, record};
+use crate::engines::{EngineClient, Fleet};
+use crate::files::Files;
+use crate::input::InputError;
+use crate::input::hub::Downloads;
+use crate::peers::RejectedPeers;
+use crate::persistence::fence::Fence;
+use crate::persistence::identity::{Identity, renew};
+use crate::persistence::journal::Journal;
+use crate::persistence::journal::shared::SharedJournal;
+use crate::persistence::mirror::Mirror;
+use crate::persistence::restore::RestoreError;
+use crate::persistence::{checkpoints, copies, damage, exports, restore};
+use crate::recorder::Recorder;
+use crate::reward::Runner;
+use crate::run_handle::RunHandle;
+use crate::scheduler;
+use crate::telemetry::Metrics;
+
+/// Claims the run directory, opens it and reads back where the run stands.
+pub(crate) async fn open(
+    config: RunConfig,
+    client: EngineClient,
+    reward_runner: Runner,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<Coordinator> {
+    let clock = Clock::start();
+    let run_store = RunStore::of(&config)?;
+    let journal = claim(&config, &run_store, incarnation, epoch).await?;
+    let files = Files::open(journal.fence())?;
+    let (record, mut facts) = read_state(&journal, &run_store).await?;
+    let newest = journal
+        .call(|journal| Ok((journal.metrics(journal.last_step()?)?, journal.last_evaluation()?)))
+        .await?;
+    let (restore_from, failure) =
+        match restore::choose(&config, &journal, !facts.checkpoints.is_empty()).await {
+            Ok(restore) => (restore, None),
+            Err(error @ RestoreError::None { .. }) => {
+                (None, Some(scheduler::input_failure(&error)))
+            }
+            Err(error) => return Err(error.into()),
+        };
+    let settings = Settings { restore_from, ..Settings::from_config(&config) };
+    if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
+        facts.last_step = facts.last_step.max(restore.version.step);
+        facts.fixed_step = facts.fixed_step.max(restore.version.step);
+    }
+    let restored = settings.restore_from.as_ref().map(|restore| restore.path.clone());
+    let restored_position = restored_position(&config, restored).await?;
+    let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
+    let too_few_steps = (facts.last_step > settings.total_steps).then(|| {
+        let (done, total) = (facts.last_step, settings.total_steps);
+        scheduler::input_failure(&InputError::TooFewSteps { done, total })
+    });
+    let mut run = Run::new(settings, record, facts, incarnation, clock.now());
+    if let Some(failure) = failure.or(too_few_steps) {
+        run.fail(failure);
+    }
+    let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
+    Ok(Coordinator {
+        config: Arc::new(config),
+        run_store,
+        incarnation,
+        restored_position,
+        clock,
+        run: RunHandle::new(run, journal.clone(), clock),
+        journal,
+        fleet: Arc::new(Fleet::new(client, clock)),
+        recorder,
+        batches: Batches::default(),
+        rejected_peers: RejectedPeers::default(),
+        downloads: Downloads::default(),
+        reward_runner,
+        stop: CancellationToken::new(),
+    })
+}
+
+/// The first unused loader position after the checkpoint that the run starts from.
+async fn restored_position(
+    config: &RunConfig,
+    checkpoint: Option<PathBuf>,
+) -> anyhow::Result<Option<u64>> {
+    let Some(path) = checkpoint else { return Ok(None) };
+    let bucket = config.bucket.clone();
+    let read = move || checkpoints::position(&RunStore::at(&path, bucket.as_ref())?);
+    let position = tokio::task::spawn_blocking(read).await?;
+    position.context("failed to read the data position of the checkpoint in restoreFrom")
+}
+
+/// Reads the recorded state of the run, and the facts of its journal and its run store.
+async fn read_state(
+    journal: &SharedJournal,
+    run_store: &RunStore,
+) -> anyhow::Result<(Record, Facts)> {
+    let (record, mut facts) = journal
+        .call(|journal| {
+            let facts = Facts {
+                last_step: journal.last_step()?,
+                fixed_step: journal.newest_batch()?.0,
+                evaluated: journal.evaluated_steps()?,
+                ..Facts::default()
+            };
+            Ok((journal.get_state(record::KEY)?, facts))
+        })
+        .await?;
+    let record = match record {
+        Some(json) => serde_json::from_value(json)
+            .context("failed to read the run's state from the journal")?,
+        None => Record::default(),
+    };
+    let run_store = run_store.clone();
+    let listed = tokio::task::spawn_blocking(move || {
+        Ok::<_, StorageError>((checkpoints::complete(&run_store)?, exports::newest(&run_store)?))
+    });
+    (facts.checkpoints, facts.exported_step) =
+        listed.await?.context("failed to list checkpoints and exports")?;
+    Ok((record, facts))
+}
+
+/// Opens the journal after this coordinator has claimed the run store.
+async fn claim(
+    config: &RunConfig,
+    run_store: &RunStore,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<SharedJournal> {
+    let (config, run_store) = (config.clone(), run_store.clone());
+    let claimed = tokio::task::spawn_blocking(move || {
+        claim_blocking(&config, &run_store, incarnation, epoch)
+            .map_err(|error| damage::with_way_back(error, &run_store))
+    });
+    claimed.await?
+}
+
+fn claim_blocking(
+    config: &RunConfig,
+    run_store: &RunStore,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<SharedJournal> {
+    let (identity, directory) = (Identity::of(config)?, &config.run_directory);
+    durable::create_folder(directory)
+        .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+    let is_claimed = identity.check(run_store)?;
+    if let RunStore::Folder(_) = run_store {
+        Fence::check_journal(directory, is_claimed)?;
+    }
+    let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
+    let store = match run_store {
+        RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
+        RunStore::Bucket(bucket) => {
+            copies::fetch(run_store, &fence)?;
+            let (mirror, journal) =
+                Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
+            SharedJournal::mirrored(journal, mirror, fence)
+        }
+    };
+    identity.claim(run_store, || Ok(store.call_blocking(renew)?))?;
+    Ok(store)
+}
+
+/// Input that could not be used may have been mended since: a new process looks again.
+fn given_another_chance(mut record: Record) -> Record {
+    let input = record.last_failure.as_ref().is_some_and(|failure| {
+        [scheduler::INPUT_REASON, scheduler::REWARD_REASON, LEARNER_INPUT]
+            .contains(&failure.reason.as_str())
+    });
+    if record.stage == Stage::Failed && input {
+        record.stage = Stage::default();
+        record.last_failure = None;
+        record.attempt = record.attempt.saturating_add(1);
+    }
+    record
+}
+
+/// Reopens a finished run whose steps were raised: it continues from its last checkpoint.
+fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
+    if record.stage == Stage::Finished && last_step < total_steps {
+        record.stage = Stage::default();
+        record.exported = false;
+        record.attempt = record.attempt.saturating_add(1);
+    }
+    record
+}
