@@ -1,0 +1,199 @@
+//! Kernels that compute rows or elements independently.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use tch::{Kind, Tensor};
+
+use super::{ffi, floats, launched, pointer, stream};
+use crate::operands::{AdamW, Direction, NormSaved, Operands};
+use crate::{KernelError, rows};
+
+/// Blocks of the derivative of RMSNorm: two for each multiprocessor of an H200. More than needed
+/// elsewhere.
+const NORM_BLOCKS: i64 = 264;
+
+pub fn rms_norm(
+    x_TH: &Tensor,
+    weight_H: &Tensor,
+    epsilon: f64,
+) -> Result<(Tensor, Tensor), KernelError> {
+    let (y_TH, scale_T1) = (x_TH.f_empty_like()?, floats([rows(x_TH), 1], x_TH)?);
+    // SAFETY: the tensors are alive, contiguous and of these sizes.
+    let code = unsafe {
+        ffi::rljob_rms_norm(
+            pointer(x_TH),
+            pointer(weight_H),
+            pointer(&y_TH),
+            pointer(&scale_T1),
+            rows(x_TH),
+            weight_H.numel() as i64,
+            epsilon as f32,
+            stream(),
+        )
+    };
+    launched("run RMSNorm", code)?;
+    Ok((y_TH, scale_T1))
+}
+
+pub fn rms_norm_backward(
+    dy_TH: &Tensor,
+    saved: &NormSaved,
+    weight_H: &Tensor,
+    residual_TH: Option<&Tensor>,
+) -> Result<(Tensor, Tensor), KernelError> {
+    let (num_rows, width) = (rows(dy_TH), weight_H.numel() as i64);
+    let blocks = NORM_BLOCKS.min(num_rows);
+    let (dx_TH, partial) = (dy_TH.f_empty_like()?, floats([blocks, width], dy_TH)?);
+    // SAFETY: as for rms_norm; a null residual is not read.
+    let code = unsafe {
+        ffi::rljob_rms_norm_backward(
+            pointer(dy_TH),
+            pointer(&saved.x_TH),
+            pointer(&saved.scale_T1),
+            pointer(weight_H),
+            residual_TH.map_or(std::ptr::null(), |tensor| pointer::<c_void>(tensor).cast_const()),
+            pointer(&dx_TH),
+            pointer(&partial),
+            blocks,
+            num_rows,
+            width,
+            stream(),
+        )
+    };
+    launched("run the derivative of RMSNorm", code)?;
+    let dweight_H = partial.f_sum_dim_intlist([0].as_slice(), false, Kind::Float)?;
+    Ok((dx_TH, dweight_H))
+}
+
+pub fn swiglu(gate_up_T2F: &Tensor) -> Result<Tensor, KernelError> {
+    let (num_rows, width) = (rows(gate_up_T2F), gate_up_T2F.size()[1] / 2);
+    let options = (gate_up_T2F.kind(), gate_up_T2F.device());
+    let y_TF = Tensor::f_empty([num_rows, width], options)?;
+    // SAFETY: the tensors are alive, contiguous and of these sizes.
+    let code = unsafe {
+        ffi::rljob_swiglu(pointer(gate_up_T2F), pointer(&y_TF), num_rows, width, stream())
+    };
+    launched("run SwiGLU", code)?;
+    Ok(y_TF)
+}
+
+pub fn swiglu_backward(
+    dy_TF: &Tensor,
+    gate_up_T2F: &Tensor,
+) -> Result<(Tensor, Tensor), KernelError> {
+    let (y_TF, dgate_up_T2F) = (dy_TF.f_empty_like()?, gate_up_T2F.f_empty_like()?);
+    // SAFETY: the tensors are alive, contiguous and of these sizes.
+    let code = unsafe {
+        ffi::rljob_swiglu_backward(
+            pointer(dy_TF),
+            pointer(gate_up_T2F),
+            pointer(&y_TF),
+            pointer(&dgate_up_T2F),
+            rows(dy_TF),
+            dy_TF.size()[1],
+            stream(),
+        )
+    };
+    launched("run the derivative of SwiGLU", code)?;
+    Ok((y_TF, dgate_up_T2F))
+}
+
+pub fn rotate(
+    x_TW: &Tensor,
+    tables: &[Tensor; 2],
+    heads: i64,
+    direction: Direction,
+) -> Result<(), KernelError> {
+    let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
+    let [cos, sin] = tables;
+    // SAFETY: the tensors are alive and contiguous; the rotated heads are within a row.
+    let code = unsafe {
+        ffi::rljob_rotate(
+            pointer(x_TW),
+            pointer(cos),
+            pointer(sin),
+            rows(x_TW),
+            heads,
+            2 * cos.size()[1],
+            x_TW.size()[1],
+            sign,
+            stream(),
+        )
+    };
+    launched("rotate heads", code)
+}
+
+pub fn adamw(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
+    let numbers = settings.numbers();
+    // SAFETY: the tensors are alive, contiguous and of one length; a null copy is not written.
+    let code = unsafe {
+        ffi::rljob_adamw(
+            pointer(operands.weights),
+            pointer(operands.gradient),
+            pointer(operands.first_moment),
+            pointer(operands.second_moment),
+            operands.copy.map_or(null_mut(), pointer),
+            operands.weights.numel() as i64,
+            numbers.as_ptr(),
+            stream(),
+        )
+    };
+    launched("run AdamW", code)
+}
+
+/// Log-probabilities, entropies and logarithms of the sums of exponentials, `[C]` each.
+pub fn distribution(
+    logits_CV: &Tensor,
+    targets_C: &Tensor,
+    temperature: f64,
+) -> Result<[Tensor; 3], KernelError> {
+    let num_rows = rows(logits_CV);
+    let outputs = [
+        floats([num_rows], logits_CV)?,
+        floats([num_rows], logits_CV)?,
+        floats([num_rows], logits_CV)?,
+    ];
+    let [logprobs_C, entropy_C, logsumexp_C] = &outputs;
+    let targets_C = targets_C.f_contiguous()?;
+    // SAFETY: the tensors are alive, contiguous and of these sizes; targets are in the vocabulary.
+    let code = unsafe {
+        ffi::rljob_distribution(
+            pointer(logits_CV),
+            pointer(&targets_C),
+            pointer(logprobs_C),
+            pointer(entropy_C),
+            pointer(logsumexp_C),
+            num_rows,
+            logits_CV.size()[1],
+            (1.0 / temperature) as f32,
+            stream(),
+        )
+    };
+    launched("compute log-probabilities", code)?;
+    Ok(outputs)
+}
+
+pub fn logits_gradient(
+    logits_CV: &Tensor,
+    targets_C: &Tensor,
+    gradient_C: &Tensor,
+    logsumexp_C: &Tensor,
+    temperature: f64,
+) -> Result<(), KernelError> {
+    let targets_C = targets_C.f_contiguous()?;
+    // SAFETY: as for distribution.
+    let code = unsafe {
+        ffi::rljob_logits_gradient(
+            pointer(logits_CV),
+            pointer(&targets_C),
+            pointer(gradient_C),
+            pointer(logsumexp_C),
+            rows(logits_CV),
+            logits_CV.size()[1],
+            (1.0 / temperature) as f32,
+            stream(),
+        )
+    };
+    launched("compute the derivative of log-probabilities", code)
+}
