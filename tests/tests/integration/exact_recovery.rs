@@ -27,7 +27,7 @@ const RESTARTS: &str = "practise:spec.failurePolicy.maxRestarts=50";
 
 /// Starts the second job, `practise`, from a copy of the baseline run's first job.
 pub(crate) fn practise(runs: &str, sets: &[&str], more: &[&str]) -> RunUnderFaults {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let jobs = folder.join(runs).join("default");
     fs::create_dir_all(&jobs).unwrap();
     run(Command::new("cp").arg("-a").arg(folder.join("baseline/default/imitate")).arg(&jobs))
@@ -73,7 +73,7 @@ impl RunUnderFaults {
 
 /// Asserts that metrics, evaluations and batches equal those of the baseline run.
 fn assert_same_records(directory: &Path) {
-    let expected = baseline().folder.path().join("baseline/default/practise");
+    let expected = baseline().folder.join("baseline/default/practise");
     for file in [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE] {
         assert_eq!(
             untimed_lines(&directory.join(file)),

@@ -27,7 +27,7 @@ fn a_superseded_coordinator_and_trainer_group_change_nothing() {
     fs::remove_file(directory.join("lock")).unwrap();
 
     let new = RunUnderFaults::new(
-        LocalRun::start_with(baseline().folder.path(), "fenced", &["--set", CHECKPOINTS]),
+        LocalRun::start_with(&baseline().folder, "fenced", &["--set", CHECKPOINTS]),
         "practise",
     );
     new.wait_for_steps(8);

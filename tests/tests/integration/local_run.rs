@@ -27,9 +27,10 @@ pub(crate) const JOBS: &str = include_str!("local_run/jobs.yaml");
 /// Shell convention: 128 + SIGINT.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// A folder with the jobs, their data, and the artifacts of a run without faults.
+/// A folder with the jobs, their data, and the artifacts of a run without faults. No test is the
+/// last to use it, so the next process of these tests removes it.
 pub(crate) struct Baseline {
-    pub(crate) folder: TempDir,
+    pub(crate) folder: PathBuf,
     pub(crate) artifacts: Artifacts,
 }
 
@@ -47,23 +48,30 @@ pub(crate) struct Artifacts {
 pub(crate) fn baseline() -> &'static Baseline {
     static RUN: OnceLock<Baseline> = OnceLock::new();
     RUN.get_or_init(|| {
-        let folder = folder_with(JOBS);
-        let local = LocalRun::start(folder.path(), "baseline");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("local-run");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        fill(&folder, JOBS);
+        let local = LocalRun::start(&folder, "baseline");
         let (code, output) = local.end();
         assert_eq!(code, Some(0), "{output}");
-        Baseline { artifacts: artifacts(&folder.path().join("baseline")), folder }
+        Baseline { artifacts: artifacts(&folder.join("baseline")), folder }
     })
 }
 
 /// Creates a folder with the jobs and the quick start's data.
 pub(crate) fn folder_with(jobs: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), jobs);
+    folder
+}
+
+fn fill(folder: &Path, jobs: &str) {
     run(Command::new("python3")
         .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
-        .arg(folder.path()))
+        .arg(folder))
     .unwrap();
-    fs::write(folder.path().join("jobs.yaml"), jobs).unwrap();
-    folder
+    fs::write(folder.join("jobs.yaml"), jobs).unwrap();
 }
 
 fn artifacts(runs: &Path) -> Artifacts {
@@ -118,7 +126,7 @@ pub(crate) fn assert_same_weights(local: LocalRun) {
 
 #[test]
 fn killed_learners_do_not_change_the_final_weights() {
-    let local = LocalRun::start(baseline().folder.path(), "killed");
+    let local = LocalRun::start(&baseline().folder, "killed");
     local.wait_for_steps("imitate", 70);
     local.kill("rljob-learner");
     local.wait_for_steps("practise", 3); // before the first checkpoint
@@ -130,7 +138,7 @@ fn killed_learners_do_not_change_the_final_weights() {
 
 #[test]
 fn killed_engine_coordinator_and_supervisor_do_not_change_the_final_weights() {
-    let local = LocalRun::start(baseline().folder.path(), "all-killed");
+    let local = LocalRun::start(&baseline().folder, "all-killed");
     local.wait_for_steps("practise", 2);
     local.kill("rljob-engine");
     local.wait_for_steps("practise", 4);
@@ -142,7 +150,7 @@ fn killed_engine_coordinator_and_supervisor_do_not_change_the_final_weights() {
 
 #[test]
 fn an_interrupted_run_resumes_with_the_same_spec_only_and_ends_with_the_same_weights() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let local = LocalRun::start(folder, "interrupted");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
@@ -164,7 +172,7 @@ fn an_interrupted_run_resumes_with_the_same_spec_only_and_ends_with_the_same_wei
 
 #[test]
 fn a_run_resumes_after_all_processes_are_killed_with_the_same_weights() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let local = LocalRun::start(folder, "killed-whole");
     local.wait_for_steps("practise", 7);
     local.kill_all();
@@ -183,7 +191,7 @@ fn a_run_killed_during_start_leaves_no_processes() {
 
 #[test]
 fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let local = LocalRun::start(folder, "altered");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
@@ -218,7 +226,7 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
 
 #[test]
 fn a_damaged_journal_fails_the_run_and_the_message_names_the_checkpoint_to_continue_from() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let local = LocalRun::start(folder, "damaged");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
@@ -244,7 +252,7 @@ fn a_damaged_journal_fails_the_run_and_the_message_names_the_checkpoint_to_conti
 
 #[test]
 fn a_run_restored_from_a_checkpoint_continues_after_its_step_with_the_same_weights() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let restore = "practise:spec.restoreFrom.path=\
         baseline/default/practise/checkpoints/step-10.attempt-0";
     let local = LocalRun::start_with(folder, "restored", &["--set", restore]);
@@ -266,7 +274,7 @@ fn a_run_restored_from_a_job_keeps_using_the_checkpoint_chosen_first() {
     for job in ["imitate", "practise"] {
         run(Command::new("cp")
             .arg("-a")
-            .arg(baseline().folder.path().join("baseline/default").join(job))
+            .arg(baseline().folder.join("baseline/default").join(job))
             .arg(&runs))
         .unwrap();
     }
@@ -304,7 +312,7 @@ fn step_of(folder: &Path) -> Option<u32> {
 /// namespace, which is then enlarged.
 #[test]
 fn a_full_disk_fails_the_run_which_resumes_from_the_previous_checkpoint_once_there_is_space() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let runs = folder.join("full");
     let checkpoints = runs.join("default/practise/checkpoints");
     fs::create_dir_all(&checkpoints).unwrap();

@@ -30,7 +30,7 @@ fn assert_close(what: &str, losses: impl Iterator<Item = (u32, f64, f64)>) {
 
 #[test]
 fn a_run_resumes_with_more_and_with_fewer_learners() {
-    let folder = baseline().folder.path();
+    let folder = &baseline().folder;
     let start = |imitate: u32, practise: u32| {
         let sets = [("imitate", imitate), ("practise", practise)]
             .map(|(job, processes)| format!("{job}:spec.trainer.processesPerReplica={processes}"));

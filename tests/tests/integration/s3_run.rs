@@ -31,7 +31,7 @@ impl InBucket {
     fn new() -> Self {
         let s3 = S3::start().unwrap();
         let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
-        let export = baseline().folder.path().join("baseline/default/imitate/export");
+        let export = baseline().folder.join("baseline/default/imitate/export");
         Self {
             storage: format!(
                 "spec.storage={{s3: {{bucket: {BUCKET}, prefix: team, endpoint: '{}'}}}}",

@@ -24,7 +24,7 @@ fn a_run_validates_and_exports_at_the_configured_steps() {
         ["step-60", "step-90"],
         "keepLast is 2"
     );
-    let run = baseline().folder.path().join("baseline/default/imitate");
+    let run = baseline().folder.join("baseline/default/imitate");
     let line = evaluations(&run).pop().unwrap();
     assert_eq!(
         (line.prompts, line.samples, line.sampled, line.loss_tokens),
@@ -33,7 +33,7 @@ fn a_run_validates_and_exports_at_the_configured_steps() {
     );
     let report = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(report.contains("Validation loss") && report.contains("validation"), "{report}");
-    let log = fs::read_to_string(baseline().folder.path().join("baseline.log")).unwrap();
+    let log = fs::read_to_string(baseline().folder.join("baseline.log")).unwrap();
     assert!(
         log.contains(&format!("eval 120/120  loss {:.4}  (100 prompts, ", f64::from_bits(last.1))),
         "{log}"
@@ -42,7 +42,7 @@ fn a_run_validates_and_exports_at_the_configured_steps() {
 
 #[test]
 fn an_intermediate_export_equals_the_final_export_of_a_shorter_run() {
-    let export = baseline().folder.path().join("baseline/default/imitate/exports/step-60");
+    let export = baseline().folder.join("baseline/default/imitate/exports/step-60");
     let (imitate, practise) = JOBS.split_once("---\n").unwrap();
     let imitate = imitate.replace("steps: 120", "steps: 60");
     let practise = practise

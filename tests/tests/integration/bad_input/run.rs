@@ -107,7 +107,7 @@ fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
         assert_eq!(log.matches("starting learners").count(), 1, "{log}");
         fs::remove_dir_all(folder.path().join("runs")).unwrap();
     };
-    let runs = baseline().folder.path().join("baseline/default");
+    let runs = baseline().folder.join("baseline/default");
     let checkpoint = runs.join("practise/checkpoints/step-10.attempt-0");
     folder.edit("model/config.json", |config| config["hidden_size"] = json!(64));
     let restore = format!("spec.restoreFrom.path={}", checkpoint.display());
