@@ -3,12 +3,13 @@
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go)
 //!    ─ advantageNormalization ─▶ advantage
-//!  ratio to proximalLogprobs ─ clipLow, clipHigh, cClip ─ × behaviorWeight ─ lossAggregation
-//!    ─ (+ klCoefficient · KL) ─▶ loss
+//!  ratio to proximalLogprobs by ratioLevel ─ surrogate, clipLow, clipHigh, cClip
+//!    ─ × behaviorWeight, secondMomentLimit ─ lossAggregation ─ (+ klCoefficient · KL) ─▶ loss
 //! ```
 
 mod behavior;
 mod normalization;
+mod surrogate;
 
 pub use behavior::{
     BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
@@ -16,6 +17,7 @@ pub use behavior::{
 pub use normalization::{
     NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
 };
+pub use surrogate::{RatioLevel, SapoSpec, Surrogate};
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -30,11 +32,33 @@ use crate::rollout::RolloutSpec;
         .message("behaviorWeight needs proximalLogprobs Recompute: with the log-probabilities of \
                  the sampler, every weight is 1")
 )]
+#[x_kube(
+    validation = Rule::new("!has(self.secondMomentLimit) || self.proximalLogprobs == 'Recompute'")
+        .message("secondMomentLimit needs proximalLogprobs Recompute: with the log-probabilities \
+                 of the sampler, every moment is 0")
+)]
+#[x_kube(
+    validation = Rule::new("self.groupSize > 1 || self.rewardNormalization.mean != 'Group' && \
+             (self.rewardNormalization.scale == 'None' || \
+             self.rewardNormalization.scaleLevel == 'Batch')")
+        .message("groupSize 1 needs rewardNormalization over the batch or none: the group's mean \
+                 is the sample's own reward")
+)]
 pub struct GrpoSpec {
-    /// Samples per prompt, whose rewards are normalized together. Default 8.
+    /// Samples per prompt, whose rewards are normalized together. 1 for REINFORCE++ (arXiv
+    /// 2501.03262), which normalizes over the batch. Default 8.
     #[serde(default = "group_size")]
-    #[schemars(range(min = 2, max = 1024))]
+    #[schemars(range(min = 1, max = 1024))]
     pub group_size: u32,
+    /// Loss of a token. Default Clip.
+    #[serde(default)]
+    pub surrogate: Surrogate,
+    /// Tokens over which the importance ratio is taken. Default Token.
+    #[serde(default)]
+    pub ratio_level: RatioLevel,
+    /// Temperatures of surrogate SAPO. Default those of its paper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sapo: Option<SapoSpec>,
     /// Lower clip of the importance ratio at 1 − clipLow. Default 0.2.
     #[serde(default = "clip")]
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -84,6 +108,12 @@ pub struct GrpoSpec {
     /// log-probabilities of the sampler, else `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior_weight: Option<BehaviorWeight>,
+    /// M2PO (arXiv 2510.01161): tokens with the largest (proximal − sampler log-probability)² have
+    /// no loss, so that the mean of the others is below this limit. Their number stays in the
+    /// denominator of the mean. Default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub second_moment_limit: Option<f64>,
 }
 
 fn group_size() -> u32 {
@@ -122,6 +152,9 @@ impl Default for GrpoSpec {
     fn default() -> Self {
         Self {
             group_size: group_size(),
+            surrogate: Surrogate::default(),
+            ratio_level: RatioLevel::default(),
+            sapo: None,
             clip_low: clip(),
             clip_high: clip(),
             c_clip: None,
@@ -135,6 +168,7 @@ impl Default for GrpoSpec {
             kl_term: KlTerm::default(),
             proximal_logprobs: ProximalLogprobs::default(),
             behavior_weight: None,
+            second_moment_limit: None,
         }
     }
 }

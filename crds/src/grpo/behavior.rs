@@ -93,6 +93,9 @@ pub enum BehaviorMetric {
     K2,
     /// e⁻ᵈ − 1 + d.
     K3,
+    /// KL divergence between drawing and not drawing the token, the larger of both directions
+    /// (KPop).
+    BinaryKL,
 }
 
 /// Aggregation of a metric over the tokens of a completion.

@@ -257,7 +257,7 @@ spec:
   model: {path: /m, weigths: Random}
   storage: {hostPath: {path: /runs}}
   dataset: {train: {path: /d, prompt: p}}
-  algorithm: {grpo: {groupSize: 1}}
+  algorithm: {grpo: {groupSize: 0}}
   rollout:
     batchSize: many
     temprature: 1
@@ -278,7 +278,7 @@ spec: 3
                 "line 5: spec.model.weigths: unknown field",
                 "line 5: spec.rewards: is missing; algorithm.grpo needs rewards",
                 "line 7: spec.dataset.train.answer: is missing; algorithm.grpo compares with it",
-                "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
+                "line 8: spec.algorithm.grpo.groupSize: must be at least 1, found 0",
                 "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
                 "line 11: spec.rollout.temprature: unknown field",
                 "line 12: spec.training.steps: is missing",

@@ -35,7 +35,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     sources::check_restore(spec, name, &mut problems);
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, &mut problems);
     if let Some(grpo) = &spec.algorithm.grpo {
-        check_grpo(grpo, spec.rollout.max_new_tokens, &mut problems);
+        check_grpo(grpo, &spec.rollout, &mut problems);
     }
     check_lengths(&spec.rollout, &mut problems);
     roles::check_engines(spec, &mut problems);

@@ -2,7 +2,7 @@
 
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule, Sharding};
 use rljob_crds::gpus::Device;
-use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs};
+use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs, RatioLevel, Surrogate};
 use rljob_crds::job::WeightSyncSpec;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
@@ -17,7 +17,7 @@ const EVALUATION_FIELDS: [&str; 5] =
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
     if let Some(grpo) = &spec.algorithm.grpo {
-        check_clipping(spec, grpo, &mut warnings);
+        check_ratio(spec, grpo, &mut warnings);
         check_kl(grpo, &mut warnings);
     }
     if spec.algorithm.has_rollouts() {
@@ -113,23 +113,34 @@ fn check_unsampled(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Ve
     }
 }
 
-/// With one update and recomputed log-probabilities, the importance ratio is 1.
-fn check_clipping(spec: &RLJobSpec, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+/// Settings of the importance ratio, which is 1 with one update and recomputed log-probabilities,
+/// and which not every surrogate uses.
+fn check_ratio(spec: &RLJobSpec, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
     let is_on_policy =
         spec.training.minibatches <= 1 && grpo.proximal_logprobs == ProximalLogprobs::Recompute;
-    if !is_on_policy {
-        return;
-    }
-    let default = GrpoSpec::default();
+    let (default, surrogate) = (GrpoSpec::default(), grpo.surrogate);
     let differs = |own: f64, other: f64| own.total_cmp(&other).is_ne();
+    let clips = matches!(surrogate, Surrogate::Clip | Surrogate::CISPO);
+    let needs_ratio = matches!(surrogate, Surrogate::CISPO | Surrogate::SAPO);
+    // Field, whether it is set, and whether the surrogate uses it.
     let fields = [
-        ("clipLow", differs(grpo.clip_low, default.clip_low)),
-        ("clipHigh", differs(grpo.clip_high, default.clip_high)),
-        ("cClip", grpo.c_clip.is_some()),
+        ("clipLow", differs(grpo.clip_low, default.clip_low), clips),
+        ("clipHigh", differs(grpo.clip_high, default.clip_high), clips),
+        ("cClip", grpo.c_clip.is_some(), surrogate == Surrogate::Clip),
+        ("sapo", grpo.sapo.is_some(), surrogate == Surrogate::SAPO),
+        ("ratioLevel", grpo.ratio_level != RatioLevel::Token, surrogate != Surrogate::GPG),
+        ("surrogate", needs_ratio, true),
     ];
-    for (field, _) in fields.iter().filter(|(_, is_set)| *is_set) {
-        let message = "has no effect: with training.minibatches 1 and proximalLogprobs Recompute, \
-            the importance ratio is 1";
+    for (field, _, is_used) in fields.iter().filter(|(_, is_set, _)| *is_set) {
+        let message = if !is_used {
+            format!("has no effect: surrogate {surrogate:?} does not use it")
+        } else if is_on_policy {
+            "has no effect: with training.minibatches 1 and proximalLogprobs Recompute, the \
+                importance ratio is 1"
+                .to_owned()
+        } else {
+            continue;
+        };
         warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}"), message));
     }
 }
@@ -151,6 +162,7 @@ fn check_kl(grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
 #[cfg(test)]
 mod tests {
     use rljob_crds::algorithm::Sharding;
+    use rljob_crds::roles::TrainerSpec;
     use serde_json::{Value, json};
 
     use super::warnings;
@@ -171,6 +183,15 @@ mod tests {
         assert_eq!(found(&dapo, 4), Vec::<String>::new());
         let sampler = json!({"grpo": {"clipHigh": 0.28, "proximalLogprobs": "Sampler"}});
         assert_eq!(found(&sampler, 1), Vec::<String>::new());
+        let gspo = json!({"grpo": {"ratioLevel": "Sequence", "surrogate": "SAPO", "cClip": 3.0}});
+        assert_eq!(
+            found(&gspo, 1),
+            ["cClip", "ratioLevel", "surrogate"]
+                .map(|field| format!("spec.algorithm.grpo.{field}"))
+        );
+        assert_eq!(found(&gspo, 4), ["spec.algorithm.grpo.cClip"]);
+        let gpg = json!({"grpo": {"surrogate": "GPG", "clipHigh": 0.3, "sapo": {}}});
+        assert_eq!(found(&gpg, 4), ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.sapo"]);
         let kl = json!({"grpo": {"klTerm": "Loss"}});
         assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
     }
@@ -219,6 +240,7 @@ mod tests {
     fn gradients_of_one_learner_are_not_divided() {
         let mut spec = minimal().spec;
         spec.training.sharding = Sharding::Gradients;
+        spec.trainer = TrainerSpec::default();
         let found = warnings(&spec);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].path, "spec.training.sharding");

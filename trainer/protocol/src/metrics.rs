@@ -73,6 +73,8 @@ registry! {
         "Mean behaviour weight of trainable tokens, 0 if masked; absent without `behaviorWeight`.";
     BEHAVIOR_BOUNDED, "behaviorBounded", "1", Learner, 1,
         "Share of trainable tokens that `behaviorWeight` masked or clamped; absent without it.";
+    MOMENT_MASKED, "momentMasked", "1", Learner, 3,
+        "Share of trainable tokens that `secondMomentLimit` masked; absent without it.";
     MISMATCH_MEAN, "mismatchMean", "nats", Learner, 1,
         "Mean |learner − sampler| log-probability before the update; absent for `sft`.";
     MISMATCH_MAX, "mismatchMax", "nats", Learner, 1,

@@ -1,8 +1,11 @@
 //! Rules of the algorithm, and of the dataset and rewards that it needs.
 
-use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind};
+use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
-use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
+use rljob_crds::grpo::{
+    BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
+    NormalizationScale, ProximalLogprobs,
+};
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
 use super::common::exactly_one;
@@ -132,11 +135,22 @@ fn check_reward(
     }
 }
 
-pub(super) fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Vec<Problem>) {
+pub(super) fn check_grpo(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
+    let max_new_tokens = rollout.max_new_tokens;
     if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > max_new_tokens) {
         problems.push(Problem::new(
             "spec.algorithm.grpo.overlongPenalty.tokens",
             format!("must not exceed rollout.maxNewTokens = {max_new_tokens}"),
+        ));
+    }
+    if grpo.group_size == 1 {
+        check_group_of_one(grpo, rollout, problems);
+    }
+    if grpo.second_moment_limit.is_some() && grpo.proximal_logprobs == ProximalLogprobs::Sampler {
+        problems.push(Problem::new(
+            "spec.algorithm.grpo.secondMomentLimit",
+            "needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every \
+                moment is 0",
         ));
     }
     let Some(weight) = &grpo.behavior_weight else { return };
@@ -158,6 +172,26 @@ pub(super) fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Ve
         problems.push(Problem::new(
             format!("{path}.metric"),
             "must be Ratio: action Clamp bounds the weight itself",
+        ));
+    }
+}
+
+/// A sample is normalized by nothing but itself in its group.
+fn check_group_of_one(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
+    let normalization = &grpo.reward_normalization;
+    let divides_by_group = normalization.scale == NormalizationScale::Std
+        && normalization.scale_level == NormalizationLevel::Group;
+    if normalization.mean == NormalizationMean::Group || divides_by_group {
+        problems.push(Problem::new(
+            "spec.algorithm.grpo.groupSize",
+            "1 needs rewardNormalization over the batch or none: the group's mean is the sample's \
+                own reward",
+        ));
+    }
+    if rollout.dynamic_sampling.is_some() {
+        problems.push(Problem::new(
+            "spec.rollout.dynamicSampling",
+            "needs algorithm.grpo.groupSize of at least 2: the rewards of one sample are equal",
         ));
     }
 }

@@ -7,6 +7,7 @@ use super::super::test_support::{merge, minimal};
 use super::problems;
 
 mod devices;
+mod documents;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {
@@ -36,6 +37,34 @@ fn names_that_become_folders_are_dns_labels() {
         let [problem] = &problems[..] else { panic!("{field}: {value}: {problems:?}") };
         assert_eq!(problem.path, format!("metadata.{field}"));
     }
+}
+
+#[test]
+fn a_group_of_one_sample_is_normalized_over_the_batch_or_not_at_all() {
+    let with = |grpo: Value| problems_with(&json!({"algorithm": {"grpo": grpo}}));
+    let group = "spec.algorithm.grpo.groupSize: 1 needs rewardNormalization over the batch or \
+        none: the group's mean is the sample's own reward";
+    assert_eq!(with(json!({"groupSize": 1})), [group]);
+    let none = json!({"mean": "None", "scale": "None"});
+    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": none})), Vec::<String>::new());
+    let divided = json!({"mean": "Batch", "scale": "Std"});
+    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": divided})), [group]);
+    let batch = json!({"mean": "Batch", "scale": "Std", "scaleLevel": "Batch"});
+    let spec = json!({
+        "algorithm": {"grpo": {"groupSize": 1, "rewardNormalization": batch}},
+        "rollout": {"dynamicSampling": {}},
+    });
+    let dynamic = "spec.rollout.dynamicSampling: needs algorithm.grpo.groupSize of at least 2: the \
+        rewards of one sample are equal";
+    assert_eq!(problems_with(&spec), [dynamic]);
+}
+
+#[test]
+fn a_limit_of_the_second_moment_needs_recomputed_log_probabilities() {
+    let grpo = json!({"secondMomentLimit": 0.04, "proximalLogprobs": "Sampler"});
+    let problem = "spec.algorithm.grpo.secondMomentLimit: needs proximalLogprobs Recompute: with \
+        the log-probabilities of the sampler, every moment is 0";
+    assert_eq!(problems_with(&json!({"algorithm": {"grpo": grpo}})), [problem]);
 }
 
 #[test]

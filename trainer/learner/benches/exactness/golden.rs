@@ -50,10 +50,9 @@ fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
     let [learner, proximal, sampler] =
         [[-1.0_f32, -2.0, -3.0], [-1.2, -1.5, -2.0], [-1.1, -1.9, -4.0]]
             .map(|values| Tensor::from_slice(&values));
-    let behavior = spec
-        .behavior_weight
-        .as_ref()
-        .map(|spec| weights(spec, &proximal, &sampler, &Tensor::from_slice(&[0_i64, 0, 1])));
+    let sequences = Tensor::from_slice(&[0_i64, 0, 1]);
+    let bounds = spec.behavior_weight.as_ref();
+    let behavior = bounds.map(|spec| weights(spec, &proximal, &sampler, &sequences));
     let input = LossInput {
         policy_logprobs_N: &learner,
         proximal_logprobs_N: Some(&proximal),
@@ -61,6 +60,7 @@ fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
         reference_logprobs_N: None,
         advantages_N: &Tensor::from_slice(&[1.0_f32, -1.0, -0.5]),
         weights_N: &Tensor::from_slice(&[1.0_f32 / 3.0; 3]),
+        sequence_N: &sequences,
         behavior: behavior.as_ref(),
     };
     (loss(spec, &input).1.loss - golden).abs()

@@ -7,10 +7,10 @@
 //!                                                     no loss for a truncated sample under `Mask`
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rljob_crds::algorithm::{RolloutSpec, Truncated};
-use rljob_crds::grpo::{GrpoSpec, LossAggregation};
+use rljob_crds::grpo::{GrpoSpec, LossAggregation, Surrogate};
 use rljob_protocol::batch::SampleRow;
 
 use super::normalization::{Grouped, normalize};
@@ -49,7 +49,10 @@ impl StepAdvantages {
             })
             .zip(group_of.iter().copied())
             .collect();
-        let normalized = normalize(&spec.reward_normalization, &shaped, groups);
+        let mut normalized = normalize(&spec.reward_normalization, &shaped, groups);
+        if spec.surrogate == Surrogate::GPG {
+            scale_up(&mut normalized, &group_of);
+        }
         let trainable = |sample: &SampleRow| {
             if sample.truncated && rollout.truncated == Truncated::Mask {
                 0
@@ -105,6 +108,19 @@ fn groups(samples: &[SampleRow]) -> (Vec<usize>, usize) {
     )
 }
 
+/// Multiplies the advantages by the number of samples ÷ those of groups with an advantage, so that
+/// groups without one do not weaken the gradient (GPG, arXiv 2504.02546).
+fn scale_up(advantages: &mut [f64], group_of: &[usize]) {
+    let with_advantage =
+        advantages.iter().zip(group_of).filter(|(advantage, _)| **advantage != 0.0);
+    let useful: BTreeSet<usize> = with_advantage.map(|(_, group)| *group).collect();
+    let samples = group_of.iter().filter(|group| useful.contains(group)).count();
+    let factor = group_of.len() as f64 / samples.max(1) as f64;
+    for advantage in advantages {
+        *advantage *= factor;
+    }
+}
+
 /// Weight of each token of a sample: Σ weight · loss over the tokens of a minibatch is its loss.
 fn weights(
     aggregation: LossAggregation,
@@ -140,7 +156,7 @@ mod tests {
     use rljob_crds::algorithm::{RolloutSpec, Truncated};
     use rljob_crds::grpo::{
         GrpoSpec, LossAggregation, NormalizationMean, NormalizationScale, NormalizationSpec,
-        OverlongPenalty, RewardShaping,
+        OverlongPenalty, RewardShaping, Surrogate,
     };
     use rljob_protocol::batch::SampleRow;
 
@@ -201,6 +217,17 @@ mod tests {
             .zip([0.707_097, -0.707_097, 0.0, 0.0])
             .all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(close, "{step:?}");
+    }
+
+    #[test]
+    fn groups_without_an_advantage_do_not_weaken_the_gradient_of_gpg() {
+        let of = |surrogate| {
+            let spec = GrpoSpec { surrogate, ..GrpoSpec::default() };
+            advantages(&StepAdvantages::from_rewards(&spec, &rollout(Truncated::Score), &samples()))
+        };
+        let doubled: Vec<f64> =
+            of(Surrogate::Clip).iter().map(|advantage| 2.0 * advantage).collect();
+        assert_eq!(of(Surrogate::GPG), doubled);
     }
 
     #[test]

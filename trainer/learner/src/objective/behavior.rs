@@ -34,6 +34,7 @@ pub fn weights(
         BehaviorMetric::Ratio | BehaviorMetric::K1 => difference_N.shallow_clone(),
         BehaviorMetric::K2 => difference_N.square() / 2.0,
         BehaviorMetric::K3 => difference_N.neg().exp() - 1.0 + &difference_N,
+        BehaviorMetric::BinaryKL => binary_kl(proximal_N, sampler_N),
     };
     let by_sequence = spec.level == BehaviorLevel::Sequence;
     let metric_N =
@@ -63,8 +64,25 @@ pub fn weights(
     }
 }
 
+/// The larger of KL(p ‖ q) and KL(q ‖ p) of the Bernoulli distributions with the probabilities of
+/// the token.
+fn binary_kl(one_N: &Tensor, other_N: &Tensor) -> Tensor {
+    // fp64, because 1 − p of a likely token is rounded in fp32.
+    let probability =
+        |logprobs_N: &Tensor| logprobs_N.to_kind(Kind::Double).exp().clamp(1e-8, 1.0 - 1e-8);
+    let (one_N, other_N) = (probability(one_N), probability(other_N));
+    let drawn_N = (&one_N / &other_N).log();
+    let not_drawn_N = (one_N.ones_like() - &one_N).log() - (other_N.ones_like() - &other_N).log();
+    let expected = |p_N: &Tensor| p_N * &drawn_N + (p_N.ones_like() - p_N) * &not_drawn_N;
+    expected(&one_N).maximum(&expected(&other_N).neg()).to_kind(Kind::Float)
+}
+
 /// The aggregate of each token's sequence, at the token.
-fn aggregated(aggregation: BehaviorAggregation, values_N: &Tensor, sequence_N: &Tensor) -> Tensor {
+pub(super) fn aggregated(
+    aggregation: BehaviorAggregation,
+    values_N: &Tensor,
+    sequence_N: &Tensor,
+) -> Tensor {
     if values_N.numel() == 0 {
         return values_N.shallow_clone();
     }
@@ -173,6 +191,21 @@ mod tests {
             ..BehaviorWeight::default()
         };
         close(&golden(&sequence, [0, 0, 1]).0, &[0.904_837_4, 1.491_824_6, 0.0]);
+    }
+
+    #[test]
+    fn the_binary_kl_bounds_the_change_of_a_probability() {
+        let of = |upper| {
+            let spec =
+                BehaviorWeight { metric: BehaviorMetric::BinaryKL, upper, ..Default::default() };
+            golden(&spec, [0, 0, 1]).1
+        };
+        // With p = e^proximal and q = e^sampler: (0.301, 0.333), (0.223, 0.150), (0.135, 0.018);
+        // the larger divergences are 0.002_339, 0.018_968 and 0.160_920.
+        assert_eq!(of(0.002_3), [true, true, true]);
+        assert_eq!(of(0.002_4), [false, true, true]);
+        assert_eq!(of(0.019), [false, false, true]);
+        assert_eq!(of(0.161), [false, false, false]);
     }
 
     #[test]

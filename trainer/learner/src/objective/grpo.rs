@@ -1,35 +1,39 @@
-//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300): clipped surrogate with a
-//! derivative written by hand.
+//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300) and the objectives that differ
+//! from it by the surrogate L of [`surrogate`], with derivatives written by hand.
 //!
 //! ```text
-//!  ρ = exp(logp − proximal)
-//!  L = max(−A ρ, −A clip(ρ, 1 − low, 1 + high))    asymmetric bounds: DAPO, arXiv 2503.14476
-//!  L = min(L, c |A|)                               dual clip, for A < 0: arXiv 1912.09729
 //!  loss = Σ weight · (behavior weight · L + klCoefficient · KL)
-//!  dL/dlogp = −A ρ where −A ρ is the value of L, else 0
 //! ```
-//! Without proximal log-probabilities the current policy's are used: ρ = 1, and the derivative is
-//! −A.
+//! Without proximal log-probabilities the current policy's are used: ρ = 1, and the derivative of
+//! every L is −A.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::grpo::{BehaviorLevel, GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs};
+use rljob_crds::grpo::{
+    BehaviorLevel, GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs, RatioLevel, Surrogate,
+};
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::metrics::{
     BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
-    CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, REFERENCE_KL,
+    CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, MOMENT_MASKED, REFERENCE_KL,
 };
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::advantages::StepAdvantages;
-use super::behavior::{self, Weights};
+use super::behavior;
 use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
 use super::kl;
 use super::normalization::{Grouped, Totals, normalized, squares, totals};
+use super::second_moment;
 use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
+
+mod loss;
+mod surrogate;
+
+pub use loss::{LossInput, LossSums, loss};
 
 /// The objective with its settings; `spec.behavior_weight` is the effective one.
 #[derive(Clone, Debug)]
@@ -45,11 +49,17 @@ impl Objective for Grpo {
             .behavior_weight
             .as_ref()
             .is_some_and(|bounds| bounds.level == BehaviorLevel::Sequence);
+        let is_limited = self.spec.second_moment_limit.is_some();
         // With one update and per-token bounds, the pass with gradients provides them.
         let proximal = self.spec.proximal_logprobs == ProximalLogprobs::Recompute
-            && (minibatches > 1 || by_sequence);
+            && (minibatches > 1 || by_sequence || is_limited);
         let reference = (self.spec.kl_coefficient > 0.0).then_some(Signal::Reference);
-        reference.into_iter().chain(proximal.then_some(Signal::Proximal)).collect()
+        let signals = [
+            reference,
+            proximal.then_some(Signal::Proximal),
+            self.needs_whole_sequences(proximal).then_some(Signal::Policy),
+        ];
+        signals.into_iter().flatten().collect()
     }
 
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages {
@@ -85,6 +95,10 @@ impl Objective for Grpo {
                 Some(behavior::weights(bounds, proximal_N, sampler_N, sequence_N))
             });
         }
+        if let Some(limit) = self.spec.second_moment_limit {
+            let masked = limit_second_moment(limit, streams, sum)?;
+            statistics = statistics.plus(masked);
+        }
         Ok(statistics)
     }
 
@@ -103,6 +117,7 @@ impl Objective for Grpo {
             reference_logprobs_N: streams.reference_logprobs_N.as_ref(),
             advantages_N: &streams.advantages_N,
             weights_N: &streams.weights_N,
+            sequence_N: &streams.sequence_N,
             behavior: of_policy.as_ref().or(streams.behavior.as_ref()),
         };
         let (gradient_N, sums) = loss(&self.spec, &input);
@@ -110,18 +125,36 @@ impl Objective for Grpo {
     }
 
     fn statistics(&self) -> Vec<Statistic> {
-        let means = [CLIP_FRACTION_UPPER, CLIP_FRACTION_LOWER, KL, MISMATCH_MEAN];
-        let dual = self.spec.c_clip.map(|_| CLIP_FRACTION_DUAL);
-        let reference = (self.spec.kl_coefficient > 0.0).then_some(REFERENCE_KL);
-        let behavior =
-            self.spec.behavior_weight.as_ref().map(|_| [BEHAVIOR_WEIGHT, BEHAVIOR_BOUNDED]);
-        let optional = dual.into_iter().chain(reference).chain(behavior.into_iter().flatten());
-        let means = means.into_iter().chain(optional).map(Statistic::Mean);
-        means.chain([Statistic::Max(MISMATCH_MAX)]).collect()
+        let spec = &self.spec;
+        let clips = self.clips().then_some([CLIP_FRACTION_UPPER, CLIP_FRACTION_LOWER]);
+        let dual = spec.c_clip.filter(|_| spec.surrogate == Surrogate::Clip);
+        let dual = dual.map(|_| CLIP_FRACTION_DUAL);
+        let reference = (spec.kl_coefficient > 0.0).then_some(REFERENCE_KL);
+        let behavior = spec.behavior_weight.as_ref().map(|_| [BEHAVIOR_WEIGHT, BEHAVIOR_BOUNDED]);
+        let means = clips.into_iter().flatten().chain([KL, MISMATCH_MEAN]).chain(dual);
+        let means = means.chain(reference).chain(behavior.into_iter().flatten());
+        let means = means.chain(spec.second_moment_limit.map(|_| MOMENT_MASKED));
+        means.map(Statistic::Mean).chain([Statistic::Max(MISMATCH_MAX)]).collect()
     }
 
     fn derived(&self, reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {
-        vec![(CLIP_FRACTION, reduced(CLIP_FRACTION_UPPER) + reduced(CLIP_FRACTION_LOWER))]
+        let fraction = || reduced(CLIP_FRACTION_UPPER) + reduced(CLIP_FRACTION_LOWER);
+        self.clips().then(|| (CLIP_FRACTION, fraction())).into_iter().collect()
+    }
+}
+
+impl Grpo {
+    fn clips(&self) -> bool {
+        matches!(self.spec.surrogate, Surrogate::Clip | Surrogate::CISPO)
+    }
+
+    /// Whether the loss of a token depends on others of its completion: not if all ratios are 1 and
+    /// the tokens of a completion have one advantage.
+    fn needs_whole_sequences(&self, has_proximal: bool) -> bool {
+        let spec = &self.spec;
+        let has_ratios = has_proximal || spec.proximal_logprobs == ProximalLogprobs::Sampler;
+        let varies = spec.behavior_weight.is_some() || spec.kl_coefficient > 0.0;
+        spec.ratio_level != RatioLevel::Token && (has_ratios || varies)
     }
 }
 
@@ -163,137 +196,28 @@ fn normalize_over_tokens(
     Ok(())
 }
 
-/// Inputs of the loss, each `[N]` and fp32.
-#[derive(Clone, Copy, Debug)]
-pub struct LossInput<'a> {
-    /// Log-probabilities under the current policy.
-    pub policy_logprobs_N: &'a Tensor,
-    /// Log-probabilities that the ratio is taken against; absent if they are the current policy's.
-    pub proximal_logprobs_N: Option<&'a Tensor>,
-    /// Log-probabilities under the sampler's policy, for metrics.
-    pub sampler_logprobs_N: &'a Tensor,
-    /// Log-probabilities under the reference model.
-    pub reference_logprobs_N: Option<&'a Tensor>,
-    pub advantages_N: &'a Tensor,
-    /// Weights in the minibatch's loss.
-    pub weights_N: &'a Tensor,
-    pub behavior: Option<&'a Weights>,
-}
-
-/// Sums over tokens, and a maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub struct LossSums {
-    /// Weighted loss.
-    pub loss: f64,
-    /// Tokens whose ratio was clipped at the upper bound.
-    pub clipped_upper: f64,
-    /// Tokens whose ratio was clipped at the lower bound.
-    pub clipped_lower: f64,
-    /// Tokens whose loss was bounded by the dual clip.
-    pub clipped_dual: f64,
-    /// k3 estimates (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ policy):
-    /// eᵈ − 1 − d with d = policy − sampler.
-    pub kl: f64,
-    /// |policy − sampler|, nats.
-    pub mismatch: f64,
-    /// Largest |policy − sampler|, nats.
-    pub mismatch_max: f64,
-    /// Estimates of KL(policy ‖ reference).
-    pub reference_kl: f64,
-    /// Behavior weights, 0 where masked.
-    pub behavior_weight: f64,
-    /// Tokens whose behavior weight was masked or clamped.
-    pub behavior_bounded: f64,
-}
-
-impl LossSums {
-    /// Difference between policy and sampler; the other sums are 0.
-    pub fn mismatch(policy_N: &Tensor, sampler_N: &Tensor) -> Self {
-        let difference_N = policy_N - sampler_N;
-        // fp64, because eᵈ − 1 − d of a small d is rounded to 0 or below in fp32.
-        let k3_N = difference_N.to_kind(Kind::Double).expm1() - difference_N.to_kind(Kind::Double);
-        let mismatch_N = difference_N.abs();
-        Self {
-            kl: sum(&k3_N),
-            mismatch: sum(&mismatch_N),
-            mismatch_max: if mismatch_N.numel() == 0 {
-                0.0
-            } else {
-                mismatch_N.max().double_value(&[])
-            },
-            ..Self::default()
-        }
-    }
-
-    /// The sums by the names of their metrics.
-    fn statistics(self) -> Statistics {
-        let others = Statistics::new([
-            (Statistic::Mean(CLIP_FRACTION_UPPER), self.clipped_upper),
-            (Statistic::Mean(CLIP_FRACTION_LOWER), self.clipped_lower),
-            (Statistic::Mean(CLIP_FRACTION_DUAL), self.clipped_dual),
-            (Statistic::Mean(REFERENCE_KL), self.reference_kl),
-            (Statistic::Mean(BEHAVIOR_WEIGHT), self.behavior_weight),
-            (Statistic::Mean(BEHAVIOR_BOUNDED), self.behavior_bounded),
-        ]);
-        others.plus(self.mismatch_statistics())
-    }
-
-    fn mismatch_statistics(self) -> Statistics {
-        Statistics::new([
-            (Statistic::Mean(KL), self.kl),
-            (Statistic::Mean(MISMATCH_MEAN), self.mismatch),
-            (Statistic::Max(MISMATCH_MAX), self.mismatch_max),
-        ])
-    }
-}
-
-/// Returns (derivative of the loss with respect to each policy log-probability `[N]`, sums).
-pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
-    let mut sums = LossSums::mismatch(input.policy_logprobs_N, input.sampler_logprobs_N);
-    let (mut loss_N, mut gradient_N) = surrogate(spec, input, &mut sums);
-    if let Some(behavior) = input.behavior {
-        sums.behavior_weight = sum(&behavior.weight_N);
-        sums.behavior_bounded = sum(&behavior.bounded_N);
-        // masked_fill, because the loss of a masked token may be infinite.
-        let masked_N = behavior.weight_N.eq(0.0);
-        loss_N = (loss_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
-        gradient_N = (gradient_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
-    }
-    if let Some(reference_N) = input.reference_logprobs_N {
-        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
-        sums.reference_kl = sum(&kl_N);
-        if spec.kl_term == KlTerm::Loss {
-            loss_N += kl_N * spec.kl_coefficient;
-            gradient_N += slope_N * spec.kl_coefficient;
-        }
-    }
-    sums.loss = sum(&(loss_N * input.weights_N));
-    (gradient_N * input.weights_N, sums)
-}
-
-/// L and its derivative, each `[N]`; counts clipped tokens in `sums`.
-fn surrogate(spec: &GrpoSpec, input: &LossInput<'_>, sums: &mut LossSums) -> (Tensor, Tensor) {
-    let advantages_N = input.advantages_N;
-    let proximal_N = input.proximal_logprobs_N.unwrap_or(input.policy_logprobs_N);
-    let ratio_N = (input.policy_logprobs_N - proximal_N).exp();
-    let free_N = -(advantages_N * &ratio_N);
-    let clipped_N = -(advantages_N * ratio_N.clamp(1.0 - spec.clip_low, 1.0 + spec.clip_high));
-    let is_clipped_N = free_N.lt_tensor(&clipped_N);
-    let is_positive_N = advantages_N.gt(0.0);
-    sums.clipped_upper = sum(&is_clipped_N.logical_and(&is_positive_N));
-    sums.clipped_lower = sum(&is_clipped_N.logical_and(&is_positive_N.logical_not()));
-    let loss_N = free_N.maximum(&clipped_N);
-    let Some(c_clip) = spec.c_clip else {
-        return (loss_N, free_N.masked_fill(&is_clipped_N, 0.0));
+/// Masks the tokens with the largest second moments. Returns the number of masked tokens.
+fn limit_second_moment(
+    limit: f64,
+    streams: &mut [&mut TokenStreams],
+    sum: &SumOverRanks<'_>,
+) -> Result<Statistics, SumError> {
+    let moments = |streams: &TokenStreams| {
+        let proximal_N = streams.proximal_logprobs_N.as_ref();
+        let proximal_N = proximal_N.unwrap_or(&streams.sampler_logprobs_N);
+        (proximal_N - &streams.sampler_logprobs_N).nan_to_num(0.0, 0.0, 0.0).square()
     };
-    let bound_N = advantages_N.abs() * c_clip;
-    let is_bounded_N = bound_N.lt_tensor(&loss_N);
-    sums.clipped_dual = sum(&is_bounded_N);
-    (loss_N.minimum(&bound_N), free_N.masked_fill(&is_clipped_N.logical_or(&is_bounded_N), 0.0))
-}
-
-fn sum(tensor: &Tensor) -> f64 {
-    tensor.sum(Kind::Double).double_value(&[])
+    let moments: Vec<Tensor> = streams.iter().map(|streams| moments(streams)).collect();
+    let all: Vec<f32> = moments.iter().flat_map(doubles).map(|moment| moment as f32).collect();
+    let cut = second_moment::cut(&all, limit, sum)?;
+    let mut masked = 0.0;
+    for (streams, moments_N) in streams.iter_mut().zip(&moments) {
+        let Some(cut) = cut else { break };
+        let masked_N = moments_N.gt(f64::from(cut));
+        masked += loss::sum(&masked_N);
+        streams.weights_N = streams.weights_N.masked_fill(&masked_N, 0.0);
+    }
+    Ok(Statistics::new([(Statistic::Mean(MOMENT_MASKED), masked)]))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod grpo;
 pub mod interface;
 pub mod kl;
 pub mod normalization;
+pub mod second_moment;
 pub mod sft;
 pub mod statistics;
 pub mod streams;

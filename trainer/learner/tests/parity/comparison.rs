@@ -188,8 +188,8 @@ fn compare_passes(comparison: &mut Comparison, case: &Case) {
     comparison.pass("sft", &mut |chunk| sft::loss(&chunk.tokens.logprobs_N, &chunk.of(&weights_N)));
 
     let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
-    let advantages_N =
-        Tensor::from_slice(&ADVANTAGES).index_select(0, comparison.packed.sequence_N());
+    let sequence_N = comparison.packed.sequence_N().shallow_clone();
+    let advantages_N = Tensor::from_slice(&ADVANTAGES).index_select(0, &sequence_N);
     let clip = GrpoSpec { clip_low: CLIP[0], clip_high: CLIP[1], ..GrpoSpec::default() };
     comparison.pass("grpo", &mut |chunk| {
         let input = grpo::LossInput {
@@ -199,6 +199,7 @@ fn compare_passes(comparison: &mut Comparison, case: &Case) {
             reference_logprobs_N: None,
             advantages_N: &chunk.of(&advantages_N),
             weights_N: &chunk.of(&weights_N),
+            sequence_N: &chunk.of(&sequence_N),
             behavior: None,
         };
         let (gradient, sums) = grpo::loss(&clip, &input);

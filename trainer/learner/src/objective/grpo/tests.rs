@@ -1,6 +1,8 @@
 //! The loss against AReaL's golden values, and its derivative against autograd.
 
-use rljob_crds::grpo::{BehaviorAction, BehaviorWeight, GrpoSpec, KlEstimator, KlTerm};
+use rljob_crds::grpo::{
+    BehaviorAction, BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, RatioLevel, SapoSpec, Surrogate,
+};
 use tch::{Kind, Tensor};
 
 use super::{LossInput, LossSums, loss};
@@ -24,6 +26,7 @@ struct Golden {
     sampler: Tensor,
     advantages: Tensor,
     weights: Tensor,
+    sequences: Tensor,
 }
 
 impl Golden {
@@ -34,6 +37,7 @@ impl Golden {
             sampler: tensor(&[-1.1, -1.9, -4.0]),
             advantages: tensor(&[1.0, -1.0, -0.5]),
             weights: tensor(&[1.0 / 3.0; 3]),
+            sequences: Tensor::from_slice(&[0_i64, 0, 1]),
         }
     }
 
@@ -45,12 +49,13 @@ impl Golden {
             reference_logprobs_N: None,
             advantages_N: &self.advantages,
             weights_N: &self.weights,
+            sequence_N: &self.sequences,
             behavior: None,
         }
     }
 
     fn behavior(&self, spec: &BehaviorWeight) -> Weights {
-        weights(spec, &self.proximal, &self.sampler, &Tensor::from_slice(&[0_i64, 0, 1]))
+        weights(spec, &self.proximal, &self.sampler, &self.sequences)
     }
 }
 
@@ -121,6 +126,7 @@ fn the_dual_clip_bounds_the_loss_of_a_token_with_negative_advantage_and_large_ra
         reference_logprobs_N: None,
         advantages_N: &tensor(&[-0.5, 0.5]),
         weights_N: &tensor(&[1.0, 1.0]),
+        sequence_N: &Tensor::from_slice(&[0_i64, 0]),
         behavior: None,
     };
     let (gradient, sums) = loss(&GrpoSpec { c_clip: Some(3.0), ..GrpoSpec::default() }, &input);
@@ -138,20 +144,83 @@ fn the_sums_of_an_empty_micro_batch_are_0() {
         reference_logprobs_N: Some(&empty),
         advantages_N: &empty,
         weights_N: &empty,
+        sequence_N: &empty.to_kind(Kind::Int64),
         behavior: None,
     };
-    assert_eq!(loss(&GrpoSpec::default(), &input).1, LossSums::default());
+    for (surrogate, ratio_level) in variants() {
+        let spec = GrpoSpec { surrogate, ratio_level, ..GrpoSpec::default() };
+        assert_eq!(loss(&spec, &input).1, LossSums::default());
+    }
+}
+
+fn variants() -> impl Iterator<Item = (Surrogate, RatioLevel)> {
+    let levels = [RatioLevel::Token, RatioLevel::Sequence, RatioLevel::SequenceToken];
+    let surrogates = [Surrogate::Clip, Surrogate::CISPO, Surrogate::SAPO, Surrogate::GPG];
+    surrogates.into_iter().flat_map(move |surrogate| levels.map(|level| (surrogate, level)))
+}
+
+#[test]
+fn the_ratio_of_a_completion_matches_areals_golden_value_of_gspo() {
+    let golden = Golden::new();
+    let spec = GrpoSpec { ratio_level: RatioLevel::Sequence, ..GrpoSpec::default() };
+    let (gradient, sums) = loss(&spec, &golden.input());
+    close(&[sums.loss, sums.clipped_lower], &[0.133_333_3, 1.0], 1e-7);
+    // The first completion's mean advantage is 0, and the second's ratio is clipped.
+    assert_eq!(gradient, gradient.zeros_like());
+}
+
+/// The mean over the unmasked tokens of each completion, at its tokens.
+fn mean(values: &Tensor, input: &LossInput<'_>) -> Tensor {
+    let kept = input.behavior.map_or_else(
+        || values.ones_like(),
+        |behavior| behavior.weight_N.ne(0.0).to_kind(Kind::Float),
+    );
+    let completions = input.sequence_N.max().int64_value(&[]) + 1;
+    let summed = |values: &Tensor| {
+        let zeros = Tensor::zeros([completions], (Kind::Float, tch::Device::Cpu));
+        zeros.index_add(0, input.sequence_N, values).index_select(0, input.sequence_N)
+    };
+    summed(&(values * &kept)) / summed(&kept).clamp_min(1.0)
+}
+
+/// The surrogate as a formula that autograd differentiates.
+fn reference_surrogate(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
+    let difference = logprobs - input.proximal_logprobs_N.unwrap();
+    let mut advantages = input.advantages_N.shallow_clone();
+    let ratio = match spec.ratio_level {
+        RatioLevel::Token => difference.exp(),
+        RatioLevel::Sequence => {
+            advantages = mean(&advantages, input);
+            mean(&difference, input).exp()
+        }
+        RatioLevel::SequenceToken => {
+            mean(&difference, input).exp().detach() * (logprobs - logprobs.detach()).exp()
+        }
+    };
+    let clip = |ratio: &Tensor| ratio.clamp(1.0 - spec.clip_low, 1.0 + spec.clip_high);
+    match spec.surrogate {
+        Surrogate::Clip => {
+            let loss = (-(&advantages * &ratio)).maximum(&-(&advantages * clip(&ratio)));
+            match spec.c_clip {
+                Some(c_clip) => loss.minimum(&(advantages.sign() * c_clip * advantages)),
+                None => loss,
+            }
+        }
+        Surrogate::CISPO => -(clip(&ratio.detach()) * advantages * logprobs),
+        Surrogate::SAPO => {
+            let SapoSpec { tau_positive, tau_negative } = spec.sapo.clone().unwrap_or_default();
+            let (high, low) =
+                (advantages.full_like(tau_positive), advantages.full_like(tau_negative));
+            let tau = high.where_self(&advantages.gt(0.0), &low);
+            -(advantages * (&tau * (ratio - 1.0)).sigmoid() * 4.0 / tau)
+        }
+        Surrogate::GPG => -(advantages * logprobs),
+    }
 }
 
 /// The loss as a formula that autograd differentiates.
 fn reference_loss(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
-    let ratio = (logprobs - input.proximal_logprobs_N.unwrap()).exp();
-    let advantages = input.advantages_N;
-    let mut surrogate = (-(advantages * &ratio))
-        .maximum(&-(advantages * ratio.clamp(1.0 - spec.clip_low, 1.0 + spec.clip_high)));
-    if let Some(c_clip) = spec.c_clip {
-        surrogate = surrogate.minimum(&(advantages.sign() * c_clip * advantages));
-    }
+    let mut surrogate = reference_surrogate(spec, logprobs, input);
     if let Some(behavior) = input.behavior {
         surrogate *= &behavior.weight_N;
     }
@@ -167,18 +236,65 @@ fn reference_loss(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> 
     (surrogate * input.weights_N).sum(Kind::Float)
 }
 
+/// Tokens with ratios on both sides of every bound, in completions of 5 tokens.
+struct Tokens {
+    policy: Tensor,
+    proximal: Tensor,
+    sampler: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    sequences: Tensor,
+}
+
+impl Tokens {
+    fn new() -> Self {
+        let policy: Vec<f32> =
+            (-20..=20).flat_map(|offset| [0.06 * offset as f32 - 3.0; 3]).collect();
+        let count = policy.len();
+        let cycle = |period: &[f32]| {
+            tensor(&(0..count).map(|index| period[index % period.len()]).collect::<Vec<_>>())
+        };
+        Self {
+            policy: tensor(&policy),
+            proximal: tensor(&vec![-3.0; count]),
+            sampler: cycle(&[-2.9, -3.2, -2.95, -5.0]),
+            reference: cycle(&[-2.7, -3.4, -3.0, -2.1, -3.1]),
+            advantages: cycle(&[-0.7, 0.0, 1.3]),
+            weights: cycle(&[0.01, 0.02]),
+            sequences: Tensor::arange(count as i64, (Kind::Int64, tch::Device::Cpu))
+                .divide_scalar_mode(5, "floor"),
+        }
+    }
+
+    /// Compares loss and derivative with autograd's.
+    fn check(&self, spec: &GrpoSpec) -> LossSums {
+        let logprobs = self.policy.copy().set_requires_grad(true);
+        let bounds = spec.behavior_weight.as_ref();
+        let behavior =
+            bounds.map(|bounds| weights(bounds, &self.proximal, &self.sampler, &self.sequences));
+        let input = LossInput {
+            policy_logprobs_N: &self.policy,
+            proximal_logprobs_N: Some(&self.proximal),
+            sampler_logprobs_N: &self.sampler,
+            reference_logprobs_N: Some(&self.reference),
+            advantages_N: &self.advantages,
+            weights_N: &self.weights,
+            sequence_N: &self.sequences,
+            behavior: behavior.as_ref(),
+        };
+        let total = reference_loss(spec, &logprobs, &input);
+        let expected = Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
+        let (gradient, sums) = loss(spec, &input);
+        assert!(gradient.allclose(&expected, 1e-5, 1e-7, false), "{spec:?}");
+        close(&[sums.loss], &[total.double_value(&[])], 1e-5);
+        sums
+    }
+}
+
 #[test]
 fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_option() {
-    let values: Vec<f32> = (-20..=20).flat_map(|offset| [0.06 * offset as f32; 3]).collect();
-    let count = values.len();
-    let cycle = |period: &[f32]| {
-        tensor(&(0..count).map(|index| period[index % period.len()]).collect::<Vec<_>>())
-    };
-    let (proximal, sampler) = (tensor(&vec![0.0; count]), cycle(&[0.1, -0.2, 0.05, -2.0]));
-    let (advantages, weights_, reference) =
-        (cycle(&[-0.7, 0.0, 1.3]), cycle(&[0.01, 0.02]), cycle(&[0.3, -0.4, 0.0, 0.9, -0.1]));
-    let sequence = Tensor::arange(count as i64, (Kind::Int64, tch::Device::Cpu))
-        .divide_scalar_mode(5, "floor");
+    let tokens = Tokens::new();
     let clamp = BehaviorWeight {
         action: BehaviorAction::Clamp,
         upper: 1.1,
@@ -193,7 +309,7 @@ fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_optio
                 (KlTerm::Loss, KlEstimator::K2),
                 (KlTerm::Loss, KlEstimator::K3),
             ] {
-                let spec = GrpoSpec {
+                let sums = tokens.check(&GrpoSpec {
                     clip_high: 0.28,
                     c_clip,
                     behavior_weight: bounds.clone(),
@@ -201,27 +317,30 @@ fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_optio
                     kl_estimator,
                     kl_term,
                     ..GrpoSpec::default()
-                };
-                let logprobs = tensor(&values).set_requires_grad(true);
-                let behavior =
-                    bounds.as_ref().map(|bounds| weights(bounds, &proximal, &sampler, &sequence));
-                let input = LossInput {
-                    policy_logprobs_N: &logprobs.detach(),
-                    proximal_logprobs_N: Some(&proximal),
-                    sampler_logprobs_N: &sampler,
-                    reference_logprobs_N: Some(&reference),
-                    advantages_N: &advantages,
-                    weights_N: &weights_,
-                    behavior: behavior.as_ref(),
-                };
-                let total = reference_loss(&spec, &logprobs, &input);
-                let expected =
-                    Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
-                let (gradient, sums) = loss(&spec, &input);
-                assert!(gradient.allclose(&expected, 1e-6, 1e-7, false), "{spec:?}");
-                close(&[sums.loss], &[total.double_value(&[])], 1e-5);
+                });
                 assert_eq!(sums.clipped_dual > 0.0, c_clip.is_some());
                 assert!(sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_derivative_of_every_surrogate_at_every_level_matches_autograd() {
+    let tokens = Tokens::new();
+    for (surrogate, ratio_level) in variants() {
+        for behavior_weight in [None, Some(BehaviorWeight::default())] {
+            for kl_term in [KlTerm::Reward, KlTerm::Loss] {
+                let sums = tokens.check(&GrpoSpec {
+                    surrogate,
+                    ratio_level,
+                    behavior_weight: behavior_weight.clone(),
+                    kl_term,
+                    kl_coefficient: 0.3,
+                    ..GrpoSpec::default()
+                });
+                let clips = matches!(surrogate, Surrogate::Clip | Surrogate::CISPO);
+                assert_eq!(sums.clipped_upper + sums.clipped_lower > 0.0, clips, "{surrogate:?}");
             }
         }
     }

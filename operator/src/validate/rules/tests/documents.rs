@@ -1,0 +1,24 @@
+//! YAML in the documentation.
+
+use serde_json::{Value, json};
+
+use super::problems_with;
+use crate::validate::test_support::{merge, minimal};
+use crate::validate::warnings::warnings;
+
+#[test]
+fn every_block_of_the_page_of_algorithms_is_valid_and_each_of_its_settings_has_an_effect() {
+    let page = include_str!("../../../../../docs/algorithms.md");
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks: Vec<&str> = blocks.map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() > 10, "{blocks:?}");
+    for block in blocks {
+        let spec: Value = serde_yaml::from_str(block).unwrap();
+        assert_eq!(problems_with(&spec), Vec::<String>::new(), "{block}");
+        let mut job = serde_json::to_value(minimal()).unwrap();
+        merge(&mut job, &json!({ "spec": spec }));
+        let job: rljob_crds::RLJob = serde_json::from_value(job).unwrap();
+        let found: Vec<String> = warnings(&job.spec).iter().map(ToString::to_string).collect();
+        assert_eq!(found, Vec::<String>::new(), "{block}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Loss of tokens and its derivative, with the sums that become metrics.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use rljob_crds::grpo::{GrpoSpec, KlTerm};
+use rljob_protocol::metrics::{
+    BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
+    CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, REFERENCE_KL,
+};
+use tch::{Kind, Tensor};
+
+use super::surrogate;
+use crate::objective::behavior::Weights;
+use crate::objective::kl;
+use crate::objective::statistics::{Statistic, Statistics};
+
+/// Inputs of the loss, each `[N]`, and fp32 except for the index.
+#[derive(Clone, Copy, Debug)]
+pub struct LossInput<'a> {
+    /// Log-probabilities under the current policy.
+    pub policy_logprobs_N: &'a Tensor,
+    /// Log-probabilities that the ratio is taken against; absent if they are the current policy's.
+    pub proximal_logprobs_N: Option<&'a Tensor>,
+    /// Log-probabilities under the sampler's policy, for metrics.
+    pub sampler_logprobs_N: &'a Tensor,
+    /// Log-probabilities under the reference model.
+    pub reference_logprobs_N: Option<&'a Tensor>,
+    pub advantages_N: &'a Tensor,
+    /// Weights in the minibatch's loss.
+    pub weights_N: &'a Tensor,
+    /// Index of the token's sequence.
+    pub sequence_N: &'a Tensor,
+    pub behavior: Option<&'a Weights>,
+}
+
+/// Sums over tokens, and a maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct LossSums {
+    /// Weighted loss.
+    pub loss: f64,
+    /// Tokens whose ratio was clipped at the upper bound.
+    pub clipped_upper: f64,
+    /// Tokens whose ratio was clipped at the lower bound.
+    pub clipped_lower: f64,
+    /// Tokens whose loss was bounded by the dual clip.
+    pub clipped_dual: f64,
+    /// k3 estimates (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ policy):
+    /// eᵈ − 1 − d with d = policy − sampler.
+    pub kl: f64,
+    /// |policy − sampler|, nats.
+    pub mismatch: f64,
+    /// Largest |policy − sampler|, nats.
+    pub mismatch_max: f64,
+    /// Estimates of KL(policy ‖ reference).
+    pub reference_kl: f64,
+    /// Behavior weights, 0 where masked.
+    pub behavior_weight: f64,
+    /// Tokens whose behavior weight was masked or clamped.
+    pub behavior_bounded: f64,
+}
+
+impl LossSums {
+    /// Difference between policy and sampler; the other sums are 0.
+    pub fn mismatch(policy_N: &Tensor, sampler_N: &Tensor) -> Self {
+        let difference_N = policy_N - sampler_N;
+        // fp64, because eᵈ − 1 − d of a small d is rounded to 0 or below in fp32.
+        let k3_N = difference_N.to_kind(Kind::Double).expm1() - difference_N.to_kind(Kind::Double);
+        let mismatch_N = difference_N.abs();
+        Self {
+            kl: sum(&k3_N),
+            mismatch: sum(&mismatch_N),
+            mismatch_max: if mismatch_N.numel() == 0 {
+                0.0
+            } else {
+                mismatch_N.max().double_value(&[])
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The sums by the names of their metrics.
+    pub(super) fn statistics(self) -> Statistics {
+        let others = Statistics::new([
+            (Statistic::Mean(CLIP_FRACTION_UPPER), self.clipped_upper),
+            (Statistic::Mean(CLIP_FRACTION_LOWER), self.clipped_lower),
+            (Statistic::Mean(CLIP_FRACTION_DUAL), self.clipped_dual),
+            (Statistic::Mean(REFERENCE_KL), self.reference_kl),
+            (Statistic::Mean(BEHAVIOR_WEIGHT), self.behavior_weight),
+            (Statistic::Mean(BEHAVIOR_BOUNDED), self.behavior_bounded),
+        ]);
+        others.plus(self.mismatch_statistics())
+    }
+
+    pub(super) fn mismatch_statistics(self) -> Statistics {
+        Statistics::new([
+            (Statistic::Mean(KL), self.kl),
+            (Statistic::Mean(MISMATCH_MEAN), self.mismatch),
+            (Statistic::Max(MISMATCH_MAX), self.mismatch_max),
+        ])
+    }
+}
+
+/// Returns (derivative of the loss with respect to each policy log-probability `[N]`, sums).
+pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
+    let mut sums = LossSums::mismatch(input.policy_logprobs_N, input.sampler_logprobs_N);
+    let surrogate::Tokens { mut loss_N, mut slope_N, shares_slopes } =
+        surrogate::surrogate(spec, input, &mut sums);
+    if let Some(behavior) = input.behavior {
+        sums.behavior_weight = sum(&behavior.weight_N);
+        sums.behavior_bounded = sum(&behavior.bounded_N);
+        // masked_fill, because the loss of a masked token may be infinite.
+        let masked_N = behavior.weight_N.eq(0.0);
+        loss_N = (loss_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
+        slope_N = (slope_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
+    }
+    let shared_N = shares_slopes.then(|| surrogate::shared_gradients(&slope_N, input));
+    let mut gradient_N = if shares_slopes { slope_N.zeros_like() } else { slope_N };
+    if let Some(reference_N) = input.reference_logprobs_N {
+        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
+        sums.reference_kl = sum(&kl_N);
+        if spec.kl_term == KlTerm::Loss {
+            loss_N += kl_N * spec.kl_coefficient;
+            gradient_N += slope_N * spec.kl_coefficient;
+        }
+    }
+    sums.loss = sum(&(loss_N * input.weights_N));
+    let gradient_N = gradient_N * input.weights_N;
+    (if let Some(shared_N) = shared_N { gradient_N + shared_N } else { gradient_N }, sums)
+}
+
+pub(super) fn sum(tensor: &Tensor) -> f64 {
+    tensor.sum(Kind::Double).double_value(&[])
+}
