@@ -56,6 +56,8 @@ pub const REASON_COORDINATOR_UNRESPONSIVE: &str = "CoordinatorUnresponsive";
 pub const REASON_PODS_CANNOT_START: &str = "PodsCannotStart";
 /// No step is completed for longer than steps take.
 pub const REASON_NO_PROGRESS: &str = "NoProgress";
+/// The storage of the run fails the coordinator's writes.
+pub const REASON_STORAGE_UNAVAILABLE: &str = "StorageUnavailable";
 /// A verifier is down, and sampling waits for it.
 pub const REASON_REWARD_UNAVAILABLE: &str = "RewardUnavailable";
 /// The coordinator restarted too often without an answer.

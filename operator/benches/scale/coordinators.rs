@@ -123,6 +123,7 @@ async fn status(
             .collect(),
         checkpoint: None,
         unsupported: None,
+        journal_failure: None,
         download: None,
         reward_outage: None,
         activity: None,

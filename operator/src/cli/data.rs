@@ -11,33 +11,46 @@ use crate::local::jobs;
 use crate::local::set::Set;
 use crate::validate::ValidatedJob;
 
-/// Checks the data of all jobs of a file; returns the lines to print.
+/// Checks the data of all jobs of a file; returns the lines to print. Jobs whose sources appear
+/// when they start are skipped.
 ///
 /// # Errors
-/// What would fail a run at its start, or sources that are downloaded then.
+/// What would fail a run at its start, or no job could be checked.
 pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
     if file == Path::new("-") {
         bail!("--data needs a file: relative paths of data start at its folder");
     }
     let program = std::env::current_exe().context("failed to find the path of this program")?;
     let coordinator = program.with_file_name("rljob-coordinator");
-    let mut lines = Vec::new();
+    let (mut lines, mut problems, mut is_checked) = (Vec::new(), Vec::new(), false);
     for job in jobs::read(file, sets)? {
         let at = format!("{}: rljob {}", file.display(), job.name);
-        let found = check_job(&job, &coordinator).with_context(|| at.clone())?;
-        lines.extend(found.lines().map(|line| format!("{at}: {line}")));
+        let Some(model) = local_model(&job) else {
+            lines.push(format!("{at}: its model or data do not exist yet: data not checked"));
+            continue;
+        };
+        is_checked = true;
+        match check_job(&job, model, &coordinator).with_context(|| at.clone()) {
+            Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),
+            Err(error) => problems.push(format!("{error:#}")),
+        }
     }
-    Ok(lines)
+    if !is_checked {
+        bail!("--data reads local files: set model.path and the paths of the datasets");
+    }
+    if problems.is_empty() { Ok(lines) } else { bail!("{}", problems.join("\n")) }
 }
 
-fn check_job(job: &ValidatedJob, coordinator: &Path) -> anyhow::Result<String> {
+/// The model's folder, if that and the data are local files.
+fn local_model(job: &ValidatedJob) -> Option<&str> {
     let dataset = &job.spec.dataset;
     let evaluation = dataset.evaluation.as_ref();
     let downloaded = dataset.train.hugging_face.is_some()
         || evaluation.is_some_and(|evaluation| evaluation.hugging_face.is_some());
-    let Some(model) = job.spec.model.path.as_ref().filter(|_| !downloaded) else {
-        bail!("--data reads local files: set model.path and the paths of the datasets");
-    };
+    job.spec.model.path.as_deref().filter(|_| !downloaded)
+}
+
+fn check_job(job: &ValidatedJob, model: &str, coordinator: &Path) -> anyhow::Result<String> {
     let config = RunConfig {
         protocol: rljob_crds::run_config::PROTOCOL,
         namespace: job.namespace.clone(),

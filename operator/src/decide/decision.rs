@@ -19,6 +19,8 @@ pub enum Wait {
     Starting,
     /// The learners restart after a failure or a loss.
     Restarting,
+    /// The storage of the run fails the coordinator's writes.
+    Storage,
     /// A verifier is down, and sampling waits for it.
     Reward,
     /// The coordinator answers, and no step is completed.

@@ -3,7 +3,8 @@
 //! ```text
 //!  recorded outcome ─▶ cannot start ─▶ directory in use ─▶ suspension
 //!    ─▶ failed ─▶ succeeded ─▶ coordinator failed ─▶ failure rules ─▶ deadlines
-//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ reward ─▶ no progress ─▶ run
+//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ storage ─▶ starting ─▶ reward ─▶ no progress
+//!    ─▶ run
 //!                                            the first policy that returns a decision wins
 //! ```
 //!
@@ -45,6 +46,7 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::startup_deadline_exceeded(job, facts, now))
         .or_else(|| ending::protocol_unsupported(facts))
         .or_else(|| running::unresponsive(facts, now))
+        .or_else(|| running::storage_unavailable(facts))
         .or_else(|| running::starting(facts))
         .or_else(|| running::reward_unavailable(facts))
         .or_else(|| running::no_progress(job, facts, now))

@@ -42,6 +42,13 @@ pub(super) fn unresponsive(facts: &Facts, now: Timestamp) -> Option<Decision> {
     (age >= UNRESPONSIVE_AFTER).then_some(Decision::Start(Wait::Unresponsive))
 }
 
+/// Waits for a storage that takes no writes.
+pub(super) fn storage_unavailable(facts: &Facts) -> Option<Decision> {
+    let phases = [Phase::Starting, Phase::Running, Phase::Restarting];
+    let report = facts.report().filter(|report| phases.contains(&report.phase))?;
+    report.journal_failure.is_some().then_some(Decision::Start(Wait::Storage))
+}
+
 /// Waits for a verifier that is down.
 pub(super) fn reward_unavailable(facts: &Facts) -> Option<Decision> {
     let report = facts.report().filter(|report| report.phase == Phase::Running)?;
@@ -146,6 +153,18 @@ mod tests {
             .coordinator
             .map(|report| CoordinatorStatus { reward_outage: Some(outage), ..report });
         assert_eq!(decide(&validated(), &facts, at(0)), Decision::Start(Wait::Reward));
+    }
+
+    #[test]
+    fn a_run_whose_storage_takes_no_writes_waits_for_it() {
+        let mut facts = facts();
+        let with = |report, phase| CoordinatorStatus {
+            phase,
+            journal_failure: Some("database or disk is full".to_owned()),
+            ..report
+        };
+        facts.coordinator = facts.coordinator.map(|report| with(report, Phase::Restarting));
+        assert_eq!(decide(&validated(), &facts, at(0)), Decision::Start(Wait::Storage));
     }
 
     #[test]

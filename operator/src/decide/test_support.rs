@@ -36,6 +36,7 @@ pub fn report() -> CoordinatorStatus {
         unsupported: None,
         download: None,
         reward_outage: None,
+        journal_failure: None,
         activity: None,
     }
 }

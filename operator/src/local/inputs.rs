@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RLJobSpec;
@@ -117,6 +118,11 @@ fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
     })
 }
 
+fn is_program(path: &Path) -> bool {
+    let metadata = path.metadata();
+    metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
 /// Programs of rewards that are not on this machine.
 fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let folders: Vec<PathBuf> = std::env::var_os("PATH")
@@ -124,8 +130,8 @@ fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
         .unwrap_or_default();
     let is_missing = move |program: &&String| {
         let is_path = program.contains('/');
-        let found = folders.iter().any(|folder| folder.join(program).is_file());
-        if is_path { !Path::new(program).is_file() } else { !found }
+        let found = folders.iter().any(|folder| is_program(&folder.join(program)));
+        if is_path { !is_program(Path::new(program)) } else { !found }
     };
     let programs = job
         .spec
@@ -135,7 +141,7 @@ fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
         .filter_map(|(index, reward)| Some((index, reward.command.as_ref()?.command.first()?)));
     let missing = programs.filter(move |(_, program)| is_missing(program));
     missing.map(|(index, program)| {
-        format!("spec.rewards[{index}].command.command: {program} does not exist on this machine")
+        format!("spec.rewards[{index}].command.command: no program {program} is on this machine")
     })
 }
 

@@ -66,9 +66,10 @@ impl Run {
     /// Outcome for the report.
     pub fn outcome(&self) -> Outcome {
         match (self.running, self.state.succeeded, &self.state.failure) {
+            (true, ..) => Outcome::Running,
             (false, true, _) => Outcome::Finished,
             (false, false, Some(cause)) => Outcome::Failed(cause.clone()),
-            (true, ..) | (false, false, None) => Outcome::Interrupted,
+            (false, false, None) => Outcome::Interrupted,
         }
     }
 }

@@ -144,6 +144,13 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
+    for reward in &mut spec.rewards {
+        // A name without a slash is searched in PATH.
+        let program = reward.command.iter_mut().filter_map(|reward| reward.command.first_mut());
+        for program in program.filter(|program| program.contains('/')) {
+            *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
+        }
+    }
     job
 }
 

@@ -124,12 +124,20 @@ pub fn summary(
     line
 }
 
-/// The text as one line of at most 600 characters.
+/// The text as one line of about 600 characters: its beginning names the process, and its end has
+/// the cause, because it is the end of a log.
 pub fn one_line(text: &str) -> String {
+    const START: usize = 120;
+    const END: usize = 480;
     let line =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
-    let start: String = line.chars().take(600).collect();
-    if start.len() < line.len() { start + "…" } else { line }
+    let length = line.chars().count();
+    if length <= START + END {
+        return line;
+    }
+    let start: String = line.chars().take(START).collect();
+    let end: String = line.chars().skip(length.saturating_sub(END)).collect();
+    format!("{start} … {end}")
 }
 
 fn counter(what: &str, step: u32, total: u32) -> String {
@@ -244,6 +252,8 @@ mod tests {
     #[test]
     fn one_line_joins_lines() {
         assert_eq!(one_line("exit code 1:\n  out of memory\n\n"), "exit code 1: | out of memory");
-        assert_eq!(one_line(&"é".repeat(700)).chars().count(), 601);
+        let line = one_line(&format!("trainer-0 exited: {} no space left", "é".repeat(700)));
+        assert_eq!(line.chars().count(), 603);
+        assert!(line.starts_with("trainer-0 exited") && line.ends_with("no space left"), "{line}");
     }
 }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, TENSORBOARD_DIR};
 use rljob_protocol::desired::Desired;
-use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
+use rljob_protocol::status::{
+    CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
+};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::Coordinator;
@@ -31,6 +33,7 @@ use super::watchdog::{self, Watchdog};
 use crate::decide::{
     Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
 };
+use crate::status::wait;
 use crate::validate::ValidatedJob;
 
 /// Interval of passes.
@@ -78,6 +81,10 @@ pub struct Session<'a> {
     watchdog: Watchdog,
     /// Number of the learner group in the newest report.
     attempt: Option<u32>,
+    /// Failure in the newest report.
+    failure: Option<LearnerFailure>,
+    /// Reason of the wait that was printed.
+    wait: Option<String>,
 }
 
 impl<'a> Session<'a> {
@@ -126,6 +133,8 @@ impl<'a> Session<'a> {
             sent: None,
             watchdog: Watchdog::default(),
             attempt: None,
+            failure: None,
+            wait: None,
         })
     }
 
@@ -186,10 +195,12 @@ impl<'a> Session<'a> {
         }
         self.record_epoch()?;
         let facts = self.facts().await;
+        self.record_progress(facts.coordinator.as_ref());
         self.show_restart(&facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, &facts, Timestamp::now());
+        self.show_wait(wait(self.job, &facts, &decision))?;
         if decision.keeps_running() {
             self.send_desired(&facts).await;
         }
@@ -239,6 +250,14 @@ impl<'a> Session<'a> {
             self.recorded.epoch = epoch;
         }
         Ok(())
+    }
+
+    /// Records the time of the newest completed step.
+    fn record_progress(&mut self, status: Option<&CoordinatorStatus>) {
+        let Some(step) = status.map(|status| status.step) else { return };
+        if self.recorded.progress.is_none_or(|(recorded, _)| recorded != step) {
+            self.recorded.progress = Some((step, Timestamp::now()));
+        }
     }
 
     async fn facts(&self) -> Facts {
@@ -317,18 +336,35 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Prints a restart of the learners with its cause.
+    /// Prints a restart of the learners, with its cause if a learner failed. Other causes are exits
+    /// of processes, which are printed already.
     fn show_restart(&mut self, facts: &Facts) -> io::Result<()> {
         let Some(status) = facts.report() else { return Ok(()) };
         let is_new = self.attempt.is_some_and(|attempt| attempt < status.attempt);
         self.attempt = Some(status.attempt);
-        match &status.last_failure {
-            Some(failure) if is_new => {
+        let failure = status.last_failure.as_ref().filter(|own| self.failure.as_ref() != Some(own));
+        self.failure.clone_from(&status.last_failure);
+        match failure {
+            _ if !is_new => Ok(()),
+            Some(failure) => {
                 let cause = self.cause(&failure.message, facts);
                 self.screen.line(&format!("restarting the learners: {cause}"))
             }
-            _ => Ok(()),
+            None => self.screen.line("restarting the learners from the newest checkpoint"),
         }
+    }
+
+    /// Prints what the run waits for, once, and the end of the wait.
+    fn show_wait(&mut self, wait: Option<(String, String)>) -> io::Result<()> {
+        if wait.as_ref().map(|(reason, _)| reason) == self.wait.as_ref() {
+            return Ok(());
+        }
+        let line = match &wait {
+            Some((reason, message)) => format!("{reason}: {}", lines::one_line(message)),
+            None => "the run continues".to_owned(),
+        };
+        self.wait = wait.map(|(reason, _)| reason);
+        self.screen.line(&line)
     }
 
     fn cause(&self, message: &str, facts: &Facts) -> String {

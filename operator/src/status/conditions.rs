@@ -10,15 +10,15 @@ use rljob_crds::names::{
     REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
     REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
     REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING,
-    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED,
-    REASON_SYNCING, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
+    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_STORAGE_UNAVAILABLE,
+    REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
 use super::text::{
-    clip, missing_pods, no_progress, reward_outage, silence, unsuitable_engine, waits_for,
-    without_effect,
+    clip, missing_pods, no_progress, reward_outage, silence, storage_failure, unsuitable_engine,
+    waits_for, without_effect,
 };
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
@@ -179,6 +179,21 @@ pub(super) fn stalled(
     conditions.list
 }
 
+/// Why a run waits, as reason and message; none while it starts, trains or drains.
+pub fn wait(job: &Job, facts: &Facts, decision: &Decision) -> Option<(String, String)> {
+    let storage = Decision::Start(Wait::Storage);
+    let decision = match decision {
+        Decision::Start(Wait::Storage | Wait::Reward | Wait::NoProgress | Wait::Unresponsive) => {
+            decision
+        }
+        // A checkpoint cannot be written either.
+        Decision::Drain { .. } if !storage_failure(facts).is_empty() => &storage,
+        _ => return None,
+    };
+    let (_, reason, message) = summary(job, facts, decision);
+    Some((reason.to_owned(), message))
+}
+
 /// State, reason and message of the run.
 fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &'a str, String) {
     match decision {
@@ -192,6 +207,9 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             };
             let message = format!("restarting the learners from the newest checkpoint{waits}");
             (RunState::Progressing, REASON_RESTARTING, message)
+        }
+        Decision::Start(Wait::Storage) => {
+            (RunState::Progressing, REASON_STORAGE_UNAVAILABLE, storage_failure(facts))
         }
         Decision::Start(Wait::Reward) => {
             (RunState::Progressing, REASON_REWARD_UNAVAILABLE, reward_outage(facts))

@@ -36,6 +36,7 @@ mod incidents;
 mod text;
 mod throttle;
 
+pub use conditions::wait;
 pub use events::{StatusEvent, events, new_incidents};
 pub use throttle::StatusUpdate;
 

@@ -37,6 +37,12 @@ pub(super) fn unsuitable_engine(facts: &Facts) -> String {
         .unwrap_or_default()
 }
 
+/// Why the run's storage fails the coordinator's writes.
+pub(super) fn storage_failure(facts: &Facts) -> String {
+    let failure = facts.report().and_then(|report| report.journal_failure.as_deref());
+    failure.map(|cause| format!("the coordinator cannot write: {cause}")).unwrap_or_default()
+}
+
 /// The verifier that is down, and why.
 pub(super) fn reward_outage(facts: &Facts) -> String {
     let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::exact_recovery::practise;
 
 mod data;
+mod full_disk;
 mod process;
 mod user_engine;
 
@@ -306,50 +307,4 @@ pub(crate) fn steps(metrics: &Path) -> Vec<u64> {
 /// The step of a checkpoint folder.
 fn step_of(folder: &Path) -> Option<u32> {
     folder.file_name()?.to_str()?.strip_prefix("step-")?.split('.').next()?.parse().ok()
-}
-
-/// The checkpoints of `practise`, about 5 MB each, are on a tmpfs of 7 MB in a private mount
-/// namespace, which is then enlarged.
-#[test]
-fn a_full_disk_fails_the_run_which_resumes_from_the_previous_checkpoint_once_there_is_space() {
-    let folder = &baseline().folder;
-    let runs = folder.join("full");
-    let checkpoints = runs.join("default/practise/checkpoints");
-    fs::create_dir_all(&checkpoints).unwrap();
-    let copy = [folder.join("baseline/default/imitate"), runs.join("default/imitate")];
-    run(Command::new("cp").arg("-a").args(copy)).unwrap();
-    let script = format!(
-        "mount -t tmpfs -o size=7m tmpfs '{0}' || exit 99
-         '{1}' run --file jobs.yaml --dir full --set practise:spec.failurePolicy.maxRestarts=1
-         code=$?
-         echo complete: '{0}'/*/manifest.json
-         mount -o remount,size=70m '{0}' && '{1}' run --file jobs.yaml --dir full; echo then $?
-         exit $code",
-        checkpoints.display(),
-        binary("rljob").unwrap().display()
-    );
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", &script])
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let (stdout, stderr) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
-    assert!(
-        stderr.contains("error: practise failed: ") && stderr.contains("No space left on device"),
-        "{stdout}{stderr}"
-    );
-    assert!(
-        stdout.contains(&format!(
-            "complete: {}/step-5.attempt-0/manifest.json\n",
-            checkpoints.display()
-        )),
-        "{stdout}"
-    );
-    assert!(stdout.ends_with("\nthen 0\n"), "{stdout}{stderr}");
-    assert!(
-        artifacts(&runs) == baseline().artifacts,
-        "the weights differ from those of the baseline run"
-    );
 }

@@ -2,6 +2,7 @@
 //! and the recorder. Lower layers receive the handles that they use.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rljob_crds::RunConfig;
 use rljob_protocol::status::CoordinatorStatus;
@@ -60,6 +61,7 @@ impl Coordinator {
         status.download = self.downloads.progress();
         let rewards = self.batches.input().and_then(|input| input.rewards.as_ref());
         status.reward_outage = rewards.and_then(Rewards::outage);
+        status.journal_failure = self.journal.failure(Instant::now());
         status
     }
 

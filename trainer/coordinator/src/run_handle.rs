@@ -50,7 +50,9 @@ impl RunHandle {
         let result = change(&mut state.run, self.clock.now());
         if *state.run.record() != state.journaled {
             let began = self.clock.now();
-            state.journaled = self.write(state.run.record().clone()).await?;
+            let journaled = self.write(state.run.record().clone()).await?;
+            log_change(&state.journaled, &journaled);
+            state.journaled = journaled;
             // No report is processed during the write, which may take minutes if the bucket's
             // server is unavailable.
             state.run.extend_deadlines(self.clock.now().saturating_sub(began));
@@ -86,12 +88,15 @@ impl RunHandle {
                 journal.put_event(&event)
             })
             .await?;
-        tracing::info!(
-            stage = record.stage.name(),
-            attempt = record.attempt,
-            restarts = record.restarts,
-            "run state changed"
-        );
         Ok(record)
+    }
+}
+
+/// Logs a change of what people follow; records change at every step.
+fn log_change(before: &Record, after: &Record) {
+    let followed = |record: &Record| (record.stage.name(), record.attempt, record.restarts);
+    if followed(before) != followed(after) {
+        let (stage, attempt, restarts) = followed(after);
+        tracing::info!(stage, attempt, restarts, "run state changed");
     }
 }

@@ -50,6 +50,9 @@ pub struct CoordinatorStatus {
     /// What the learners do or wait for; absent before they ask. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
+    /// Why a recent write to the journal failed, for example a full disk. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_failure: Option<String>,
 }
 
 /// Most supervisors and engines of a status.
@@ -84,7 +87,13 @@ impl CoordinatorStatus {
         let failure = self.last_failure.iter().map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
         let engines = self.engines.iter().filter_map(|engine| engine.unsuitable.as_ref());
-        if failure.chain(outage).chain(engines).any(|message| message.len() > MAX_MESSAGE) {
+        let journal = self.journal_failure.iter();
+        if failure
+            .chain(outage)
+            .chain(engines)
+            .chain(journal)
+            .any(|message| message.len() > MAX_MESSAGE)
+        {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
         Ok(())
@@ -97,6 +106,7 @@ impl CoordinatorStatus {
             self.download = None;
             self.reward_outage = None;
             self.activity = None;
+            self.journal_failure = None;
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });

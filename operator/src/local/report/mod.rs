@@ -50,7 +50,9 @@ pub enum Outcome {
     Finished,
     /// Failed, with this cause.
     Failed(String),
-    /// Interrupted or still running.
+    /// Not ended.
+    Running,
+    /// Stopped before its last step.
     Interrupted,
 }
 
@@ -92,6 +94,7 @@ fn header(report: &Report) -> String {
     let (class, outcome) = match &report.outcome {
         Outcome::Finished => ("good", "finished".to_owned()),
         Outcome::Failed(_) => ("bad", "failed".to_owned()),
+        Outcome::Running => ("open", "running".to_owned()),
         Outcome::Interrupted => ("open", "interrupted".to_owned()),
     };
     let cause = if let Outcome::Failed(cause) = &report.outcome {

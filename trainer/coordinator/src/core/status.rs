@@ -49,6 +49,7 @@ impl Run {
             unsupported: None,
             download: None,
             reward_outage: None,
+            journal_failure: None,
             activity: self.position.and(self.activity),
         }
     }

@@ -111,6 +111,20 @@ impl JournalError {
         }
     }
 
+    /// Whether the storage refused to write or read, so that a later call may succeed.
+    pub fn is_of_storage(&self) -> bool {
+        let (Self::Open { source, .. } | Self::Sqlite { source, .. }) = self else { return false };
+        let code = source.sqlite_error_code();
+        let codes = [
+            ErrorCode::DiskFull,
+            ErrorCode::SystemIoFailure,
+            ErrorCode::ReadOnly,
+            ErrorCode::PermissionDenied,
+            ErrorCode::CannotOpen,
+        ];
+        code.is_some_and(|code| codes.contains(&code))
+    }
+
     /// For `map_err` on SQLite's errors.
     pub(super) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Sqlite { action, source }

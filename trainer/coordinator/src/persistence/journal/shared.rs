@@ -2,6 +2,7 @@
 //! bucket's copy and rejects those of a superseded coordinator.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{Journal, JournalError};
 use crate::persistence::fence::{Fence, FenceError};
@@ -25,6 +26,9 @@ pub enum SharedJournalError {
     Task(#[from] JoinError),
 }
 
+/// Time for which a failure counts. Calls that failed are repeated sooner.
+const RECENT: Duration = Duration::from_secs(30);
+
 /// A shared journal. Clones refer to the same journal.
 #[derive(Clone, Debug)]
 pub struct SharedJournal {
@@ -35,6 +39,8 @@ pub struct SharedJournal {
     damaged: CancellationToken,
     /// Message of the first call that panicked.
     panicked: watch::Sender<Option<String>>,
+    /// Time and cause of the newest call that the storage failed.
+    failure: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
 impl SharedJournal {
@@ -46,6 +52,7 @@ impl SharedJournal {
             fence,
             damaged: CancellationToken::new(),
             panicked: watch::channel(None).0,
+            failure: Arc::default(),
         }
     }
 
@@ -75,6 +82,13 @@ impl SharedJournal {
             Ok(Some(message)) => message,
             _ => std::future::pending().await,
         }
+    }
+
+    /// Why the storage failed a call within [`RECENT`].
+    pub fn failure(&self, now: Instant) -> Option<String> {
+        let failure = self.failure.lock();
+        let (at, cause) = failure.as_ref()?;
+        (now.saturating_duration_since(*at) < RECENT).then(|| cause.clone())
     }
 
     /// Removes objects of the bucket that the journal no longer needs.
@@ -116,6 +130,9 @@ impl SharedJournal {
                 if error.is_damage() {
                     tracing::error!(%error, "the journal is damaged");
                     self.damaged.cancel();
+                } else if error.is_of_storage() {
+                    let failure = (Instant::now(), crate::error_line(error));
+                    *self.failure.lock() = Some(failure);
                 }
             })?;
             (

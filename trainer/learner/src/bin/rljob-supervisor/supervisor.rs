@@ -261,7 +261,9 @@ impl Supervisor {
         if error == self.report_error {
             return;
         }
-        if let Some(error) = &error {
+        if let Some(error) = error.as_ref().filter(|_| self.state.epoch == 0) {
+            tracing::info!(error, "waiting for the coordinator");
+        } else if let Some(error) = &error {
             tracing::warn!(
                 error,
                 "failed to report to the coordinator; learners keep running, the report is retried"
