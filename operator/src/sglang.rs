@@ -64,7 +64,7 @@ pub fn arguments(
         format!("--load-format={load_format}"),
         format!("--dtype={dtype}"),
         format!("--random-seed={}", spec.training.seed),
-        // flashinfer's sampler refuses a seed of the request.
+        // flashinfer's sampler rejects a seed of the request.
         "--sampling-backend=pytorch".to_owned(),
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),

@@ -50,7 +50,7 @@ impl Cache {
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// Lets passes start although the API server refuses to list this kind, unless pods depend on
+    /// Lets passes start although the API server rejects lists of this kind, unless pods depend on
     /// its objects being known.
     pub(super) fn skip(&self, kind: Kind) {
         let mut tables = self.lock();

@@ -48,8 +48,8 @@ pub fn changes(
             let cache = cache.clone();
             move |event| cache.handle_child(kind, event)
         };
-        let refused = move || cache.skip(kind);
-        all.push(jobs(api, kind.resource().plural, health.clone(), handle, refused));
+        let rejected = move || cache.skip(kind);
+        all.push(jobs(api, kind.resource().plural, health.clone(), handle, rejected));
     }
     let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
@@ -58,13 +58,13 @@ pub fn changes(
     all
 }
 
-/// Jobs of the events of one watch. `refused` is called when the API server refuses to serve it.
+/// Jobs of the events of one watch. `rejected` is called when the API server rejects it.
 fn jobs<K>(
     api: Api<K>,
     resource: String,
     health: Arc<WatchHealth>,
     handle: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static,
-    refused: impl Fn() + Send + 'static,
+    rejected: impl Fn() + Send + 'static,
 ) -> BoxStream<'static, ObjectRef<RLJob>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -76,8 +76,8 @@ where
             Ok(event) => handle(event),
             Err(error) => {
                 tracing::warn!(resource, %error, "watch failed; restarting it");
-                if is_refused(&error) {
-                    refused();
+                if is_rejected(&error) {
+                    rejected();
                 }
                 Vec::new()
             }
@@ -90,8 +90,8 @@ where
         .boxed()
 }
 
-/// Whether the API server refuses the request: a right is missing, or it lacks the resource.
-fn is_refused(error: &watcher::Error) -> bool {
+/// Whether the API server rejects the request: a right is missing, or it lacks the resource.
+fn is_rejected(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(cause)
     | watcher::Error::WatchStartFailed(cause)
     | watcher::Error::WatchFailed(cause)) = error

@@ -248,12 +248,12 @@ mod tests {
     #[test]
     fn setting_an_unknown_field_fails_validation() {
         let twice = format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more"));
-        let refused = read(&twice, &["spec.training.stepz=3"]).unwrap_err();
+        let rejected = read(&twice, &["spec.training.stepz=3"]).unwrap_err();
         assert!(
-            refused.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"),
-            "{refused}"
+            rejected.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"),
+            "{rejected}"
         );
-        assert_eq!(refused.lines().count(), 1, "equal problems of both jobs are one line");
+        assert_eq!(rejected.lines().count(), 1, "equal problems of both jobs are one line");
     }
 
     #[test]

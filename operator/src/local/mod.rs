@@ -48,7 +48,7 @@ use commands::Machine;
 use directory::{RunDirectory, State};
 use interrupts::Interrupts;
 pub use prepare::check;
-use prepare::{Prepared, prepare, refuse_changes, refuse_fewer_steps, run_config};
+use prepare::{Prepared, prepare, reject_changes, reject_fewer_steps, run_config};
 use processes::Processes;
 use screen::print_line;
 use session::{Ending, Session};
@@ -102,9 +102,9 @@ async fn run_job(
     }
     let config = run_config(job, runs, args.use_bucket, &directory)?;
     if !args.accept_changes {
-        refuse_changes(job, &directory)?;
+        reject_changes(job, &directory)?;
     }
-    refuse_fewer_steps(job, &directory)?;
+    reject_fewer_steps(job, &directory)?;
     let state = directory.state()?;
     let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
     if state.succeeded && job.spec.training.steps <= finished_steps {

@@ -76,8 +76,8 @@ pub fn check(args: &RunArgs) -> anyhow::Result<()> {
         let directory = RunDirectory::open(&path).with_context(rejected)?;
         directory.check_inside(&runs).with_context(rejected)?;
         run_config(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
-        refuse_changes(job, &directory).with_context(rejected)?;
-        refuse_fewer_steps(job, &directory).with_context(rejected)?;
+        reject_changes(job, &directory).with_context(rejected)?;
+        reject_fewer_steps(job, &directory).with_context(rejected)?;
     }
     Ok(())
 }
@@ -112,8 +112,8 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     Ok(Machine { engine_command, gpus: gpus::available() })
 }
 
-/// Refuses a spec with fewer steps than the run has done.
-pub fn refuse_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
+/// Rejects a spec with fewer steps than the run has done.
+pub fn reject_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
     let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
     let (steps, done) = (job.spec.training.steps, newest.map_or(0, |newest| newest.step));
     if done <= steps {
@@ -122,8 +122,8 @@ pub fn refuse_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyho
     Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
 }
 
-/// Refuses a spec that differs from that of the existing run in fields that change its samples.
-pub fn refuse_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
+/// Rejects a spec that differs from that of the existing run in fields that change its samples.
+pub fn reject_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
     let Some(previous) = directory.previous()? else { return Ok(()) };
     let fields =
         frozen_changes(&serde_json::to_value(&previous.spec)?, &serde_json::to_value(&job.spec)?);
@@ -184,12 +184,12 @@ mod tests {
     use crate::validate::test_support::with_spec;
 
     #[test]
-    fn fewer_steps_than_are_done_are_refused() {
+    fn fewer_steps_than_are_done_are_rejected() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
         let check = |steps: u32| {
             let job = with_spec(&serde_json::json!({"training": {"steps": steps}}));
-            refuse_fewer_steps(&job, &directory).map_err(|error| error.to_string())
+            reject_fewer_steps(&job, &directory).map_err(|error| error.to_string())
         };
         assert_eq!(check(7), Ok(()));
         let message = format!(

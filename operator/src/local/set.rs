@@ -64,8 +64,10 @@ impl FromStr for Set {
         if !matches!(path.first().map(String::as_str), Some("spec" | "metadata")) {
             return Err(SetError::Root(text.to_owned()));
         }
-        let value = serde_yaml::from_str(value)
-            .map_err(|source| SetError::Value { text: text.to_owned(), source })?;
+        let invalid = |source| SetError::Value { text: text.to_owned(), source };
+        // As JSON, because `{{field}}` is a YAML mapping whose key is a mapping.
+        let json: serde_json::Value = serde_yaml::from_str(value).map_err(invalid)?;
+        let value = serde_yaml::to_value(json).map_err(invalid)?;
         Ok(Self { job, path, value })
     }
 }
@@ -147,6 +149,13 @@ mod tests {
     }
 
     #[test]
+    fn a_template_without_quotes_is_not_a_value() {
+        let error = "spec.dataset.train.prompt={{ question }}".parse::<Set>().unwrap_err();
+        assert!(error.to_string().contains("needs quotes"), "{error}");
+        "spec.dataset.train.prompt=\"{{ question }}\"".parse::<Set>().unwrap();
+    }
+
+    #[test]
     fn a_value_is_set_in_all_jobs_or_in_the_named_one() {
         assert_eq!(
             after(&["spec.training.steps=3"]).unwrap(),
@@ -180,9 +189,9 @@ mod tests {
             after(&["c:spec.x=1"]).unwrap_err(),
             "`--set c:spec.x`: the file has no job `c`"
         );
-        let refused = after(&["spec.training.steps.x=1"]).unwrap_err();
+        let rejected = after(&["spec.training.steps.x=1"]).unwrap_err();
         assert_eq!(
-            refused,
+            rejected,
             "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list \
                 with such an item"
         );

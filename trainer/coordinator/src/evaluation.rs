@@ -32,7 +32,7 @@ use crate::engines::{Fleet, Weights};
 use crate::input::{Input, InputError};
 use crate::recorder::Recorder;
 use crate::rollout::request::{Key, Purpose};
-use crate::rollout::sampler::{RefusedEverywhere, SampleRequest, Sampled, Sampler};
+use crate::rollout::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
 use crate::rollout::score::{Verdict, score};
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
@@ -189,7 +189,7 @@ impl Evaluation<'_> {
         &self,
         prompt: &Prompt,
         at: usize,
-        result: Result<Sampled, RefusedEverywhere>,
+        result: Result<Sampled, RejectedEverywhere>,
     ) -> Result<(usize, (u64, u64), Verdict), WorkError> {
         let (_, completion) = result.map_err(|refused| InputError::PromptRejected {
             row: prompt.row,

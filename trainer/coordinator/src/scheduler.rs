@@ -116,7 +116,7 @@ async fn usable_checkpoints(
         );
         tracing::warn!("rejected checkpoint {}: {}; {used}", rejected.version, rejected.detail);
         let detail = serde_json::json!({"version": rejected.version, "detail": rejected.detail});
-        coordinator.recorder.event("CheckpointRefused", detail).await;
+        coordinator.recorder.event("CheckpointRejected", detail).await;
     }
     Some(found.usable)
 }

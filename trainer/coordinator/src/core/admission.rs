@@ -58,7 +58,7 @@ impl Admission {
 
     /// Whether a sample whose oldest token was sampled with weights of `oldest` steps is too stale
     /// for `step`.
-    pub fn refuses(&self, step: u32, oldest: u32) -> bool {
+    pub fn rejects(&self, step: u32, oldest: u32) -> bool {
         self.stale == StaleSamples::Drop && oldest < self.oldest(step)
     }
 }
@@ -90,8 +90,8 @@ mod tests {
             [0, 3, 6]
         );
         assert_eq!([1, 3, 6, 9].map(|step| DROP.oldest(step)), [0, 0, 3, 6]);
-        assert_eq!([2, 3].map(|oldest| DROP.refuses(6, oldest)), [true, false]);
-        assert!(!KEEP.refuses(9, 0));
+        assert_eq!([2, 3].map(|oldest| DROP.rejects(6, oldest)), [true, false]);
+        assert!(!KEEP.rejects(9, 0));
     }
 
     #[test]

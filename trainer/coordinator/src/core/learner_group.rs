@@ -29,7 +29,7 @@ pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
     /// Processes the report of a supervisor and returns its order.
-    pub fn supervisor(
+    pub fn handle_report(
         &mut self,
         name: &str,
         report: SupervisorReport,

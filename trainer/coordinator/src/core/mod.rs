@@ -183,7 +183,7 @@ impl Run {
 
     /// Takes the desired state. A lower epoch than any seen is rejected, and so is a lower
     /// generation within an epoch.
-    pub fn desire(&mut self, desired: Desired) -> Result<(), Rejection> {
+    pub fn set_desired(&mut self, desired: Desired) -> Result<(), Rejection> {
         let epoch = self.record.epoch.unwrap_or(0);
         if desired.epoch < epoch {
             return Err(Rejection::Fenced { what: "epoch", sent: desired.epoch, current: epoch });

@@ -119,7 +119,7 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
 
 /// Sends a report of a current supervisor and returns its order.
 pub(super) fn tell(run: &mut Run, name: &str, report: SupervisorReport, now: Now) -> Order {
-    run.supervisor(name, report, now).unwrap()
+    run.handle_report(name, report, now).unwrap()
 }
 
 /// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
@@ -127,7 +127,7 @@ pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
     let checkpoints = facts.checkpoints.clone();
     let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
     run.checkpoints_verified(checkpoints);
-    run.desire(desired()).unwrap();
+    run.set_desired(desired()).unwrap();
     tell(&mut run, "t-0", report("a", None, vec![]), at(0));
     tell(&mut run, "t-1", report("b", None, vec![]), at(0));
     tell(&mut run, "t-0", running("a", 0), at(1));
@@ -170,7 +170,7 @@ pub(super) fn restart(run: &mut Run, attempt: u32) {
 fn nothing_is_ordered_before_the_operator_speaks_nor_before_all_supervisors_are_there() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
     assert_eq!(tell(&mut run, "t-0", report("a", None, vec![]), at(0)), Order::Wait);
-    run.desire(desired()).unwrap();
+    run.set_desired(desired()).unwrap();
     assert_eq!(tell(&mut run, "t-0", report("a", None, vec![]), at(0)), Order::Stop);
     assert_eq!(run.phase(), Phase::Starting);
     assert_eq!(tell(&mut run, "t-1", report("b", None, vec![]), at(1)), group(0, 1, None));
@@ -180,7 +180,7 @@ fn nothing_is_ordered_before_the_operator_speaks_nor_before_all_supervisors_are_
 #[test]
 fn ranks_follow_the_numbers_in_the_names() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
-    run.desire(desired()).unwrap();
+    run.set_desired(desired()).unwrap();
     tell(&mut run, "t-10", report("b", None, vec![]), at(0));
     assert_eq!(tell(&mut run, "t-9", report("a", None, vec![]), at(0)), group(0, 0, None));
     assert_eq!(tell(&mut run, "t-10", report("b", None, vec![]), at(0)), group(0, 1, None));
@@ -252,17 +252,17 @@ fn an_older_attempt_is_fenced() {
 #[test]
 fn a_lower_epoch_is_refused_also_by_the_next_process() {
     let mut run = started();
-    run.desire(Desired { epoch: 3, ..desired() }).unwrap();
+    run.set_desired(Desired { epoch: 3, ..desired() }).unwrap();
     let refused = Err(Rejection::Fenced { what: "epoch", sent: 2, current: 3 });
-    assert_eq!(run.desire(Desired { epoch: 2, ..desired() }), refused);
+    assert_eq!(run.set_desired(Desired { epoch: 2, ..desired() }), refused);
     let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
-    assert_eq!(next.desire(Desired { epoch: 2, ..desired() }), refused);
+    assert_eq!(next.set_desired(Desired { epoch: 2, ..desired() }), refused);
 }
 
 #[test]
 fn a_drain_writes_a_checkpoint_stops_the_learners_and_counts_no_restart() {
     let mut run = started_with(settings(), Facts { fixed_step: 1, ..Facts::default() });
-    run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
+    run.set_desired(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     let path = PathBuf::from("/run/checkpoints/step-1.attempt-0");
     assert_eq!(
         ask(&mut run, 0, 1),
@@ -282,7 +282,7 @@ fn a_drain_writes_a_checkpoint_stops_the_learners_and_counts_no_restart() {
 #[test]
 fn a_drained_run_continues_with_a_new_attempt_from_its_checkpoint() {
     let mut run = started();
-    run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
+    run.set_desired(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Exit, "nothing is done yet");
     tell(&mut run, "t-0", exited("a", 0, 0), at(3));
     tell(&mut run, "t-1", exited("b", 0, 0), at(3));
@@ -293,7 +293,7 @@ fn a_drained_run_continues_with_a_new_attempt_from_its_checkpoint() {
         8,
         at(0),
     );
-    next.desire(Desired { epoch: 2, ..desired() }).unwrap();
+    next.set_desired(Desired { epoch: 2, ..desired() }).unwrap();
     next.tick(at(0));
     next.checkpoints_verified(BTreeSet::from([version(2, 0)]));
     tell(&mut next, "t-0", report("c", None, vec![]), at(0));
@@ -315,7 +315,7 @@ fn a_restarted_coordinator_keeps_the_running_attempt() {
         at(0),
     );
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(20)), Order::Wait, "no epoch yet");
-    next.desire(desired()).unwrap();
+    next.set_desired(desired()).unwrap();
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(21)), group(0, 0, None));
     assert_eq!(tell(&mut next, "t-1", running("b", 0), at(22)), group(0, 1, None));
     assert_eq!(ask(&mut next, 0, 0), Instruction::Train { step: 1 });

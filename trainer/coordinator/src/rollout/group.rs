@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::ledger::Outcome;
 use super::request::{Key, Purpose};
-use super::sampler::{RefusedEverywhere, SampleRequest, Sampled, Sampler};
+use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
 use super::score::{self, Verdict};
 use crate::clock::Clock;
 use crate::data::Prompt;
@@ -155,7 +155,7 @@ impl Groups<'_> {
         &self,
         prompt: &Prompt,
         index: Option<u32>,
-        result: Result<Sampled, RefusedEverywhere>,
+        result: Result<Sampled, RejectedEverywhere>,
     ) -> Result<Option<Sample>, WorkError> {
         let (sampling, completion) = result.map_err(|refused| InputError::PromptRejected {
             row: prompt.row,

@@ -150,7 +150,7 @@ impl Ledger {
             } else if outcome.droppable && self.dropped < self.drops {
                 self.dropped = self.dropped.saturating_add(1);
                 self.certain = self.certain.saturating_sub(usize::from(certain));
-            } else if outcome.oldest.is_some_and(|oldest| self.rule.refuses(self.step, oldest)) {
+            } else if outcome.oldest.is_some_and(|oldest| self.rule.rejects(self.step, oldest)) {
                 *group = Group::UnderWay;
                 return Some(Next::Again { position, step: self.step });
             } else {

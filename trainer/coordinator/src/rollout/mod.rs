@@ -206,7 +206,7 @@ impl<'a> Schedule<'a> {
                 let group =
                     journal.pending()?.into_iter().filter(|sample| sample.position == position);
                 let (stale, have): (Vec<_>, Vec<_>) =
-                    group.partition(|sample| rule.refuses(step, sample.oldest));
+                    group.partition(|sample| rule.rejects(step, sample.oldest));
                 stale.iter().try_for_each(|sample| journal.discard(position, sample.index))?;
                 Ok((stale.len() as u32, have))
             })

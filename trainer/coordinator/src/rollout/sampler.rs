@@ -68,7 +68,7 @@ pub struct Sampler<'a> {
 /// All engines reject this request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct RefusedEverywhere(pub String);
+pub struct RejectedEverywhere(pub String);
 
 /// A complete completion with its sampling parameters.
 pub type Sampled = (SamplingParams, Completion);
@@ -115,7 +115,7 @@ impl<'s> Sampler<'s> {
         weights: Weights,
         prompt: &'g [i64],
         wanted: &'g [SampleRequest],
-    ) -> impl Stream<Item = (usize, Result<Sampled, RefusedEverywhere>)> + 'g
+    ) -> impl Stream<Item = (usize, Result<Sampled, RejectedEverywhere>)> + 'g
     where
         's: 'g,
     {
@@ -140,7 +140,7 @@ impl<'s> Sampler<'s> {
         weights: Weights,
         prompt: &[i64],
         wanted: &SampleRequest,
-    ) -> Result<Sampled, RefusedEverywhere> {
+    ) -> Result<Sampled, RejectedEverywhere> {
         let mut refusals = 0_u32;
         let mut completion = Completion::default();
         let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
@@ -148,7 +148,7 @@ impl<'s> Sampler<'s> {
             if let EngineError::Rejected { status: StatusCode::BAD_REQUEST, message, .. } = &error {
                 refusals = refusals.saturating_add(1);
                 if refusals >= REFUSALS {
-                    return Err(RefusedEverywhere(message.clone()));
+                    return Err(RejectedEverywhere(message.clone()));
                 }
             }
             if self.deterministic {

@@ -40,7 +40,7 @@ pub async fn supervisor(
     Path(name): Path<String>,
     Json(report): Json<SupervisorReport>,
 ) -> Result<Json<Order>, ApiError> {
-    Ok(Json(coordinator.run.change(|run, now| run.supervisor(&name, report, now)).await??))
+    Ok(Json(coordinator.run.change(|run, now| run.handle_report(&name, report, now)).await??))
 }
 
 /// Query of a request for an instruction: attempt and completed steps.

@@ -24,7 +24,7 @@ pub async fn desired(
     tokio::task::spawn_blocking(move || fence.raise(epoch))
         .await
         .map_err(SharedJournalError::from)??;
-    coordinator.run.change(|run, _| run.desire(desired)).await??;
+    coordinator.run.change(|run, _| run.set_desired(desired)).await??;
     coordinator.fleet.set(&engines);
     Ok(Json(coordinator.status().await.for_peer(announced(&headers))))
 }

@@ -138,7 +138,7 @@ impl Server {
         self.call(Method::POST, path, "secret-learner", Some(body)).await
     }
 
-    async fn desire(&self, epoch: u64) -> StatusCode {
+    async fn set_desired(&self, epoch: u64) -> StatusCode {
         let desired = json!({
             "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
             "checkpoint": {"everySteps": 2, "keepLast": 2},
@@ -240,15 +240,15 @@ async fn each_route_takes_its_own_token_and_no_other() {
 #[tokio::test]
 async fn a_lower_epoch_gets_409() {
     let server = server().await;
-    assert_eq!(server.desire(2).await, StatusCode::OK);
-    assert_eq!(server.desire(1).await, StatusCode::CONFLICT);
+    assert_eq!(server.set_desired(2).await, StatusCode::OK);
+    assert_eq!(server.set_desired(1).await, StatusCode::CONFLICT);
     assert_eq!(server.status().await.epoch, Some(2));
 }
 
 #[tokio::test]
 async fn a_stale_attempt_gets_409_everywhere() {
     let server = server().await;
-    server.desire(1).await;
+    server.set_desired(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
     let metrics = json!({
         "step": 1, "attempt": 9, "reward": null, "loss": 0, "kl": null, "entropy": 0,
@@ -270,7 +270,7 @@ async fn a_stale_attempt_gets_409_everywhere() {
 #[tokio::test]
 async fn a_fixed_batch_is_trained_on_reported_and_counted() {
     let server = server().await;
-    server.desire(1).await;
+    server.set_desired(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
     assert_eq!(
         server.get("/v1/batches/1?attempt=0&rank=0&world=1").await.0,
@@ -319,7 +319,7 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
         });
     });
     let server = server.await;
-    server.desire(1).await;
+    server.set_desired(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
     server.coordinator.run.change(|run, _| run.data_opened()).await.unwrap();
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
@@ -380,7 +380,7 @@ async fn every_response_announces_the_protocol_version() {
 #[tokio::test]
 async fn a_supervisor_that_is_too_old_is_rejected_with_a_reason_that_the_status_has() {
     let server = server_of(2, |_| ()).await;
-    assert_eq!(server.desire(1).await, StatusCode::OK);
+    assert_eq!(server.set_desired(1).await, StatusCode::OK);
     let report = json!({
         "instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7,
         "processes": 1, "attempt": null, "learners": [],

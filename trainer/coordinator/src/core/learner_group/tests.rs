@@ -49,7 +49,7 @@ fn judged(rules: serde_json::Value, codes: [i32; 2]) -> (Phase, u32, String) {
     let mut run = started();
     let restart =
         RestartPolicy { rules: serde_json::from_value(rules).unwrap(), ..desired().restart };
-    run.desire(Desired { generation: 2, restart, ..desired() }).unwrap();
+    run.set_desired(Desired { generation: 2, restart, ..desired() }).unwrap();
     tell(&mut run, "t-0", exited("a", 0, codes[0]), at(3));
     tell(&mut run, "t-1", exited("b", 0, codes[1]), at(3));
     (
@@ -111,7 +111,7 @@ fn wait(run: &mut Run, now: u64) -> f64 {
 #[test]
 fn waits_grow_while_restarts_lead_to_nothing_and_start_over_after_a_new_step_or_a_checkpoint() {
     let mut run = started();
-    run.desire(Desired {
+    run.set_desired(Desired {
         generation: 2,
         restart: RestartPolicy { max_restarts: 9, ..desired().restart },
         ..desired()

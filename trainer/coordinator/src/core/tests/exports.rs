@@ -47,7 +47,7 @@ fn an_export_is_due_every_n_steps_before_the_last_and_a_replay_makes_only_those_
     let facts = Facts { fixed_step: 8, ..Facts::default() };
     let mut run = started_with(long(), facts.clone());
     assert_eq!(exports_ordered(&mut run, 0..=2, true), [] as [u32; 0], "none are configured");
-    run.desire(exporting(Some(3))).unwrap();
+    run.set_desired(exporting(Some(3))).unwrap();
     assert_eq!(exports_ordered(&mut run, 3..=5, true), [3]);
     assert_eq!(exports_ordered(&mut run, 6..=7, false), [6], "training does not wait for it");
     restart(&mut run, 0);
@@ -56,7 +56,7 @@ fn an_export_is_due_every_n_steps_before_the_last_and_a_replay_makes_only_those_
         Settings { total_steps: 6, ..long() },
         Facts { exported_step: 3, fixed_step: 6, ..facts },
     );
-    next.desire(exporting(Some(3))).unwrap();
+    next.set_desired(exporting(Some(3))).unwrap();
     assert_eq!(exports_ordered(&mut next, 0..=5, true), [] as [u32; 0]);
     ask(&mut next, 0, 6);
     let last = Instruction::Export { version: version(6, 0), path: PathBuf::from("/run/export") };

@@ -21,17 +21,17 @@ fn listing(uid: &str) -> Desired {
 #[test]
 fn a_restarted_container_of_a_deleted_pod_never_replaces_the_listed_pod() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
-    run.desire(listing("new")).unwrap();
+    run.set_desired(listing("new")).unwrap();
     tell(&mut run, "t-0", of_pod("new", report("a1", None, vec![])), at(1));
     tell(&mut run, "t-1", report("b", None, vec![]), at(1));
     let replaced = Err(Rejection::Replaced("t-0".to_owned()));
     let returned = || of_pod("old", report("a2", None, vec![]));
-    assert_eq!(run.supervisor("t-0", returned(), at(2)), replaced, "although it started later");
+    assert_eq!(run.handle_report("t-0", returned(), at(2)), replaced, "although it started later");
     let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
-    next.desire(listing("new")).unwrap();
-    assert_eq!(next.supervisor("t-0", returned(), at(1)), replaced, "known from the record");
+    next.set_desired(listing("new")).unwrap();
+    assert_eq!(next.handle_report("t-0", returned(), at(1)), replaced, "known from the record");
     assert!(matches!(
-        next.supervisor("t-0", of_pod("new", running("a1", 0)), at(1)),
+        next.handle_report("t-0", of_pod("new", running("a1", 0)), at(1)),
         Ok(Order::Run(_))
     ));
 }
@@ -39,14 +39,14 @@ fn a_restarted_container_of_a_deleted_pod_never_replaces_the_listed_pod() {
 #[test]
 fn a_pod_that_the_list_lacks_is_accepted_until_the_listed_one_reports() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
-    run.desire(listing("old")).unwrap();
+    run.set_desired(listing("old")).unwrap();
     let newer = || of_pod("new", report("a2", None, vec![]));
-    assert!(run.supervisor("t-0", newer(), at(1)).is_ok(), "the operator is down");
-    run.desire(listing("newest")).unwrap();
+    assert!(run.handle_report("t-0", newer(), at(1)).is_ok(), "the operator is down");
+    run.set_desired(listing("newest")).unwrap();
     let newest = || of_pod("newest", report("a1", None, vec![]));
-    assert!(run.supervisor("t-0", newest(), at(2)).is_ok());
+    assert!(run.handle_report("t-0", newest(), at(2)).is_ok());
     let replaced = Err(Rejection::Replaced("t-0".to_owned()));
-    assert_eq!(run.supervisor("t-0", newer(), at(3)), replaced);
+    assert_eq!(run.handle_report("t-0", newer(), at(3)), replaced);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn an_older_supervisor_of_the_same_name_is_rejected_while_the_newer_reports() {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     let refused = Err(Rejection::Replaced("t-0".to_owned()));
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), refused);
+    assert_eq!(run.handle_report("t-0", running("a", 0), at(2)), refused);
     tell(&mut run, "t-1", exited("b", 0, 137), at(2));
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     assert_eq!(
@@ -86,9 +86,9 @@ fn an_older_supervisor_of_the_same_name_is_rejected_while_the_newer_reports() {
         ("Running", 1, 0),
         "the old one's pod is lost, which counts for nothing"
     );
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(12)), refused);
+    assert_eq!(run.handle_report("t-0", running("a", 0), at(12)), refused);
     assert_eq!(
-        run.supervisor("t-0", running("a", 0), at(13)),
+        run.handle_report("t-0", running("a", 0), at(13)),
         Ok(Order::Stop),
         "the newer one stopped reporting"
     );
@@ -102,13 +102,13 @@ fn a_returning_old_supervisor_never_replaces_its_successor() {
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     let next = || {
         let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
-        next.desire(desired()).unwrap();
+        next.set_desired(desired()).unwrap();
         next
     };
     let refused = Err(Rejection::Replaced("t-0".to_owned()));
     let mut old_first = next();
     assert_eq!(
-        old_first.supervisor("t-0", running("a", 0), at(1)),
+        old_first.handle_report("t-0", running("a", 0), at(1)),
         refused,
         "it knows who is in the group"
     );
@@ -118,13 +118,13 @@ fn a_returning_old_supervisor_never_replaces_its_successor() {
     );
     let mut newer = next();
     tell(&mut newer, "t-0", report("a3", None, vec![]), at(0));
-    assert_eq!(newer.supervisor("t-0", running("a2", 1), at(1)), refused);
+    assert_eq!(newer.handle_report("t-0", running("a2", 1), at(1)), refused);
     let mut idle = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
-    idle.desire(desired()).unwrap();
+    idle.set_desired(desired()).unwrap();
     tell(&mut idle, "t-0", running("a", 0), at(0));
     tell(&mut idle, "t-0", report("a2", None, vec![]), at(0));
     assert_eq!(
-        idle.supervisor("t-0", running("a", 0), at(1)),
+        idle.handle_report("t-0", running("a", 0), at(1)),
         refused,
         "the old one was heard first"
     );

@@ -111,7 +111,7 @@ impl JournalError {
         }
     }
 
-    /// Whether the storage refused to write or read, so that a later call may succeed.
+    /// Whether the storage failed to write or read, so that a later call may succeed.
     pub fn is_of_storage(&self) -> bool {
         let (Self::Open { source, .. } | Self::Sqlite { source, .. }) = self else { return false };
         let code = source.sqlite_error_code();

@@ -92,7 +92,7 @@ fn an_existing_sample_is_unchanged() {
 }
 
 #[test]
-fn a_fixed_batch_takes_no_sample_more_and_the_refused_call_leaves_nothing() {
+fn a_fixed_batch_takes_no_sample_more_and_the_rejected_call_leaves_nothing() {
     let place = Place::new();
     let mut journal = place.open();
     journal.put_samples(&[sample(0, 0)]).unwrap();
@@ -338,7 +338,7 @@ fn durability_and_locking_are_what_the_module_says() {
 }
 
 #[test]
-fn a_newer_release_s_journal_and_another_program_s_database_are_refused() {
+fn a_newer_release_s_journal_and_another_program_s_database_are_rejected() {
     let place = Place::new();
     drop(place.open());
     let connection = Connection::open(place.path()).unwrap();
