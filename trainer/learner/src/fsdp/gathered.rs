@@ -53,7 +53,12 @@ impl Slot {
     fn new(length: i64, options: (Kind, Device)) -> Result<Self, ModelError> {
         let buffer = Tensor::f_empty([length], options)?;
         let [ready, free] = [DeviceEvent::new(), DeviceEvent::new()];
-        Ok(Self { buffer, block: None, ready: ready.map_err(memory)?, free: free.map_err(memory)? })
+        Ok(Self {
+            buffer,
+            block: None,
+            ready: ready.map_err(buffer_error)?,
+            free: free.map_err(buffer_error)?,
+        })
     }
 }
 
@@ -75,10 +80,10 @@ impl GatheredWeights {
             let slot = |length: i64| Slot::new(length * world_size, options);
             let lengths = buffers.lengths(shards.iter().map(|shard| shard.local.numel()));
             slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
-            changed = Some(DeviceEvent::new().map_err(memory)?);
+            changed = Some(DeviceEvent::new().map_err(buffer_error)?);
         }
         let mut weights = Self { ranks, shards, buffers, slots, in_use: Vec::new(), changed };
-        weights.change()?;
+        weights.invalidate()?;
         Ok(weights)
     }
 
@@ -110,12 +115,12 @@ impl GatheredWeights {
     ///
     /// # Errors
     /// CUDA.
-    pub fn change(&mut self) -> Result<(), ModelError> {
+    pub fn invalidate(&mut self) -> Result<(), ModelError> {
         for slot in &mut self.slots {
             slot.block = None;
         }
         match &self.changed {
-            Some(changed) => changed.record(Stream::Compute).map_err(memory),
+            Some(changed) => changed.record(Stream::Compute).map_err(buffer_error),
             None => Ok(()),
         }
     }
@@ -147,6 +152,6 @@ impl GatheredWeights {
     }
 }
 
-fn memory(error: CollectiveError) -> ModelError {
+fn buffer_error(error: CollectiveError) -> ModelError {
     failed("prepare buffers", 0, error)
 }

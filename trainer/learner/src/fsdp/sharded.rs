@@ -171,7 +171,7 @@ impl ShardedParameters {
     pub fn end_update(&mut self) -> Result<(), ModelError> {
         if let Some(on_device) = &mut self.on_device {
             on_device.gradients.clear();
-            return on_device.weights.change();
+            return on_device.weights.invalidate();
         }
         if let Some(held) = &mut self.held {
             held.clear();
