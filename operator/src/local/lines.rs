@@ -124,11 +124,11 @@ pub fn summary(
     line
 }
 
-/// The text as one line of about 600 characters: its beginning names the process, and its end has
-/// the cause, because it is the end of a log.
+/// The text as one line of about 600 characters. Its beginning names the process, and the cause is
+/// there or at the end of a log.
 pub fn one_line(text: &str) -> String {
-    const START: usize = 120;
-    const END: usize = 480;
+    const START: usize = 300;
+    const END: usize = 300;
     let line =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
     let length = line.chars().count();

@@ -9,7 +9,7 @@ use rljob_crds::names::{
     EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, JOURNAL_FILE, METRICS_FILE,
 };
 use rljob_protocol::status::EvaluationMetrics;
-use rljob_tests::files::{binary, workspace};
+use rljob_tests::files::workspace;
 use rljob_tests::process::{run, wait_until};
 use rustix::process::Signal;
 use tempfile::TempDir;

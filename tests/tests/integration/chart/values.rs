@@ -211,7 +211,12 @@ fn invalid_values_are_rejected_with_their_place() {
         (json!({"replicas": -1}), "at '/replicas': minimum: got -1, want 0"),
         (json!({"jobs": {"namespace": "Team"}}), "at '/jobs/namespace': 'Team' does not match"),
         (json!({"image": {"digest": "latest"}}), "at '/image/digest': 'latest' does not match"),
-        (json!({"image": {"repository": ""}}), "at '/image/repository': minLength: got 0, want 1"),
+        (json!({"image": {"repository": ""}}), "at '/image/repository': '' does not match pattern"),
+        (
+            json!({"image": {"repository": "registry.example:5000/rljob:1.2"}}),
+            "at '/image/repository': 'registry.example:5000/rljob:1.2' does not match pattern",
+        ),
+        (json!({"jobs": {"image": "a b"}}), "at '/jobs/image': 'a b' does not match pattern"),
         (
             json!({"image": {"pullPolicy": "always"}}),
             "at '/image/pullPolicy': value must be one of",

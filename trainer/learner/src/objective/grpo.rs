@@ -1,5 +1,5 @@
-//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300) and the objectives that differ
-//! from it by the surrogate L of [`surrogate`], with derivatives written by hand.
+//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300) and objectives that differ by
+//! the surrogate L of [`surrogate`], with derivatives written by hand.
 //!
 //! ```text
 //!  loss = Σ weight · (behavior weight · L + klCoefficient · KL)
@@ -30,10 +30,12 @@ use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
 
-mod loss;
 mod surrogate;
+mod tokens;
 
-pub use loss::{LossInput, LossSums, loss};
+pub use tokens::{LossInput, LossSums};
+
+use tokens::sum;
 
 /// The objective with its settings; `spec.behavior_weight` is the effective one.
 #[derive(Clone, Debug)]
@@ -200,7 +202,7 @@ fn normalize_over_tokens(
 fn limit_second_moment(
     limit: f64,
     streams: &mut [&mut TokenStreams],
-    sum: &SumOverRanks<'_>,
+    sum_over_ranks: &SumOverRanks<'_>,
 ) -> Result<Statistics, SumError> {
     let moments = |streams: &TokenStreams| {
         let proximal_N = streams.proximal_logprobs_N.as_ref();
@@ -209,15 +211,43 @@ fn limit_second_moment(
     };
     let moments: Vec<Tensor> = streams.iter().map(|streams| moments(streams)).collect();
     let all: Vec<f32> = moments.iter().flat_map(doubles).map(|moment| moment as f32).collect();
-    let cut = second_moment::cut(&all, limit, sum)?;
+    let cut = second_moment::cut(&all, limit, sum_over_ranks)?;
     let mut masked = 0.0;
     for (streams, moments_N) in streams.iter_mut().zip(&moments) {
         let Some(cut) = cut else { break };
         let masked_N = moments_N.gt(f64::from(cut));
-        masked += loss::sum(&masked_N);
+        masked += sum(&masked_N);
         streams.weights_N = streams.weights_N.masked_fill(&masked_N, 0.0);
     }
     Ok(Statistics::new([(Statistic::Mean(MOMENT_MASKED), masked)]))
+}
+
+/// Returns (derivative of the loss with respect to each policy log-probability `[N]`, sums).
+pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
+    let mut sums = LossSums::mismatch(input.policy_logprobs_N, input.sampler_logprobs_N);
+    let surrogate::Tokens { mut loss_N, mut slope_N, shares_slopes } =
+        surrogate::surrogate(spec, input, &mut sums);
+    if let Some(behavior) = input.behavior {
+        sums.behavior_weight = sum(&behavior.weight_N);
+        sums.behavior_bounded = sum(&behavior.bounded_N);
+        // masked_fill, because the loss of a masked token may be infinite.
+        let masked_N = behavior.weight_N.eq(0.0);
+        loss_N = (loss_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
+        slope_N = (slope_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
+    }
+    let shared_N = shares_slopes.then(|| surrogate::shared_gradients(&slope_N, input));
+    let mut gradient_N = if shares_slopes { slope_N.zeros_like() } else { slope_N };
+    if let Some(reference_N) = input.reference_logprobs_N {
+        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
+        sums.reference_kl = sum(&kl_N);
+        if spec.kl_term == KlTerm::Loss {
+            loss_N += kl_N * spec.kl_coefficient;
+            gradient_N += slope_N * spec.kl_coefficient;
+        }
+    }
+    sums.loss = sum(&(loss_N * input.weights_N));
+    let gradient_N = gradient_N * input.weights_N;
+    (if let Some(shared_N) = shared_N { gradient_N + shared_N } else { gradient_N }, sums)
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 //!  ρ = exp(logp − proximal)                    of each token, or
 //!  ρ = exp(mean of logp − proximal)            over the completion: GSPO, arXiv 2507.18071
 //!
-//!  Clip   L = max(−A ρ, −A clip(ρ, 1 − low, 1 + high))    asymmetric bounds: DAPO, arXiv 2503.14476
-//!         L = min(L, c |A|)                               dual clip, for A < 0: arXiv 1912.09729
+//!  Clip   L = max(−A ρ, −A clip(ρ, 1 − low, 1 + high))   asymmetric bounds: DAPO, arXiv 2503.14476
+//!         L = min(L, c |A|)                              dual clip, for A < 0: arXiv 1912.09729
 //!         dL/dlogρ = −A ρ where −A ρ is the value of L, else 0
-//!  CISPO  L = −clip(ρ, 1 − low, 1 + high) A logp          arXiv 2506.13585
+//!  CISPO  L = −clip(ρ, 1 − low, 1 + high) A logp         arXiv 2506.13585
 //!         dL/dlogp = −clip(ρ) A
-//!  SAPO   L = −A (4 ÷ τ) σ(τ (ρ − 1))                     arXiv 2511.20347
+//!  SAPO   L = −A (4 ÷ τ) σ(τ (ρ − 1))                    arXiv 2511.20347
 //!         dL/dlogρ = −4 A ρ σ(1 − σ)
-//!  GPG    L = −A logp                                     arXiv 2504.02546
+//!  GPG    L = −A logp                                    arXiv 2504.02546
 //!         dL/dlogp = −A
 //! ```
 //! Means over a completion are over the tokens that the behavior weight does not mask, as in AReaL.
@@ -22,7 +22,7 @@
 use rljob_crds::grpo::{BehaviorAggregation, GrpoSpec, RatioLevel, Surrogate};
 use tch::{Kind, Tensor};
 
-use super::loss::{LossInput, LossSums, sum};
+use super::tokens::{LossInput, LossSums, sum};
 use crate::objective::behavior::aggregated;
 
 /// Loss and derivative of each token.
@@ -87,8 +87,8 @@ fn mean_of_sequences(values_N: &Tensor, input: &LossInput<'_>) -> Tensor {
     of(&masked_N) / of(&kept_N.to_kind(Kind::Float)).clamp_min(f64::MIN_POSITIVE)
 }
 
-/// Derivative of the weighted loss with respect to each log-probability, if the ratio is that of the
-/// completion.
+/// Derivative of the weighted loss with respect to each log-probability, if the ratio is that of
+/// the completion.
 pub(super) fn shared_gradients(slope_N: &Tensor, input: &LossInput<'_>) -> Tensor {
     let gradient_N = mean_of_sequences(&(slope_N * input.weights_N), input);
     match input.behavior {

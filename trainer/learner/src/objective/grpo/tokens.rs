@@ -1,17 +1,14 @@
-//! Loss of tokens and its derivative, with the sums that become metrics.
+//! Inputs of the loss of tokens, and the sums over tokens that become metrics.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::grpo::{GrpoSpec, KlTerm};
 use rljob_protocol::metrics::{
     BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
     CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, REFERENCE_KL,
 };
 use tch::{Kind, Tensor};
 
-use super::surrogate;
 use crate::objective::behavior::Weights;
-use crate::objective::kl;
 use crate::objective::statistics::{Statistic, Statistics};
 
 /// Inputs of the loss, each `[N]`, and fp32 except for the index.
@@ -98,34 +95,6 @@ impl LossSums {
             (Statistic::Max(MISMATCH_MAX), self.mismatch_max),
         ])
     }
-}
-
-/// Returns (derivative of the loss with respect to each policy log-probability `[N]`, sums).
-pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
-    let mut sums = LossSums::mismatch(input.policy_logprobs_N, input.sampler_logprobs_N);
-    let surrogate::Tokens { mut loss_N, mut slope_N, shares_slopes } =
-        surrogate::surrogate(spec, input, &mut sums);
-    if let Some(behavior) = input.behavior {
-        sums.behavior_weight = sum(&behavior.weight_N);
-        sums.behavior_bounded = sum(&behavior.bounded_N);
-        // masked_fill, because the loss of a masked token may be infinite.
-        let masked_N = behavior.weight_N.eq(0.0);
-        loss_N = (loss_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
-        slope_N = (slope_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
-    }
-    let shared_N = shares_slopes.then(|| surrogate::shared_gradients(&slope_N, input));
-    let mut gradient_N = if shares_slopes { slope_N.zeros_like() } else { slope_N };
-    if let Some(reference_N) = input.reference_logprobs_N {
-        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
-        sums.reference_kl = sum(&kl_N);
-        if spec.kl_term == KlTerm::Loss {
-            loss_N += kl_N * spec.kl_coefficient;
-            gradient_N += slope_N * spec.kl_coefficient;
-        }
-    }
-    sums.loss = sum(&(loss_N * input.weights_N));
-    let gradient_N = gradient_N * input.weights_N;
-    (if let Some(shared_N) = shared_N { gradient_N + shared_N } else { gradient_N }, sums)
 }
 
 pub(super) fn sum(tensor: &Tensor) -> f64 {
