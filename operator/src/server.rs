@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::get;
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
@@ -93,7 +93,10 @@ async fn readyz(State(app): State<App>) -> (StatusCode, String) {
     (status, watches.iter().map(line).collect())
 }
 
-async fn metrics_text(State(app): State<App>) -> (StatusCode, Vec<u8>) {
+/// Prometheus 3 rejects a scrape whose content type is not one of its formats.
+async fn metrics_text(
+    State(app): State<App>,
+) -> (StatusCode, [(HeaderName, &'static str); 1], Vec<u8>) {
     let leader = app.leader();
     let reports =
         leader.as_ref().map(|leader| leader.context.pollers.reports()).unwrap_or_default();
@@ -106,8 +109,9 @@ async fn metrics_text(State(app): State<App>) -> (StatusCode, Vec<u8>) {
         &watches,
         Timestamp::now(),
     );
-    text.map_or_else(
+    let (status, text) = text.map_or_else(
         |error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string().into_bytes()),
         |text| (StatusCode::OK, text),
-    )
+    );
+    (status, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text)
 }

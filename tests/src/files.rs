@@ -45,10 +45,20 @@ pub fn s3_server() -> Result<PathBuf> {
     }
 }
 
-/// A file of Helm's folder (`helm`, `podmonitors.yaml`), from the cache that tests/helm/build.sh
-/// fills.
+/// A file of Helm's folder (`helm`, `podmonitors.yaml`, `prometheusrules.yaml`), from the cache
+/// that tests/helm/build.sh fills.
 pub fn helm(file: &str) -> Result<PathBuf> {
     let path = cache()?.join("helm-4.3.1-monitoring-0.85.0").join(file);
+    if path.is_file() {
+        Ok(path)
+    } else {
+        bail!("{} does not exist: run `make setup`", path.display())
+    }
+}
+
+/// `prometheus` or `promtool`, from the cache that tests/prometheus/build.sh fills.
+pub fn prometheus(program: &str) -> Result<PathBuf> {
+    let path = cache()?.join("prometheus-3.16.0").join(program);
     if path.is_file() {
         Ok(path)
     } else {

@@ -10,6 +10,7 @@
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
 //!  Helm                     the operator's chart: rendering, and releases on a cluster
+//!  Prometheus               server that scrapes an operator and evaluates alerts
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
@@ -42,6 +43,7 @@ pub mod pki;
 pub mod policies;
 pub mod process;
 pub mod procfs;
+pub mod prometheus;
 pub mod proxy;
 pub mod rootfs;
 pub mod s3;
@@ -58,6 +60,7 @@ pub use hub::Hub;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
 pub use netns::NetworkNamespace;
+pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use s3::S3;
 pub use tls::TlsListener;

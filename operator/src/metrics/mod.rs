@@ -1,8 +1,6 @@
-//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded (verbs, steps,
-//! condition types, a limited number of reasons) and never names. Gauges over jobs have the worst
-//! value; `kubectl get rljobs` shows the job.
+//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded: verbs, steps, condition
+//! types, a limited number of reasons. Only the metrics `rljob_job_*` of each job have its name.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,16 +9,20 @@ use kube::runtime::reflector::Store;
 use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Opts, Registry, TextEncoder,
+    Encoder, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder,
 };
 use rljob_crds::RLJob;
-use rljob_crds::names::{CONDITION_READY, CONDITION_SUCCEEDED, REASON_RESTARTING, REASON_STARTING};
+use rljob_crds::names::{CONDITION_READY, REASON_RESTARTING};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 use crate::desired::Role;
 use crate::status;
+use register::Register;
+
+mod jobs;
+mod register;
 
 /// Buckets of the duration of a pass, in seconds.
 const PASS_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -39,8 +41,6 @@ pub struct Metrics {
     requests: IntCounterVec,
     leader: IntGauge,
     watches: IntGaugeVec,
-    jobs: IntGaugeVec,
-    conditions: IntGaugeVec,
     runs: RunMetrics,
 }
 
@@ -115,16 +115,6 @@ impl Metrics {
                 "1 if the leader's watch of a resource works, 0 if it fails or is not listed yet.",
                 &["resource"],
             )?,
-            jobs: register.gauges(
-                "rljob_jobs",
-                "RLJobs by state (reason of condition Succeeded).",
-                &["state"],
-            )?,
-            conditions: register.gauges(
-                "rljob_job_conditions",
-                "RLJobs by condition type and status.",
-                &["type", "status"],
-            )?,
             runs: RunMetrics::new(&register)?,
             registry: register.0,
         })
@@ -188,80 +178,21 @@ impl Metrics {
         now: Timestamp,
     ) -> prometheus::Result<Vec<u8>> {
         self.leader.set(i64::from(is_leader));
-        let statuses: Vec<RLJobStatus> = jobs
-            .map(Store::state)
-            .unwrap_or_default()
-            .iter()
-            .map(|job| job.status.clone().unwrap_or_default())
-            .collect();
-        self.count_jobs(&statuses);
+        let jobs = jobs.map(Store::state).unwrap_or_default();
         self.watches.reset();
         for (resource, problem) in watches {
             self.watches.with_label_values(&[resource]).set(i64::from(problem.is_none()));
         }
-        self.runs.checkpoint_age.set(
-            statuses.iter().filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max),
-        );
+        let statuses = jobs.iter().filter_map(|job| job.status.as_ref());
+        self.runs
+            .checkpoint_age
+            .set(statuses.filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max));
         self.runs.weight_lag.set(reports.iter().filter_map(weight_lag).max().unwrap_or(0));
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        let mut families = self.registry.gather();
+        families.extend(jobs::families(&jobs)?);
+        TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
-    }
-
-    fn count_jobs(&self, statuses: &[RLJobStatus]) {
-        let (mut states, mut conditions) =
-            (BTreeMap::<String, i64>::new(), BTreeMap::<(String, String), i64>::new());
-        for status in statuses {
-            let state = condition(status, CONDITION_SUCCEEDED)
-                .map_or(REASON_STARTING, |condition| condition.reason.as_str());
-            let count = states.entry(state.to_owned()).or_default();
-            *count = count.saturating_add(1);
-            for condition in &status.conditions {
-                let key = (condition.type_.clone(), condition.status.clone());
-                let count = conditions.entry(key).or_default();
-                *count = count.saturating_add(1);
-            }
-        }
-        self.jobs.reset();
-        for (state, count) in states {
-            self.jobs.with_label_values(&[&state]).set(count);
-        }
-        self.conditions.reset();
-        for ((type_, status), count) in conditions {
-            self.conditions.with_label_values(&[&type_, &status]).set(count);
-        }
-    }
-}
-
-/// Registers metrics.
-struct Register(Registry);
-
-impl Register {
-    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> prometheus::Result<C> {
-        self.0.register(Box::new(collector.clone()))?;
-        Ok(collector)
-    }
-
-    fn counters(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-    ) -> prometheus::Result<IntCounterVec> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::new(name, help)?)
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
-        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.add(Histogram::with_opts(options)?)
     }
 }
 

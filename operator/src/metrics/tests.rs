@@ -3,6 +3,7 @@
 use super::*;
 use crate::decide::test_support::{at, report};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::names::CONDITION_SUCCEEDED;
 use rljob_crds::status::{CheckpointStatus, Failure, Incident};
 use rljob_protocol::status::{EngineCondition, EngineState};
 

@@ -101,9 +101,11 @@ fn each_switch_adds_or_removes_its_objects() {
         let gone: BTreeSet<String> = default.difference(&rendered).cloned().collect();
         assert_eq!((gone, rendered.is_subset(&default)), (expected, true), "{values}");
     }
-    let rendered = identities(&json!({"podMonitor": {"enabled": true}}));
-    let added: BTreeSet<String> = rendered.difference(&default).cloned().collect();
-    assert_eq!((added, default.is_subset(&rendered)), ([own("PodMonitor")].into(), true));
+    for (value, kind) in [("podMonitor", "PodMonitor"), ("prometheusRule", "PrometheusRule")] {
+        let rendered = identities(&json!({value: {"enabled": true}}));
+        let added: BTreeSet<String> = rendered.difference(&default).cloned().collect();
+        assert_eq!((added, default.is_subset(&rendered)), ([own(kind)].into(), true), "{value}");
+    }
 }
 
 #[test]

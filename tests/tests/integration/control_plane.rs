@@ -10,6 +10,7 @@ use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
 mod admission;
+mod alerts;
 mod api_server;
 mod children;
 mod coordinator;

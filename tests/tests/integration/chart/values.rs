@@ -158,13 +158,27 @@ fn values_of_other_objects_are_in_these_objects() {
             json!({"podMonitor": {"enabled": true, "interval": "15s", "labels": {"team": "a"}}}),
             own("PodMonitor"),
             "/spec/podMetricsEndpoints/0",
-            json!({"port": "metrics", "path": "/metrics", "interval": "15s"}),
+            json!({
+                "port": "metrics", "path": "/metrics", "interval": "15s", "honorLabels": true,
+            }),
         ),
         (
             json!({"podMonitor": {"enabled": true, "labels": {"team": "a"}}}),
             own("PodMonitor"),
             "/metadata/labels/team",
             json!("a"),
+        ),
+        (
+            json!({"prometheusRule": {"enabled": true, "labels": {"team": "a"}}}),
+            own("PrometheusRule"),
+            "/metadata/labels/team",
+            json!("a"),
+        ),
+        (
+            json!({"prometheusRule": {"enabled": true, "disabled": ["RLJobOperatorDown"]}}),
+            own("PrometheusRule"),
+            "/spec/groups/0/rules/0/alert",
+            json!("RLJobOperatorWatchFailing"),
         ),
     ];
     for (values, object, pointer, expected) in cases {
@@ -228,6 +242,10 @@ fn invalid_values_are_rejected_with_their_place() {
             json!({"networkPolicy": {"apiServerPorts": [0]}}),
             "at '/networkPolicy/apiServerPorts/0': minimum: got 0, want 1",
         ),
+        (
+            json!({"prometheusRule": {"disabled": ["Watchdog"]}}),
+            "at '/prometheusRule/disabled/0': value must be one of",
+        ),
         (json!({"podMonitor": {"interval": "30"}}), "at '/podMonitor/interval': '30' does not"),
         (
             json!({"jobs": {"scrapers": {"podSelector": {"app": "prometheus"}}}}),
@@ -246,6 +264,7 @@ fn helm_lint_finds_nothing_with_any_value_set() {
     let namespaced = json!({
         "jobs": {"namespace": "team-a", "allowHostPath": true},
         "crd": {"install": false}, "podMonitor": {"enabled": true},
+        "prometheusRule": {"enabled": true},
     });
     for values in [json!({}), namespaced] {
         let helm = Helm::offline(NAMESPACE).unwrap();

@@ -114,6 +114,11 @@ impl Operator {
         Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
     }
 
+    /// Address of `/metrics`.
+    pub(super) fn metrics_address(&self) -> SocketAddr {
+        self.metrics
+    }
+
     /// Log so far.
     pub(super) fn output(&self) -> String {
         self.program.output()

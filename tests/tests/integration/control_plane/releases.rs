@@ -220,6 +220,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "serviceAccount": {"annotations": {"a": "b"}},
             "networkPolicy": {"scrapers": peers},
             "podMonitor": {"enabled": true, "labels": {"a": "b"}},
+            "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
         }),
     ]
 }
@@ -228,12 +229,14 @@ fn all_values(namespace: &str) -> [Value; 3] {
 fn the_api_server_accepts_all_objects_strictly() {
     let cluster = super::cluster();
     let namespace = Namespace::create(cluster, "strict").unwrap();
-    let monitors: PathBuf = files::helm("podmonitors.yaml").unwrap();
-    let apply = ["apply", "--server-side", "--filename", &monitors.display().to_string()];
-    cluster.kubectl().run(&apply).unwrap();
-    let wait = "--for=condition=Established";
-    let crd = "crd/podmonitors.monitoring.coreos.com";
-    cluster.kubectl().run(&["wait", wait, crd, "--timeout=60s"]).unwrap();
+    for kind in ["podmonitors", "prometheusrules"] {
+        let file: PathBuf = files::helm(&format!("{kind}.yaml")).unwrap();
+        let apply = ["apply", "--server-side", "--filename", &file.display().to_string()];
+        cluster.kubectl().run(&apply).unwrap();
+        let crd = format!("crd/{kind}.monitoring.coreos.com");
+        let wait = ["wait", "--for=condition=Established", &crd, "--timeout=60s"];
+        cluster.kubectl().run(&wait).unwrap();
+    }
     let helm = Helm::offline(&namespace.name).unwrap();
     for values in all_values(&namespace.name) {
         let template = ["template", "strict", &Helm::chart(), "--values=-"];

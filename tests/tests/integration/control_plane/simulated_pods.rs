@@ -37,6 +37,8 @@ pub(super) struct Run {
     pub(super) step: u32,
     /// Fixed phase to report: `Finished`, `Failed` or `Starting`.
     pub(super) end: Option<&'static str>,
+    /// Cause of the outage of a verifier.
+    pub(super) reward_outage: Option<&'static str>,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
     /// Highest epoch received.
@@ -147,11 +149,14 @@ async fn status(
             })
         })
         .collect();
+    let outage =
+        run.reward_outage.map(|cause| json!({"reward": "r", "seconds": 1, "cause": cause}));
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
+        "rewardOutage": outage,
     })))
 }
 

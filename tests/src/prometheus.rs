@@ -1,0 +1,85 @@
+//! Prometheus that scrapes one operator as the chart's PodMonitor does, and evaluates rules every
+//! second.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cluster::Cluster;
+use crate::sandbox::Program;
+use crate::{files, scrape};
+
+/// Next port of a server.
+static PORT: AtomicU16 = AtomicU16::new(19090);
+
+/// A running server. Dropping the value kills it and removes its data.
+#[derive(Debug)]
+pub struct Prometheus {
+    program: Program,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Prometheus {
+    /// Starts a server in the cluster's network. `rules` is the content of a rule file.
+    pub fn start(cluster: &Cluster, operator: SocketAddr, rules: &Value) -> Result<Self> {
+        let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
+        let labels = json!({"namespace": "rljob-system", "pod": "rljob-operator-0"});
+        let config = json!({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": ["rules.yaml"],
+            "scrape_configs": [{
+                "job_name": "rljob-system/rljob-operator",
+                "honor_labels": true,
+                "static_configs": [{"targets": [operator.to_string()], "labels": labels}],
+            }],
+        });
+        // JSON is YAML.
+        fs::write(folder.path().join("prometheus.yaml"), config.to_string())?;
+        fs::write(folder.path().join("rules.yaml"), rules.to_string())?;
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let arguments = [
+            format!("--config.file={}", folder.path().join("prometheus.yaml").display()),
+            format!("--storage.tsdb.path={}", folder.path().join("data").display()),
+            format!("--web.listen-address=0.0.0.0:{port}"),
+            "--log.level=warn".to_owned(),
+        ];
+        let name = format!("prometheus-{port}");
+        let program =
+            cluster.start_program(&name, &files::prometheus("prometheus")?, &arguments)?;
+        let address = SocketAddr::from((cluster.address(), port));
+        Ok(Self { program, address, _folder: folder })
+    }
+
+    /// Labels of the alerts that fire, in the order of their names.
+    pub fn firing(&self) -> Result<Vec<Value>> {
+        let data = self.get("/api/v1/alerts")?;
+        let alerts = data["alerts"].as_array().context("the response has no alerts")?;
+        let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+        let mut labels: Vec<Value> = firing.map(|alert| alert["labels"].clone()).collect();
+        labels.sort_by_key(ToString::to_string);
+        Ok(labels)
+    }
+
+    /// Whether a metric has samples now.
+    pub fn has(&self, metric: &str) -> Result<bool> {
+        let data = self.get(&format!("/api/v1/query?query={metric}"))?;
+        Ok(data["result"].as_array().is_some_and(|samples| !samples.is_empty()))
+    }
+
+    /// Log so far.
+    pub fn output(&self) -> String {
+        self.program.output()
+    }
+
+    fn get(&self, path: &str) -> Result<Value> {
+        let mut answer: Value = serde_json::from_str(&scrape::get(self.address, path)?)
+            .with_context(|| format!("the response to {path} is not JSON"))?;
+        ensure!(answer["status"] == "success", "GET {path}: {answer}");
+        Ok(answer["data"].take())
+    }
+}

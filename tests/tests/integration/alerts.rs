@@ -1,0 +1,133 @@
+//! Rules of the chart, checked and unit-tested by promtool: each alert fires, does not fire in a
+//! neighbouring healthy case, and has a runbook page. `control_plane::alerts` fires them by faults.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rljob_tests::files::{prometheus, workspace};
+use rljob_tests::process::run;
+use serde_json::{Value, json};
+
+use crate::chart::render;
+
+fn rules_file() -> PathBuf {
+    workspace().join("charts/rljob/files/rules.yaml")
+}
+
+fn yaml(path: &Path) -> Value {
+    serde_yaml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Elements of a list.
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The rules with a name of this kind: `alert` or `record`.
+fn rules<'a>(file: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    items(&file["groups"])
+        .flat_map(|group| items(&group["rules"]))
+        .filter(move |rule| rule[kind].is_string())
+}
+
+fn names(file: &Value, kind: &str) -> BTreeSet<String> {
+    rules(file, kind).map(|rule| text(&rule[kind]).to_owned()).collect()
+}
+
+fn promtool(arguments: &[&str]) -> String {
+    let mut command = Command::new(prometheus("promtool").unwrap());
+    run(command.args(arguments).current_dir(workspace().join("tests/prometheus"))).unwrap()
+}
+
+/// Unit tests of rules.
+fn test_files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(workspace().join("tests/prometheus")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.to_string_lossy().ends_with("_test.yaml")).collect()
+}
+
+#[test]
+fn promtool_accepts_the_rules_and_their_style() {
+    let output = promtool(&[
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        &rules_file().display().to_string(),
+    ]);
+    let file = yaml(&rules_file());
+    let count = rules(&file, "alert").count() + rules(&file, "record").count();
+    assert!(output.contains(&format!("SUCCESS: {count} rules found")), "{output}");
+}
+
+#[test]
+fn the_unit_tests_of_the_rules_pass() {
+    let files = test_files();
+    assert!(!files.is_empty());
+    let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let arguments = ["test", "rules"].into_iter().chain(paths.iter().map(String::as_str));
+    promtool(&arguments.collect::<Vec<_>>());
+}
+
+#[test]
+fn each_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not() {
+    let (mut fires, mut stays) = (BTreeSet::new(), BTreeSet::new());
+    for file in test_files().iter().map(|path| yaml(path)) {
+        let tests = items(&file["tests"]).flat_map(|test| items(&test["alert_rule_test"]));
+        for test in tests {
+            let set = if test["exp_alerts"].is_array() { &mut fires } else { &mut stays };
+            set.insert(text(&test["alertname"]).to_owned());
+        }
+    }
+    let alerts = names(&yaml(&rules_file()), "alert");
+    assert_eq!((&fires, &stays), (&alerts, &alerts));
+}
+
+#[test]
+fn the_prometheus_rule_has_the_rules_of_the_file() {
+    let groups = |values: &Value| {
+        let objects = render(values);
+        let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+        rule["spec"].clone()
+    };
+    let file = yaml(&rules_file());
+    assert_eq!(groups(&json!({"prometheusRule": {"enabled": true}})), file);
+    let all: Vec<String> = names(&file, "alert").into_iter().collect();
+    let without = groups(&json!({"prometheusRule": {"enabled": true, "disabled": all}}));
+    assert_eq!(names(&without, "alert"), BTreeSet::new());
+    assert_eq!(names(&without, "record"), names(&file, "record"));
+    assert_eq!(items(&without["groups"]).count(), items(&file["groups"]).count());
+}
+
+#[test]
+fn the_schema_knows_the_names_of_all_alerts() {
+    let path = workspace().join("charts/rljob/values.schema.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let known = &schema["properties"]["prometheusRule"]["properties"]["disabled"]["items"]["enum"];
+    let known: BTreeSet<String> = items(known).map(|name| text(name).to_owned()).collect();
+    assert_eq!(known, names(&yaml(&rules_file()), "alert"));
+}
+
+#[test]
+fn each_alert_links_to_its_runbook_page_and_there_are_no_others() {
+    let file = yaml(&rules_file());
+    for rule in rules(&file, "alert") {
+        let name = text(&rule["alert"]);
+        let url = format!("{}/blob/main/docs/runbooks/{name}.md", env!("CARGO_PKG_REPOSITORY"));
+        assert_eq!(rule["annotations"]["runbook_url"], url);
+        let page =
+            fs::read_to_string(workspace().join(format!("docs/runbooks/{name}.md"))).unwrap();
+        let headings: Vec<&str> = page.lines().filter(|line| line.starts_with('#')).collect();
+        let title = format!("# {name}");
+        assert_eq!(headings, [title.as_str(), "## Impact", "## Look at", "## Do"], "{name}");
+    }
+    let pages = fs::read_dir(workspace().join("docs/runbooks")).unwrap();
+    let pages = pages.map(|page| page.unwrap().file_name().to_string_lossy().replace(".md", ""));
+    assert_eq!(pages.collect::<BTreeSet<_>>(), names(&file, "alert"));
+}

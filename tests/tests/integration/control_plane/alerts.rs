@@ -1,0 +1,135 @@
+//! Alerts of the chart in a real Prometheus that scrapes a real operator: faults fire them, and the
+//! end of a fault resolves them.
+//!
+//! Prometheus scrapes and evaluates every second, and each `for` is shortened to a second;
+//! `alerts` tests the rules with their own durations.
+
+use rljob_tests::Prometheus;
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::cluster;
+use super::fixture::Fixture;
+use super::operator::LIMIT;
+use super::pods::set_status;
+use crate::chart::render;
+
+/// The groups of the chart's PrometheusRule with short durations.
+fn rules() -> Value {
+    let objects = render(&json!({"prometheusRule": {"enabled": true}}));
+    let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+    let mut spec = rule["spec"].clone();
+    for group in spec["groups"].as_array_mut().unwrap() {
+        for rule in group["rules"].as_array_mut().unwrap() {
+            if let Some(duration) = rule.get_mut("for") {
+                *duration = json!("1s");
+            }
+        }
+    }
+    spec
+}
+
+/// A job in training, its operator, and Prometheus.
+struct Watched {
+    fixture: Fixture,
+    prometheus: Prometheus,
+}
+
+impl Watched {
+    fn start(prefix: &str) -> Self {
+        let patch = json!({"spec": {
+            "training": {"steps": 1000}, "failurePolicy": {"hangTimeoutSeconds": 10},
+        }});
+        let fixture = Fixture::running(prefix, &patch);
+        let operator = fixture.metrics_address().unwrap();
+        let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+        let watched = Self { fixture, prometheus };
+        let is_scraped = || watched.prometheus.has("rljob_job_checkpoint_timestamp_seconds");
+        wait_until("a scrape of a job in training", LIMIT, || {
+            watched.fixture.pods.run.lock().step += 1;
+            Ok(is_scraped().is_ok_and(|is| is) && watched.prometheus.firing()?.is_empty())
+        })
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", watched.prometheus.output()));
+        watched
+    }
+
+    /// Waits until exactly these alerts fire for the job, given with their additional labels, while
+    /// `each` runs before each poll.
+    fn wait_for(&self, expected: &[(&str, Value)], mut each: impl FnMut(&Self)) {
+        let labels = |(name, more): &(&str, Value)| {
+            let mut labels = json!({
+                "alertname": name, "severity": "warning",
+                "namespace": self.fixture.namespace.name, "name": "sample",
+            });
+            super::merge(&mut labels, more);
+            labels
+        };
+        let expected: Vec<Value> = expected.iter().map(labels).collect();
+        wait_until(&format!("{expected:?}"), LIMIT, || {
+            each(self);
+            Ok(self.prometheus.firing()? == expected)
+        })
+        .unwrap_or_else(|error| {
+            panic!("{error:#}\n{:?}\n{:#}", self.prometheus.firing(), self.fixture.job())
+        });
+    }
+
+    fn train(&self) {
+        self.fixture.pods.run.lock().step += 1;
+    }
+
+    /// Sets whether the containers of the engine are ready.
+    fn set_engine(&self, ready: &str) {
+        let conditions = json!({"conditions": [{"type": "ContainersReady", "status": ready}]});
+        set_status(&self.fixture.namespace, "sample-inference-0", &conditions);
+    }
+}
+
+#[test]
+fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
+    let mut watched = Watched::start("alerts");
+    let none = json!({});
+    watched.wait_for(&[("RLJobNoProgress", none.clone())], |_| {});
+    watched.wait_for(&[], Watched::train);
+
+    watched.set_engine("False");
+    watched.wait_for(&[("RLJobEngineLost", none.clone())], Watched::train);
+    watched.set_engine("True");
+    watched.wait_for(&[], Watched::train);
+
+    watched.fixture.pods.run.lock().reward_outage = Some("connection refused");
+    watched.wait_for(&[("RLJobRewardUnavailable", none.clone())], Watched::train);
+    watched.fixture.pods.run.lock().reward_outage = None;
+    watched.wait_for(&[], Watched::train);
+
+    watched.fixture.pods.run.lock().attempt += 3;
+    watched.wait_for(&[("RLJobRestartLoop", none)], Watched::train);
+
+    watched.fixture.pods.run.lock().end = Some("Failed");
+    watched.wait_for(&[("RLJobFailed", json!({"reason": "Failed"}))], |_| {});
+
+    watched.fixture.kill_operator();
+    let down = json!({"severity": "critical", "namespace": null, "name": null});
+    watched.wait_for(&[("RLJobOperatorDown", down)], |_| {});
+}
+
+#[test]
+fn a_silent_coordinator_fires_its_alert_until_it_answers() {
+    let watched = Watched::start("alerts-silent");
+    watched.fixture.pods.run.lock().is_silent = true;
+    watched.wait_for(&[("RLJobCoordinatorUnresponsive", json!({}))], |_| {});
+    watched.fixture.pods.run.lock().is_silent = false;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn a_job_that_needs_a_person_fires_its_alert() {
+    let mut fixture =
+        Fixture::new("alerts-stalled", &json!({"spec": {"training": {"minibatches": 5}}}));
+    fixture.start_operator();
+    fixture.wait_for("Stalled");
+    let operator = fixture.metrics_address().unwrap();
+    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+    let watched = Watched { fixture, prometheus };
+    watched.wait_for(&[("RLJobStalled", json!({"reason": "InvalidSpec"}))], |_| {});
+}
