@@ -1,8 +1,8 @@
 //! Metrics of RLJobs: counts, and the state of each job. Computed from the objects at each scrape,
 //! without state between two scrapes, which may run at the same time.
 //!
-//! A job has at most ten samples. Their labels are its namespace and name, condition types, statuses
-//! and reasons, and roles.
+//! A job has at most ten samples. Their labels are its namespace and name, condition types,
+//! statuses and reasons, and roles.
 
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ impl JobMetrics {
             )?,
             unsaved_since: register.gauges(
                 "rljob_job_checkpoint_timestamp_seconds",
-                "Unix time of the newest checkpoint of a job in training, or of the start or resume \
-                 of its training if that is later.",
+                "Unix time of the newest checkpoint of a job in training, or of the start or \
+                 resume of its training if that is later.",
                 &["namespace", "name"],
             )?,
             desired: register.gauges(

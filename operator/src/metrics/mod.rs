@@ -1,5 +1,6 @@
-//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded: verbs, steps, condition
-//! types, a limited number of reasons. Only the metrics `rljob_job_*` of each job have its name.
+//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded: verbs, steps,
+//! condition types, a limited number of reasons. Only the metrics `rljob_job_*` of each job have
+//! its name.
 
 use std::time::Duration;
 
