@@ -154,6 +154,16 @@ fn values_of_other_objects_are_in_these_objects() {
             "/spec/egress/2/to/0/namespaceSelector",
             json!({"matchLabels": {"kubernetes.io/metadata.name": "team-a"}}),
         ),
+    ];
+    for (values, object, pointer, expected) in cases {
+        assert_eq!(part(&values, &object, pointer), expected, "{values}: {object}{pointer}");
+    }
+}
+
+#[test]
+fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
+    let own = |kind: &str| format!("{kind} rljob-system/rljob-operator");
+    let cases = [
         (
             json!({"podMonitor": {"enabled": true, "interval": "15s", "labels": {"team": "a"}}}),
             own("PodMonitor"),
