@@ -121,8 +121,8 @@ fn a_minimal_job_gets_the_documented_defaults() {
         },
         "rewards": [{"name": "correct", "weight": 1.0, "exactMatch": {}}],
         "algorithm": {"grpo": {
-            "groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token",
-            "proximalLogprobs": "Recompute",
+            "groupSize": 8, "surrogate": "Clip", "ratioLevel": "Token", "clipLow": 0.2,
+            "clipHigh": 0.2, "lossAggregation": "Token", "proximalLogprobs": "Recompute",
             "rewardShaping": {"bias": 0.0, "scale": 1.0, "clip": 20.0},
             "rewardNormalization": {
                 "mean": "Group", "scale": "Std", "scaleLevel": "Group", "leaveOneOut": false,
