@@ -347,8 +347,18 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"training": {"steps": 0}}}), "spec.training.steps"),
         (json!({"spec": {"training": {"steps": null}}}), "spec.training.steps"),
         (
-            json!({"spec": {"algorithm": {"grpo": {"groupSize": 1}}}}),
+            json!({"spec": {"algorithm": {"grpo": {"groupSize": 0}}}}),
             "spec.algorithm.grpo.groupSize",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": {"groupSize": 1}}}}),
+            "groupSize 1 needs rewardNormalization",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": {
+                "secondMomentLimit": 0.1, "proximalLogprobs": "Sampler",
+            }}}}),
+            "secondMomentLimit needs proximalLogprobs Recompute",
         ),
         (
             json!({"spec": {"rollout": {"temprature": 0.7}}}),
