@@ -64,7 +64,7 @@ impl Slot {
 
 impl GatheredWeights {
     /// The weights whose shards on this rank are `shards`, which may change later
-    /// ([`Self::change`]).
+    /// ([`Self::invalidate`]).
     ///
     /// # Errors
     /// Memory or CUDA.
