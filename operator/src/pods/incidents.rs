@@ -67,12 +67,18 @@ fn describe(pod: &PodFacts, removal: Option<RemovalReason>) -> Option<(&'static 
     }
     let (reason, message) = if let Some(cause) = &pod.disruption {
         disruption(cause)
-    } else if let Some(cause) = &pod.failed {
+    } else if let Some(cause) = pod.failed.as_ref().filter(|cause| !ended_by_deletion(pod, cause)) {
         terminated_by_kubelet(cause)
     } else {
         pod.deletion.map(|_| (INCIDENT_DELETED, "was deleted".to_owned()))?
     };
     Some((reason, format!("{message}; {RECREATED}")))
+}
+
+/// Whether a pod that ended without a cause did so because it was deleted: its containers exit with
+/// the code of the signal.
+fn ended_by_deletion(pod: &PodFacts, cause: &Cause) -> bool {
+    pod.deletion.is_some() && text(cause).is_empty()
 }
 
 fn disruption(cause: &Cause) -> (&'static str, String) {
@@ -154,6 +160,13 @@ mod tests {
             (
                 PodFacts { deletion: None, ..disrupted("TerminationByKubelet", "low on memory") },
                 Some(("EndedByKubelet", recreated("was terminated by its kubelet: low on memory"))),
+            ),
+            (
+                PodFacts {
+                    failed: Some(Cause { reason: String::new(), message: String::new() }),
+                    ..deleted()
+                },
+                Some(("Deleted", recreated("was deleted"))),
             ),
             (
                 PodFacts { failed: Some(failed), ..healthy() },
