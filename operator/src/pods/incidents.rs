@@ -162,13 +162,6 @@ mod tests {
                 Some(("EndedByKubelet", recreated("was terminated by its kubelet: low on memory"))),
             ),
             (
-                PodFacts {
-                    failed: Some(Cause { reason: String::new(), message: String::new() }),
-                    ..deleted()
-                },
-                Some(("Deleted", recreated("was deleted"))),
-            ),
-            (
                 PodFacts { failed: Some(failed), ..healthy() },
                 Some(("EndedByKubelet", recreated("was terminated by its kubelet: Evicted"))),
             ),
@@ -189,6 +182,13 @@ mod tests {
             });
             assert_eq!(reported(pod.clone()), expected, "{pod:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_ends_because_it_was_deleted_was_not_terminated_by_its_kubelet() {
+        let failed = Some(Cause { reason: String::new(), message: String::new() });
+        let pod = PodFacts { failed, ..terminating(pod("sums-trainer-0"), 9, 30) };
+        assert_eq!(reported(pod).map(|(reason, _)| reason).as_deref(), Some("Deleted"));
     }
 
     #[test]
