@@ -37,28 +37,23 @@ pub fn kubernetes(program: &str) -> Result<PathBuf> {
 
 /// The S3 server, from the cache that tests/s3/build.sh fills.
 pub fn s3_server() -> Result<PathBuf> {
-    let path = cache()?.join("versitygw-1.8.0/versitygw");
-    if path.is_file() {
-        Ok(path)
-    } else {
-        bail!("{} does not exist: run `make setup`", path.display())
-    }
+    installed(Path::new("versitygw-1.8.0/versitygw"))
 }
 
 /// A file of Helm's folder (`helm`, `podmonitors.yaml`, `prometheusrules.yaml`), from the cache
 /// that tests/helm/build.sh fills.
 pub fn helm(file: &str) -> Result<PathBuf> {
-    let path = cache()?.join("helm-4.3.1-monitoring-0.85.0").join(file);
-    if path.is_file() {
-        Ok(path)
-    } else {
-        bail!("{} does not exist: run `make setup`", path.display())
-    }
+    installed(&Path::new("helm-4.3.1-monitoring-0.85.0").join(file))
 }
 
 /// `prometheus` or `promtool`, from the cache that tests/prometheus/build.sh fills.
 pub fn prometheus(program: &str) -> Result<PathBuf> {
-    let path = cache()?.join("prometheus-3.16.0").join(program);
+    installed(&Path::new("prometheus-3.16.0").join(program))
+}
+
+/// A file in the cache, which `make setup` fills.
+fn installed(file: &Path) -> Result<PathBuf> {
+    let path = cache()?.join(file);
     if path.is_file() {
         Ok(path)
     } else {
@@ -68,12 +63,7 @@ pub fn prometheus(program: &str) -> Result<PathBuf> {
 
 /// The program that enforces NetworkPolicies, from the cache that tests/network/build.sh fills.
 pub fn kube_router() -> Result<PathBuf> {
-    let path = cache()?.join("kube-router-2.1.0/kube-router");
-    if path.is_file() {
-        Ok(path)
-    } else {
-        bail!("{} does not exist: run `make setup`", path.display())
-    }
+    installed(Path::new("kube-router-2.1.0/kube-router"))
 }
 
 /// The project's cache folder.
