@@ -57,7 +57,7 @@ def arguments():
     parser.add_argument("--port", type=int, default=30_000)
     parser.add_argument("--update-port", type=int, default=29_611)
     parser.add_argument("--log", type=Path, default=Path("loop-peer-sglang.log"))
-    parser.add_argument("--engine-arguments", nargs="*", default=["--attention-backend=triton"])
+    parser.add_argument("--engine-argument", action="append", default=[], help="flag of SGLang")
     return parser.parse_args()
 
 
@@ -245,7 +245,7 @@ def start_server(settings):
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(settings.model)]
     command += ["--host=127.0.0.1", f"--port={settings.port}", "--skip-tokenizer-init"]
     command += ["--dtype=bfloat16", "--mem-fraction-static=0.8", "--max-running-requests=1024"]
-    command += ["--log-level-http=warning", *settings.engine_arguments]
+    command += ["--log-level-http=warning", *settings.engine_argument]
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="0", HF_HUB_OFFLINE="1")
     log = settings.log.open("w")
     return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)

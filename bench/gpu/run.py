@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures training on GPUs beside PyTorch on the same GPU, and appends rows to a file.
 
-usage: run.py BENCH [--out results.jsonl] [--commit SHA]
+usage: run.py BENCH [--rows NAME ...] [--first-gpu N] [--out results.jsonl] [--commit SHA]
 
 BENCH is the program that `make build-cuda` builds from trainer/learner/benches/gpu.rs. Ours and the
-peer run one after another. A row has name, ratio, aim, whether it holds, gpu, command, commit and
-figures; a row without an aim is for information. With two GPUs, rows of FSDP are added.
+peer run one after another on the same GPU. A row has name, ratio, aim, whether it holds, gpu,
+command, commit and figures; a row without an aim is for information. Row `fsdp-2-gpus` needs two.
 """
 
 import argparse
@@ -22,12 +22,8 @@ FOLDER = Path(__file__).resolve().parent
 TIMEOUT = 180
 
 
-def lines(command, rank=0, world=1):
-    environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world))
-    environment["CUDA_VISIBLE_DEVICES"] = str(rank)
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+class Failed(Exception):
+    """A program that did not measure, for example because memory did not suffice."""
 
 
 def result(process):
@@ -35,7 +31,7 @@ def result(process):
     out, errors = process.communicate(timeout=TIMEOUT)
     found = [line for line in out.splitlines() if line.startswith("{")]
     if process.returncode != 0 or not found:
-        sys.exit(f"{process.args} ended with {process.returncode}: {errors[-2000:]}")
+        raise Failed(f"{process.args} ended with {process.returncode}: {errors[-1500:]}")
     return json.loads(found[-1])
 
 
@@ -51,33 +47,51 @@ def rl_batch():
 
 class Rows:
     def __init__(self, settings):
-        self.settings = settings
+        self.settings, self.measured = settings, {}
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         self.gpus = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
 
-    def ours(self, flags, gpus=1):
-        command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
-        processes = [lines(command, rank, gpus) for rank in range(gpus)]
-        for process in processes[1:]:
-            process.communicate(timeout=TIMEOUT)
-        return result(processes[0])
+    def start(self, command, rank=0, world=1, gpu=None):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world))
+        gpu = rank if gpu is None else gpu
+        environment["CUDA_VISIBLE_DEVICES"] = str(self.settings.first_gpu + gpu)
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
-    def peer(self, flags):
+    def ours(self, *flags, gpus=1):
+        """Figures of ours with these flags, measured once."""
+        if (flags, gpus) not in self.measured:
+            command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
+            processes = [self.start(command, rank, gpus) for rank in range(gpus)]
+            for process in processes[1:]:
+                process.communicate(timeout=TIMEOUT)
+            self.measured[flags, gpus] = result(processes[0])
+        return self.measured[flags, gpus]
+
+    def slower(self, *flags):
+        """Figures of the slower of two GPUs, each alone: GPUs of one model differ by some percent,
+        and the slower one bounds both."""
+        command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
+        alone = [result(self.start(command, gpu=gpu)) for gpu in range(2)]
+        return min(alone, key=lambda figures: figures["tok_per_s_per_gpu"])
+
+    def peer(self, *flags):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command = [*launcher, "--nproc_per_node=1", str(FOLDER / "peer.py"), *flags]
-        return result(lines(command))
-
-    def packed_peer(self, lengths):
-        return result(lines([sys.executable, str(FOLDER / "packed_peer.py"), lengths]))
+        return result(self.start(command))
 
     def packed(self, name, lengths, note):
-        """Ours and the packed peer on the same lengths."""
+        """Ours and the packed peer on the same lengths; ours also with repeated prompts."""
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(lengths, file)
             file.flush()
-            ours = self.ours(["--lengths", file.name, "--group", "8"])
-            theirs = self.packed_peer(file.name)
+            ours = self.ours("--lengths", file.name, "--group", "8")
+            repeated = self.ours("--lengths", file.name, "--group", "8", "--own-prompts")
+            peer = [sys.executable, str(FOLDER / "packed_peer.py"), file.name]
+            theirs = result(self.start(peer))
         self.write(name, ours, theirs, 1.1, note)
+        self.write(f"{name}-repeated-prompts", repeated, theirs, 1.1, note)
 
     def write(self, name, ours, theirs, aim, note):
         ratio = ours["tok_per_s_per_gpu"] / theirs["tok_per_s_per_gpu"]
@@ -97,31 +111,71 @@ class Rows:
         print(f"bench {name} {ratio:.2f} {aim} {row['holds']}", flush=True)
 
 
+def eager(rows):
+    note = "8 x 2048 tokens; the peer recomputes activations, ours are kept"
+    rows.write("training-eager", rows.ours(), rows.peer(), 2.0, note)
+
+
+def compiled(rows):
+    peer = rows.peer("--compile")
+    note = "8 x 2048 tokens; the peer recomputes activations, ours are kept"
+    rows.write("training-compiled", rows.ours(), peer, 1.5, note)
+    note = "8 x 2048 tokens; both recompute activations"
+    rows.write("training-compiled-recomputed", rows.ours("--recompute"), peer, None, note)
+
+
+def kept(rows):
+    note = "8 x 2048 tokens; both keep activations, the peer in two micro-batches"
+    rows.write("training-compiled-kept", rows.ours(), rows.peer("--compile", "--keep"), None, note)
+
+
+def variants(rows):
+    note = "10 sequences of 64 to 4096 tokens against 8 of 2048"
+    rows.write("training-mixed-lengths", rows.ours("--mixed"), rows.ours(), None, note)
+    note = "training.deterministic against not"
+    rows.write("training-deterministic", rows.ours("--deterministic"), rows.ours(), None, note)
+
+
+def packed(rows):
+    note = "packed, compiled layers, activations kept; 8 x 2048 tokens"
+    rows.packed("training-packed", [[1, 2047]] * 8, note)
+
+
+def groups(rows):
+    note = "packed, compiled layers, activations kept; 128 samples in groups of 8 with one prompt"
+    rows.packed("training-packed-groups", rl_batch(), note)
+
+
+def fsdp(rows):
+    note = "FSDP on two GPUs against the slower one alone, tokens per GPU"
+    rows.write("fsdp-2-gpus", rows.ours(gpus=2), rows.slower(), 0.985, note)
+    four = ("--micro", "4096")
+    alone = rows.slower(*four)
+    note = "the same in four micro-batches with training.sharding Gradients"
+    rows.write("fsdp-2-gpus-hold", rows.ours(*four, "--hold", gpus=2), alone, 0.985, note)
+    note = "the same in four micro-batches with training.sharding Full"
+    rows.write("fsdp-2-gpus-full", rows.ours(*four, gpus=2), alone, None, note)
+
+
+ROWS = {row.__name__: row for row in (eager, compiled, kept, variants, packed, groups, fsdp)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bench")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     rows = Rows(parser.parse_args())
-    plain = rows.ours([])
-    recomputed = rows.ours(["--recompute"])
-    eager, compiled = rows.peer([]), rows.peer(["--compile"])
-    note = "8 x 2048 tokens; the peer recomputes activations, ours are kept"
-    rows.write("training-eager", plain, eager, 2.0, note)
-    rows.write("training-compiled", rows.ours([]), compiled, 1.5, note)
-    note = "8 x 2048 tokens; both recompute activations"
-    rows.write("training-compiled-recomputed", recomputed, compiled, None, note)
-    note = "10 sequences of 64 to 4096 tokens against 8 of 2048"
-    rows.write("training-mixed-lengths", rows.ours(["--mixed"]), plain, None, note)
-    note = "training.deterministic against not"
-    rows.write("training-deterministic", rows.ours(["--deterministic"]), plain, None, note)
-    note = "packed, compiled layers, activations kept; 8 x 2048 tokens"
-    rows.packed("training-packed", [[1, 2047]] * 8, note)
-    note = "packed, compiled layers, activations kept; 128 samples in groups of 8 with one prompt"
-    rows.packed("training-packed-groups", rl_batch(), note)
-    if len(rows.gpus) > 1:
-        note = "FSDP on two GPUs against one, tokens per GPU"
-        rows.write("fsdp-2-gpus", rows.ours([], gpus=2), plain, 0.985, note)
+    failed = False
+    for name in rows.settings.rows:
+        try:
+            ROWS[name](rows)
+        except (Failed, subprocess.TimeoutExpired) as error:
+            failed = True
+            print(f"row {name}: {error}", file=sys.stderr, flush=True)
+    sys.exit(failed)
 
 
 main()

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
-use rljob_kernels::attention::{self, Heads, Sequences};
+use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
 use rljob_kernels::head::Distribution;
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
@@ -82,12 +82,12 @@ fn rotation(heads: Heads) {
     report(&format!("rotary {rotated} heads"), kernel, Some(plain));
 }
 
-fn attentions(name: &str, heads: Heads, lengths: &[i64]) {
+fn attentions(name: &str, heads: Heads, lengths: &[i64], prefixes: &[Prefix]) {
     let tokens: i64 = lengths.iter().sum();
     let qkv = random(&[tokens, heads.width()]);
     let dout = random(&[tokens, heads.queries * heads.size]);
     for deterministic in [false, true] {
-        let sequences = Sequences::new(lengths, heads, GPU, deterministic);
+        let sequences = Sequences::new(lengths, prefixes, heads, GPU, deterministic);
         let kind = if deterministic { " deterministic" } else { "" };
         let name = format!("{name} {}/{} heads{kind}", heads.queries, heads.keys);
         let saved = attention::attention(&qkv, &sequences).unwrap();
@@ -154,9 +154,16 @@ fn main() {
     for heads in
         [Heads { queries: 12, keys: 2, size: 128 }, Heads { queries: 28, keys: 4, size: 128 }]
     {
-        attentions("8x2048", heads, &[2048; 8]);
-        attentions("mixed", heads, &mixed);
-        attentions("64x256", heads, &[256; 64]);
+        attentions("8x2048", heads, &[2048; 8], &[]);
+        attentions("mixed", heads, &mixed, &[]);
+        attentions("16x1024", heads, &[1024; 16], &[]);
+        attentions("64x256", heads, &[256; 64], &[]);
+        // Groups of a prompt and eight completions, and the same with repeated prompts.
+        let prefix = |first| Prefix { first, rows: 256, followers: 8 * 224 };
+        let group = [vec![256], vec![224; 8]].concat();
+        let prefixes: Vec<Prefix> = (0..8).map(|group| prefix(group * 2048)).collect();
+        attentions("8x(256+8x224)", heads, &group.repeat(8), &prefixes);
+        attentions("64x480", heads, &[480; 64], &[]);
         rotation(heads);
     }
     for width in [1536, 3584] {

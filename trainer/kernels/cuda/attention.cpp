@@ -1,8 +1,8 @@
-// Packed causal attention, forward and backward, on cuDNN's graph API through the header-only
+// Packed attention, forward and backward, on cuDNN's graph API through the header-only
 // cudnn-frontend. Queries, keys and values are heads of one row [(A + 2 K) · D] per token.
 //
-// A graph is built for at most b sequences of at most s tokens, and reused for every batch that
-// fits: the lengths and offsets of the sequences are its inputs.
+// A graph is built for at most b segments of at most s queries and t keys, and reused for every
+// batch that fits: the lengths and offsets of the segments are its inputs.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
@@ -18,8 +18,8 @@ using fe::graph::Tensor_attributes;
 using TensorHandle = std::shared_ptr<Tensor_attributes>;
 
 enum Uid : int64_t {
-  kQuery = 1, kKey, kValue, kOut, kStatistics, kRowOffsets, kOutOffsets, kStatisticsOffsets,
-  kLengths, kDout, kDquery, kDkey, kDvalue,
+  kQuery = 1, kKey, kValue, kOut, kStatistics, kQueryOffsets, kOutOffsets, kStatisticsOffsets,
+  kKeyOffsets, kQueryLengths, kKeyLengths, kDout, kDquery, kDkey, kDvalue,
 };
 
 struct Plan {
@@ -28,8 +28,8 @@ struct Plan {
 };
 
 struct Shape {
-  int64_t sequences, length, tokens, heads, key_heads, head_size;
-  bool backward, deterministic;
+  int64_t segments, queries, keys, tokens, heads, key_heads, head_size;
+  bool causal, backward, deterministic;
   float scale;
 };
 
@@ -57,24 +57,25 @@ class Builder {
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    rows_ = vector(shape.sequences + 1, fe::DataType_t::INT64, kRowOffsets);
-    outs_ = vector(shape.sequences + 1, fe::DataType_t::INT64, kOutOffsets);
-    statistics_ = vector(shape.sequences + 1, fe::DataType_t::INT64, kStatisticsOffsets);
-    lengths_ = vector(shape.sequences, fe::DataType_t::INT32, kLengths);
+    queries_ = vector(shape.segments + 1, fe::DataType_t::INT64, kQueryOffsets);
+    outs_ = vector(shape.segments + 1, fe::DataType_t::INT64, kOutOffsets);
+    statistics_ = vector(shape.segments + 1, fe::DataType_t::INT64, kStatisticsOffsets);
+    keys_ = vector(shape.segments + 1, fe::DataType_t::INT64, kKeyOffsets);
+    query_lengths_ = vector(shape.segments, fe::DataType_t::INT32, kQueryLengths);
+    key_lengths_ = vector(shape.segments, fe::DataType_t::INT32, kKeyLengths);
   }
 
   void forward() {
     auto attributes = fe::graph::SDPA_attributes()
                           .set_name("attention")
                           .set_generate_stats(true)
-                          .set_causal_mask(true)
+                          .set_causal_mask(shape_.causal)
                           .set_attn_scale(shape_.scale)
                           .set_padding_mask(true)
-                          .set_seq_len_q(lengths_)
-                          .set_seq_len_kv(lengths_);
-    auto [out, statistics] = graph_.sdpa(row(shape_.heads, kQuery), row(shape_.key_heads, kKey),
-                                         row(shape_.key_heads, kValue), attributes);
-    place(out, shape_.heads, out_width(), outs_, kOut).set_output(true);
+                          .set_seq_len_q(query_lengths_)
+                          .set_seq_len_kv(key_lengths_);
+    auto [out, statistics] = graph_.sdpa(query(kQuery), key(kKey), key(kValue), attributes);
+    place_out(out, kOut).set_output(true);
     place_statistics(statistics).set_output(true);
   }
 
@@ -83,20 +84,19 @@ class Builder {
     place_statistics(statistics);
     auto attributes = fe::graph::SDPA_backward_attributes()
                           .set_name("attention_backward")
-                          .set_causal_mask(true)
+                          .set_causal_mask(shape_.causal)
                           .set_attn_scale(shape_.scale)
                           .set_padding_mask(true)
-                          .set_seq_len_q(lengths_)
-                          .set_seq_len_kv(lengths_)
+                          .set_seq_len_q(query_lengths_)
+                          .set_seq_len_kv(key_lengths_)
                           .set_max_total_seq_len_q(shape_.tokens)
                           .set_max_total_seq_len_kv(shape_.tokens)
                           .set_deterministic_algorithm(shape_.deterministic);
-    auto [dq, dk, dv] = graph_.sdpa_backward(
-        row(shape_.heads, kQuery), row(shape_.key_heads, kKey), row(shape_.key_heads, kValue),
-        out(kOut), out(kDout), statistics, attributes);
-    place(dq, shape_.heads, row_width(), rows_, kDquery).set_output(true);
-    place(dk, shape_.key_heads, row_width(), rows_, kDkey).set_output(true);
-    place(dv, shape_.key_heads, row_width(), rows_, kDvalue).set_output(true);
+    auto [dq, dk, dv] = graph_.sdpa_backward(query(kQuery), key(kKey), key(kValue), out(kOut),
+                                             out(kDout), statistics, attributes);
+    place_query(dq, kDquery).set_output(true);
+    place_key(dk, kDkey).set_output(true);
+    place_key(dv, kDvalue).set_output(true);
   }
 
  private:
@@ -112,37 +112,55 @@ class Builder {
   }
 
   // `width`: elements from one token to the next.
-  Tensor_attributes& place(TensorHandle& tensor, int64_t heads, int64_t width,
+  Tensor_attributes& place(const TensorHandle& tensor, int64_t heads, int64_t length, int64_t width,
                            const TensorHandle& offsets, int64_t uid) {
-    return tensor->set_dim({shape_.sequences, heads, shape_.length, shape_.head_size})
-        .set_stride({shape_.length * width, shape_.head_size, width, 1})
+    return tensor->set_dim({shape_.segments, heads, length, shape_.head_size})
+        .set_stride({length * width, shape_.head_size, width, 1})
         .set_ragged_offset(offsets)
         .set_uid(uid);
   }
 
-  Tensor_attributes& place_statistics(TensorHandle& tensor) {
+  Tensor_attributes& place_query(const TensorHandle& tensor, int64_t uid) {
+    return place(tensor, shape_.heads, shape_.queries, row_width(), queries_, uid);
+  }
+
+  Tensor_attributes& place_key(const TensorHandle& tensor, int64_t uid) {
+    return place(tensor, shape_.key_heads, shape_.keys, row_width(), keys_, uid);
+  }
+
+  Tensor_attributes& place_out(const TensorHandle& tensor, int64_t uid) {
+    return place(tensor, shape_.heads, shape_.queries, out_width(), outs_, uid);
+  }
+
+  Tensor_attributes& place_statistics(const TensorHandle& tensor) {
     return tensor->set_data_type(fe::DataType_t::FLOAT)
-        .set_dim({shape_.sequences, shape_.heads, shape_.length, 1})
-        .set_stride({shape_.heads * shape_.length, 1, shape_.heads, 1})
+        .set_dim({shape_.segments, shape_.heads, shape_.queries, 1})
+        .set_stride({shape_.heads * shape_.queries, 1, shape_.heads, 1})
         .set_ragged_offset(statistics_)
         .set_uid(kStatistics);
   }
 
-  TensorHandle row(int64_t heads, int64_t uid) {
+  TensorHandle query(int64_t uid) {
     auto tensor = graph_.tensor(Tensor_attributes());
-    place(tensor, heads, row_width(), rows_, uid);
+    place_query(tensor, uid);
+    return tensor;
+  }
+
+  TensorHandle key(int64_t uid) {
+    auto tensor = graph_.tensor(Tensor_attributes());
+    place_key(tensor, uid);
     return tensor;
   }
 
   TensorHandle out(int64_t uid) {
     auto tensor = graph_.tensor(Tensor_attributes());
-    place(tensor, shape_.heads, out_width(), outs_, uid);
+    place_out(tensor, uid);
     return tensor;
   }
 
   fe::graph::Graph& graph_;
   const Shape& shape_;
-  TensorHandle rows_, outs_, statistics_, lengths_;
+  TensorHandle queries_, outs_, statistics_, keys_, query_lengths_, key_lengths_;
 };
 
 template <class F>
@@ -161,12 +179,12 @@ extern "C" {
 
 void rljob_kernel_message_free(char* message) { free(message); }
 
-// `sizes`: sequences, length, tokens, heads, key heads, head size.
-char* rljob_attention_build(const int64_t sizes[6], bool backward, bool deterministic, float scale,
-                            Plan** out, int64_t* workspace) {
+// `sizes`: segments, queries and keys of the longest, tokens, heads, key heads, head size.
+char* rljob_attention_build(const int64_t sizes[7], bool causal, bool backward, bool deterministic,
+                            float scale, Plan** out, int64_t* workspace) {
   return guarded([&] {
-    const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
-                      backward, deterministic, scale};
+    const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6],
+                      causal, backward, deterministic, scale};
     auto plan = std::make_unique<Plan>();
     Builder builder(*plan, shape);
     backward ? builder.backward() : builder.forward();
@@ -184,9 +202,9 @@ char* rljob_attention_build(const int64_t sizes[6], bool backward, bool determin
 
 void rljob_attention_free(Plan* plan) { delete plan; }
 
-// `pointers`: row (queries, keys, values), out, statistics, row offsets, out offsets, statistics
-// offsets, lengths, and for the derivative dout and drow.
-char* rljob_attention_run(Plan* plan, void* const pointers[9], int64_t heads, int64_t key_heads,
+// `pointers`: row (queries, keys, values), out, statistics, offsets of queries, outs, statistics and
+// keys, lengths of queries and keys, and for the derivative dout and drow.
+char* rljob_attention_run(Plan* plan, void* const pointers[11], int64_t heads, int64_t key_heads,
                           int64_t head_size, void* workspace, cudaStream_t stream) {
   return guarded([&] {
     auto at = [&](void* row, int64_t head) {
@@ -199,14 +217,16 @@ char* rljob_attention_run(Plan* plan, void* const pointers[9], int64_t heads, in
         {kValue, at(row, heads + key_heads)},
         {kOut, pointers[1]},
         {kStatistics, pointers[2]},
-        {kRowOffsets, pointers[3]},
+        {kQueryOffsets, pointers[3]},
         {kOutOffsets, pointers[4]},
         {kStatisticsOffsets, pointers[5]},
-        {kLengths, pointers[6]},
+        {kKeyOffsets, pointers[6]},
+        {kQueryLengths, pointers[7]},
+        {kKeyLengths, pointers[8]},
     };
-    if (pointers[7] != nullptr) {
-      void* const drow = pointers[8];
-      tensors[kDout] = pointers[7];
+    if (pointers[9] != nullptr) {
+      void* const drow = pointers[10];
+      tensors[kDout] = pointers[9];
       tensors[kDquery] = drow;
       tensors[kDkey] = at(drow, heads);
       tensors[kDvalue] = at(drow, heads + key_heads);

@@ -1,4 +1,5 @@
-// SwiGLU, rotary embedding and AdamW. Each reads and writes its operands once.
+// SwiGLU, rotary embedding, AdamW and the join of attention over two sets of keys. Each reads and
+// writes its operands once.
 #include "common.cuh"
 
 namespace rljob {
@@ -104,6 +105,24 @@ __global__ void adamw(float4* p, float4* g, float4* m, float4* v, __nv_bfloat162
   }
 }
 
+// Heads of `packs` packs each: out = out + (other - out) * sigmoid(other sum - sum), with the
+// logarithms of the sums of exponentials. Without another sum, -inf, `other` is not read.
+__global__ void join_attention(Pack* out, const float* sums, const Pack* other,
+                               const float* other_sums, int64_t total, int packs) {
+  const int64_t at = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (at >= total) return;
+  const int64_t head = at / packs;
+  const float other_sum = other_sums[head];
+  if (isinf(other_sum)) return;
+  const float share = sigmoid(other_sum - sums[head]);
+  float a[kPack], b[kPack];
+  unpack(out[at], a);
+  unpack(other[at], b);
+#pragma unroll
+  for (int j = 0; j < kPack; j++) a[j] += (b[j] - a[j]) * share;
+  out[at] = pack(a);
+}
+
 unsigned blocks(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
@@ -152,5 +171,15 @@ extern "C" int rljob_adamw(float* p, float* g, float* m, float* v, void* copy, i
   rljob::adamw<<<rljob::blocks(quads), rljob::kThreads, 0, stream>>>(
       reinterpret_cast<float4*>(p), reinterpret_cast<float4*>(g), reinterpret_cast<float4*>(m),
       reinterpret_cast<float4*>(v), static_cast<__nv_bfloat162*>(copy), quads, all);
+  return cudaGetLastError();
+}
+
+extern "C" int rljob_join_attention(void* out, const float* sums, const void* other,
+                                    const float* other_sums, int64_t heads, int64_t head_size,
+                                    cudaStream_t stream) {
+  const int64_t packs = head_size / rljob::kPack, total = heads * packs;
+  if (total == 0) return 0;
+  rljob::join_attention<<<rljob::blocks(total), rljob::kThreads, 0, stream>>>(
+      static_cast<Pack*>(out), sums, static_cast<const Pack*>(other), other_sums, total, packs);
   return cudaGetLastError();
 }

@@ -90,25 +90,42 @@ impl Heads {
     }
 }
 
-/// Size of a graph: it serves at most so many sequences and tokens.
+/// Rows that several spans attend to besides themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// First row of the prefix.
+    pub first: i64,
+    /// Rows of the prefix.
+    pub rows: i64,
+    /// Rows after the prefix that attend to it.
+    pub followers: i64,
+}
+
+/// Size of a graph: it serves at most so many segments and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    pub sequences: i64,
-    /// Tokens of the longest sequence.
-    pub length: i64,
-    /// Tokens in all.
+    pub segments: i64,
+    /// Rows of the longest segment of queries.
+    pub queries: i64,
+    /// Rows of the longest segment of keys.
+    pub keys: i64,
+    /// Rows in all.
     pub tokens: i64,
 }
 
 impl Bucket {
-    /// The bucket of sequences of these lengths. Sizes are rounded up to about an eighth, so that
-    /// batches of similar sizes share a graph; no kernel is slower in a larger bucket.
-    pub fn of(lengths: &[i64]) -> Self {
-        let longest = lengths.iter().copied().max().unwrap_or(0);
+    /// The bucket of segments of these lengths among `tokens` rows. Sizes are rounded up to about
+    /// an eighth, so that batches of similar sizes share a graph; no kernel is slower in a larger
+    /// bucket.
+    fn of(queries: &[Segment], keys: &[Segment], tokens: i64) -> Self {
+        let longest = |segments: &[Segment]| {
+            rounded_up(segments.iter().map(|segment| segment.length).max().unwrap_or(0), 128)
+        };
         Self {
-            sequences: rounded_up(lengths.len() as i64, 8),
-            length: rounded_up(longest, 128),
-            tokens: rounded_up(lengths.iter().sum(), 1024),
+            segments: rounded_up(queries.len() as i64, 8),
+            queries: longest(queries),
+            keys: longest(keys),
+            tokens: rounded_up(tokens, 1024),
         }
     }
 }
@@ -120,61 +137,133 @@ fn rounded_up(number: i64, unit: i64) -> i64 {
     (number.max(1) + unit - 1) / unit * unit
 }
 
-/// Packed sequences of a micro-batch on a device.
+/// Adjacent rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) first: i64,
+    pub(crate) length: i64,
+}
+
+/// Segments of queries, each with the segment of keys that it attends to, on a device.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) bucket: Bucket,
+    /// Whether a query attends to the keys up to its own row only.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for the kernel"))]
+    pub(crate) causal: bool,
+    /// Inputs of a graph: `[B + 1]` int64, the first element of each segment in queries, outputs,
+    /// statistics and keys; `[B]` int32, the rows of each segment of queries and keys, 0 after the
+    /// last.
+    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "for the kernel"))]
+    pub(crate) inputs: [Tensor; 6],
+}
+
+impl Segments {
+    fn new(
+        queries: &[Segment],
+        keys: &[Segment],
+        tokens: i64,
+        causal: bool,
+        (heads, device): (Heads, tch::Device),
+    ) -> Self {
+        let bucket = Bucket::of(queries, keys, tokens);
+        let number = bucket.segments as usize;
+        let starts = |segments: &[Segment]| {
+            let end = segments.last().map_or(0, |last| last.first + last.length);
+            let mut starts: Vec<i64> = segments.iter().map(|segment| segment.first).collect();
+            starts.resize(number + 1, end);
+            Tensor::from_slice(&starts).to_device(device)
+        };
+        let lengths = |segments: &[Segment]| {
+            let mut rows: Vec<i32> = segments.iter().map(|segment| segment.length as i32).collect();
+            rows.resize(number, 0);
+            Tensor::from_slice(&rows).to_device(device)
+        };
+        let (query, key) = (starts(queries), starts(keys));
+        let inputs = [
+            &query * heads.width(),
+            &query * (heads.queries * heads.size),
+            &query * heads.queries,
+            &key * heads.width(),
+            lengths(queries),
+            lengths(keys),
+        ];
+        Self { bucket, causal, inputs }
+    }
+}
+
+/// Packed sequences of a micro-batch on a device, as spans of rows. A row attends to its span up to
+/// itself, and to the prefix that its span follows.
 #[derive(Debug)]
 pub struct Sequences {
     pub(crate) lengths: Vec<i64>,
+    pub(crate) prefixes: Vec<Prefix>,
     pub(crate) heads: Heads,
-    bucket: Bucket,
-    /// `[B + 1]` int64: first element of each sequence in rows, outputs and statistics.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "for the kernel"))]
-    pub(crate) offsets: [Tensor; 3],
-    /// `[B]` int32; 0 after the last sequence.
+    pub(crate) within_spans: Segments,
+    /// `None` without prefixes.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "for the kernel"))]
-    pub(crate) lengths_B: Tensor,
+    pub(crate) over_prefixes: Option<Segments>,
     /// Whether the derivative repeats bit for bit.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for the kernel"))]
-    deterministic: bool,
+    pub(crate) deterministic: bool,
 }
 
 impl Sequences {
-    /// Sequences of `lengths` tokens, one after the other.
-    pub fn new(lengths: &[i64], heads: Heads, device: tch::Device, deterministic: bool) -> Self {
-        let bucket = Bucket::of(lengths);
-        let mut starts = Vec::with_capacity(bucket.sequences as usize + 1);
-        let mut end = 0;
-        for at in 0..=bucket.sequences as usize {
-            starts.push(end);
-            end += lengths.get(at).copied().unwrap_or(0);
+    /// Spans of `lengths` rows, one after the other.
+    pub fn new(
+        lengths: &[i64],
+        prefixes: &[Prefix],
+        heads: Heads,
+        device: tch::Device,
+        deterministic: bool,
+    ) -> Self {
+        let tokens = lengths.iter().sum();
+        let spans: Vec<Segment> = spans(lengths).collect();
+        let place = (heads, device);
+        let over_prefixes = (!prefixes.is_empty()).then(|| {
+            let keys = |prefix: &Prefix| Segment { first: prefix.first, length: prefix.rows };
+            let queries = |prefix: &Prefix| Segment {
+                first: prefix.first + prefix.rows,
+                length: prefix.followers,
+            };
+            let [queries, keys] = [
+                prefixes.iter().map(queries).collect::<Vec<_>>(),
+                prefixes.iter().map(keys).collect(),
+            ];
+            Segments::new(&queries, &keys, tokens, false, place)
+        });
+        Self {
+            lengths: lengths.to_vec(),
+            prefixes: prefixes.to_vec(),
+            heads,
+            within_spans: Segments::new(&spans, &spans, tokens, true, place),
+            over_prefixes,
+            deterministic,
         }
-        let mut padded: Vec<i32> = lengths.iter().map(|length| *length as i32).collect();
-        padded.resize(bucket.sequences as usize, 0);
-        let starts = Tensor::from_slice(&starts).to_device(device);
-        let offsets =
-            [heads.width(), heads.queries * heads.size, heads.queries].map(|width| &starts * width);
-        let lengths_B = Tensor::from_slice(&padded).to_device(device);
-        let lengths = lengths.to_vec();
-        Self { lengths, heads, bucket, offsets, lengths_B, deterministic }
     }
 
     pub fn heads(&self) -> Heads {
         self.heads
     }
 
-    pub fn bucket(&self) -> Bucket {
-        self.bucket
+    /// The prefix that the span at this row follows.
+    pub(crate) fn prefix_of(&self, row: i64) -> Option<Prefix> {
+        let follows = |prefix: &&Prefix| {
+            let first = prefix.first + prefix.rows;
+            (first..first + prefix.followers).contains(&row)
+        };
+        self.prefixes.iter().find(follows).copied()
     }
+}
 
-    #[cfg(feature = "cuda")]
-    pub(crate) fn inputs(&self) -> [&Tensor; 4] {
-        let [rows, outs, statistics] = &self.offsets;
-        [rows, outs, statistics, &self.lengths_B]
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn deterministic(&self) -> bool {
-        self.deterministic
-    }
+/// Spans of these lengths, one after the other.
+pub(crate) fn spans(lengths: &[i64]) -> impl Iterator<Item = Segment> + '_ {
+    lengths.iter().scan(0, |end, &length| {
+        let first = *end;
+        *end += length;
+        Some(Segment { first, length })
+    })
 }
 
 /// Operands of the derivative.
@@ -184,6 +273,6 @@ pub struct AttentionSaved {
     pub qkv_TW: Tensor,
     /// `[T, A · D]`
     pub out_TH: Tensor,
-    /// Logarithm of the sum of exponentials `[T, A]`, fp32. Empty in the plain version.
+    /// Logarithm of the sum of exponentials over all keys `[T, A]`, fp32. Empty in the plain version.
     pub statistics_TA: Tensor,
 }

@@ -3,7 +3,7 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
-use rljob_kernels::attention::{self, Heads, Sequences};
+use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
 use rljob_kernels::head::Distribution;
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
@@ -78,6 +78,24 @@ fn rotation_and_its_inverse() {
     assert_close(&rotated, &x, 2.0 * ROUNDING);
 }
 
+/// Attention and its derivative, of bfloat16 rows against fp32.
+fn assert_attention(heads: Heads, lengths: &[i64], prefixes: &[Prefix], deterministic: bool) {
+    let tokens: i64 = lengths.iter().sum();
+    let sequences = Sequences::new(lengths, prefixes, heads, GPU, deterministic);
+    let qkv = random(&[tokens, heads.width()]);
+    let dout = random(&[tokens, heads.queries * heads.size]) * 0.5;
+    let saved = attention::attention(&qkv, &sequences).unwrap();
+    let qkv32 = qkv.to_kind(Kind::Float);
+    assert_close(&saved.out_TH, &attention::plain(&qkv32, &sequences), 2.0 * ROUNDING);
+    let dqkv = attention::attention_backward(&dout, &saved, &sequences).unwrap();
+    let expected = attention::plain_backward(&dout.to_kind(Kind::Float), &qkv32, &sequences);
+    assert_close(&dqkv, &expected, 2e-2);
+    if deterministic {
+        let again = attention::attention_backward(&dout, &saved, &sequences).unwrap();
+        assert_eq!(dqkv, again);
+    }
+}
+
 #[test]
 fn attention_over_packed_sequences_and_its_derivative() {
     for (heads, lengths) in [
@@ -85,22 +103,23 @@ fn attention_over_packed_sequences_and_its_derivative() {
         (Heads { queries: 9, keys: 3, size: 64 }, vec![300; 7]),
         (Heads { queries: 28, keys: 4, size: 128 }, vec![2048]),
     ] {
-        let tokens: i64 = lengths.iter().sum();
         for deterministic in [false, true] {
-            let sequences = Sequences::new(&lengths, heads, GPU, deterministic);
-            let qkv = random(&[tokens, heads.width()]);
-            let dout = random(&[tokens, heads.queries * heads.size]) * 0.5;
-            let saved = attention::attention(&qkv, &sequences).unwrap();
-            let qkv32 = qkv.to_kind(Kind::Float);
-            assert_close(&saved.out_TH, &attention::plain(&qkv32, &sequences), 2.0 * ROUNDING);
-            let dqkv = attention::attention_backward(&dout, &saved, &sequences).unwrap();
-            let expected =
-                attention::plain_backward(&dout.to_kind(Kind::Float), &qkv32, &sequences);
-            assert_close(&dqkv, &expected, 2e-2);
-            if deterministic {
-                let again = attention::attention_backward(&dout, &saved, &sequences).unwrap();
-                assert_eq!(dqkv, again);
-            }
+            assert_attention(heads, &lengths, &[], deterministic);
+        }
+    }
+}
+
+#[test]
+fn attention_over_shared_prefixes_and_its_derivative() {
+    let prefix = |first, rows, followers| Prefix { first, rows, followers };
+    for heads in
+        [Heads { queries: 12, keys: 2, size: 128 }, Heads { queries: 9, keys: 3, size: 64 }]
+    {
+        // Two groups, and a sequence without a prefix before, between and after them.
+        let lengths = [40, 256, 100, 3, 700, 77, 33, 1, 500, 90];
+        let prefixes = [prefix(40, 256, 803), prefix(1176, 33, 501)];
+        for deterministic in [false, true] {
+            assert_attention(heads, &lengths, &prefixes, deterministic);
         }
     }
 }

@@ -6,9 +6,9 @@
 //! RANK=0 WORLD_SIZE=2 CUDA_VISIBLE_DEVICES=0 gpu --shape 1.5b --sequences 8 --length 2048
 //! ```
 //! `--mixed` takes lengths from 64 to 4,096; `--lengths FILE` reads a JSON list of
-//! `[prompt, completion]`, whose prompts are equal within `--group` sequences; `--grpo` uses the
-//! clipped loss instead of the cross entropy; `--recompute` keeps only the inputs of layers;
-//! `--deterministic` repeats bit for bit.
+//! `[prompt, completion]`, whose prompts are equal within `--group` sequences and computed once,
+//! unless `--own-prompts` makes them differ; `--grpo` uses the clipped loss instead of the cross
+//! entropy; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(
@@ -57,9 +57,12 @@ struct Arguments {
     mixed: bool,
     #[arg(long)]
     lengths: Option<PathBuf>,
-    /// Sequences with the same prompt.
+    /// Sequences of a prompt group.
     #[arg(long, default_value_t = 4)]
     group: u32,
+    /// Gives each sequence a prompt of its own, so that none is shared.
+    #[arg(long)]
+    own_prompts: bool,
     #[arg(long)]
     grpo: bool,
     #[arg(long)]
@@ -179,43 +182,46 @@ fn lengths(arguments: &Arguments) -> Vec<Length> {
     }
 }
 
-/// Indices of the sequences of each micro-batch: the longest first, each into the first micro-batch
-/// with room.
-fn first_fit(lengths: &[Length], limit: u32) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(lengths[*index].tokens()));
+/// Indices of the sequences of each micro-batch: groups, the longest first, each into the first
+/// micro-batch with room. A prompt counts once for its group.
+fn first_fit(lengths: &[Length], group: u32, limit: u32) -> Vec<Vec<usize>> {
+    let indices: Vec<usize> = (0..lengths.len()).collect();
+    let of_group = |group: &[usize]| {
+        let completions: u32 = group.iter().map(|index| lengths[*index].completion).sum();
+        (lengths[group[0]].prompt + completions, group.to_vec())
+    };
+    let mut groups: Vec<_> = indices.chunks(group as usize).map(of_group).collect();
+    groups.sort_by_key(|(tokens, _)| std::cmp::Reverse(*tokens));
     let mut packed: Vec<(u32, Vec<usize>)> = Vec::new();
-    for index in order {
-        let tokens = lengths[index].tokens();
-        match packed.iter_mut().find(|(filled, _)| filled + tokens <= limit) {
+    for (tokens, group) in groups {
+        match packed.iter_mut().find(|(filled, _)| *filled + tokens <= limit) {
             Some((filled, indices)) => {
                 *filled += tokens;
-                indices.push(index);
+                indices.extend(group);
             }
-            None => packed.push((tokens, vec![index])),
+            None => packed.push((tokens, group)),
         }
     }
     packed.into_iter().map(|(_, indices)| indices).collect()
 }
 
-/// The same sample has the same tokens for any number of GPUs, and samples of a group the same
-/// prompt.
-fn token(step: u32, at: u32, length: Length, sample: u32, group: u32) -> i64 {
-    let source = if at < length.prompt { group } else { 1_000_000 + sample };
+/// The same sample has the same tokens for any number of GPUs.
+fn token(step: u32, at: u32, length: Length, sample: u32, prompt: u32) -> i64 {
+    let source = if at < length.prompt { prompt } else { 1_000_000 + sample };
     (i64::from(at) * 7919 + i64::from(source) * 104_729 + i64::from(step) * 31) % 49_000
 }
 
 fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
     let lengths = lengths(arguments);
     let count = u32::try_from(lengths.len()).unwrap();
-    let packed = first_fit(&lengths, arguments.micro);
+    let packed = first_fit(&lengths, arguments.group, arguments.micro);
     let (mut sequences, mut tokens_T, mut loss_mask_T) = (Vec::new(), Vec::new(), Vec::new());
     for (micro_batch, indices) in (0..).zip(&packed) {
         for &index in indices {
             let (length, sample) = (lengths[index], ranks.rank() * count + index as u32);
-            let group = sample / arguments.group;
+            let prompt = if arguments.own_prompts { sample } else { sample / arguments.group };
             let positions = 0..length.tokens();
-            tokens_T.extend(positions.clone().map(|at| token(step, at, length, sample, group)));
+            tokens_T.extend(positions.clone().map(|at| token(step, at, length, sample, prompt)));
             loss_mask_T.extend(positions.map(|at| u8::from(at >= length.prompt)));
             let tokens = length.tokens();
             sequences.push(Sequence { sample, micro_batch, tokens, segments: Vec::new() });

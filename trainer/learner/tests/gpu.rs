@@ -50,13 +50,15 @@ fn trainer(spec: &RLJobSpec, folder: &Path, device: Device) -> Trainer {
     first_trainer(spec.clone(), model, Ranks::alone_on(device), folder).unwrap()
 }
 
-/// Two micro-batches; the first two tokens of a sequence are not trained.
-fn batch(step: u32) -> RankBatch {
-    let total: u32 = LENGTHS.iter().sum();
+/// Two micro-batches, each of a group whose sequences begin with the same prompt of `prompt` tokens.
+/// The prompt and the next two tokens are not trained.
+fn batch(step: u32, prompt: u32) -> RankBatch {
+    let lengths = LENGTHS.map(|length| prompt + length);
+    let total: u32 = lengths.iter().sum();
     let row = |index: usize, length: u32| SampleRow {
         group: index as u32 / 3,
         reward: f64::from((index as u32 + step) % 3),
-        trainable_tokens: length - 2,
+        trainable_tokens: length - prompt - 2,
         rank: 0,
         minibatch: 0,
         truncated: false,
@@ -74,20 +76,30 @@ fn batch(step: u32) -> RankBatch {
             rank: 0,
             world_size: 1,
             micro_batch_minibatch: vec![0, 0],
-            sequences: (0..).zip(LENGTHS).map(sequence).collect(),
-            samples: LENGTHS.iter().enumerate().map(|(at, length)| row(at, *length)).collect(),
+            sequences: (0..).zip(lengths).map(sequence).collect(),
+            samples: lengths.iter().enumerate().map(|(at, length)| row(at, *length)).collect(),
         },
-        tokens_T: (0..i64::from(total)).map(|at| (at * at + 17 * at) % VOCABULARY).collect(),
-        loss_mask_T: LENGTHS.iter().flat_map(|n| (0..*n).map(|at| u8::from(at > 1))).collect(),
+        tokens_T: (0..).zip(lengths).flat_map(|(at, length)| tokens(at, length, prompt)).collect(),
+        loss_mask_T: lengths
+            .iter()
+            .flat_map(|length| (0..*length).map(|at| u8::from(at > prompt + 1)))
+            .collect(),
         sampler_logprobs_T: vec![-6.2; total as usize],
     }
 }
 
+fn tokens(sample: i64, length: u32, prompt: u32) -> impl Iterator<Item = i64> {
+    (0..i64::from(length)).map(move |at| {
+        let source = if at < i64::from(prompt) { 1000 + sample / 3 } else { sample };
+        (at * at + 17 * at + 131 * source) % VOCABULARY
+    })
+}
+
 /// Loss and gradient norm of each step, and the weights afterwards.
-fn train(mut trainer: Trainer, steps: u32) -> (Vec<[f64; 2]>, Tensor) {
+fn train(mut trainer: Trainer, steps: u32, prompt: u32) -> (Vec<[f64; 2]>, Tensor) {
     let _no_gradient = tch::no_grad_guard();
     let mut step = |step| {
-        let metrics = trainer.step(step, &batch(step)).unwrap();
+        let metrics = trainer.step(step, &batch(step, prompt)).unwrap();
         [metrics::LOSS, metrics::GRADIENT_NORM].map(|name| metrics.get(name).unwrap())
     };
     let curve = (1..=steps).map(&mut step).collect();
@@ -119,8 +131,8 @@ fn steps_in_fp32_are_those_of_a_cpu() {
         let folder = model_folder(tied, qwen3);
         for algorithm in [json!({"sft": {}}), json!({"grpo": {}})] {
             let spec = spec(&algorithm, "FP32", false);
-            let (expected, weights) = train(trainer(&spec, folder.path(), Device::Cpu), 3);
-            let (found, on_gpu) = train(trainer(&spec, folder.path(), GPU), 3);
+            let (expected, weights) = train(trainer(&spec, folder.path(), Device::Cpu), 3, 0);
+            let (found, on_gpu) = train(trainer(&spec, folder.path(), GPU), 3, 0);
             assert_near(&found, &expected, 1e-3);
             let difference = relative(&on_gpu, &weights);
             assert!(difference < 1e-4, "{algorithm} {tied} {qwen3}: {difference}");
@@ -134,11 +146,29 @@ fn steps_in_bf16_are_near_those_in_fp32_on_a_cpu() {
         let folder = model_folder(tied, qwen3);
         let algorithm = json!({"sft": {}});
         let expected =
-            train(trainer(&spec(&algorithm, "FP32", false), folder.path(), Device::Cpu), 3);
-        let found = train(trainer(&spec(&algorithm, "BF16", false), folder.path(), GPU), 3);
+            train(trainer(&spec(&algorithm, "FP32", false), folder.path(), Device::Cpu), 3, 0);
+        let found = train(trainer(&spec(&algorithm, "BF16", false), folder.path(), GPU), 3, 0);
         assert_near(&found.0, &expected.0, 0.02);
         let difference = relative(&found.1, &expected.1);
         assert!(difference < 0.05, "{tied} {qwen3}: {difference}");
+    }
+}
+
+#[test]
+fn prompts_that_a_group_shares_train_as_on_a_cpu() {
+    let folder = model_folder(true, false);
+    let algorithm = json!({"grpo": {}});
+    let of = |precision, device, prompt| {
+        train(trainer(&spec(&algorithm, precision, false), folder.path(), device), 3, prompt)
+    };
+    for prompt in [33, 256] {
+        let expected = of("FP32", Device::Cpu, prompt);
+        for (precision, tolerance, weights) in [("FP32", 1e-3, 1e-4), ("BF16", 0.03, 0.05)] {
+            let found = of(precision, GPU, prompt);
+            assert_near(&found.0, &expected.0, tolerance);
+            let difference = relative(&found.1, &expected.1);
+            assert!(difference < weights, "{precision}, prompts of {prompt}: {difference}");
+        }
     }
 }
 
@@ -147,7 +177,9 @@ fn deterministic_steps_repeat_bit_for_bit() {
     rljob_collective::set_deterministic(true).unwrap();
     let folder = model_folder(true, false);
     let spec = spec(&json!({"grpo": {}}), "BF16", true);
-    let first = train(trainer(&spec, folder.path(), GPU), 4);
-    assert_eq!(train(trainer(&spec, folder.path(), GPU), 4), first);
+    for prompt in [0, 64] {
+        let first = train(trainer(&spec, folder.path(), GPU), 4, prompt);
+        assert_eq!(train(trainer(&spec, folder.path(), GPU), 4, prompt), first);
+    }
     rljob_collective::set_deterministic(false).unwrap();
 }

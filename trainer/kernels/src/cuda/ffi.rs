@@ -93,6 +93,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn rljob_attention_build(
         sizes: *const i64,
+        causal: bool,
         backward: bool,
         deterministic: bool,
         scale: f32,
@@ -109,6 +110,15 @@ unsafe extern "C" {
         workspace: *mut c_void,
         stream: Stream,
     ) -> *mut c_char;
+    pub fn rljob_join_attention(
+        out: *mut c_void,
+        statistics: *const f32,
+        other: *const c_void,
+        other_statistics: *const f32,
+        heads: i64,
+        head_size: i64,
+        stream: Stream,
+    ) -> c_int;
     pub fn rljob_kernel_message_free(message: *mut c_char);
     pub fn cudaGetErrorString(error: c_int) -> *const c_char;
 }

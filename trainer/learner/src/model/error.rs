@@ -39,9 +39,6 @@ pub enum ModelError {
     /// A backward pass got the activations of a forward pass on another device.
     #[error("the activations are on another device")]
     Device,
-    /// Attention over shared prefixes is not implemented for the device.
-    #[error("shared prefixes are computed once on CPUs only; pack without them for {0:?}")]
-    SharedPrefix(tch::Device),
     #[error(transparent)]
     Kernel(#[from] rljob_kernels::KernelError),
     #[error("failed in libtorch")]

@@ -14,7 +14,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::ModelError;
 use super::bucket::{Bucket, buckets};
-use super::rows::{PackedRows, PrefixRows, SharedPrefix};
+use rljob_kernels::attention::Prefix;
+
+use super::rows::{PackedRows, SharedPrefix};
 
 /// Packed sequences. Passes over an empty micro-batch make the same calls to `Parameters` and add
 /// zeros.
@@ -33,7 +35,7 @@ pub struct PackedTokens {
     /// Whether derivatives repeat bit for bit; they do on CPUs.
     pub(super) deterministic: bool,
     pub(super) buckets: Vec<Bucket>,
-    pub(super) prefixes: Vec<PrefixRows>,
+    pub(super) prefixes: Vec<Prefix>,
 }
 
 impl PackedTokens {

@@ -86,7 +86,7 @@ impl Model {
         kept: Vec<Kept>,
         mut dx_TH: Tensor,
     ) -> Result<(), ModelError> {
-        let positions = Positions::new(packed, &self.config, dx_TH.kind())?;
+        let positions = Positions::new(packed, &self.config, dx_TH.kind());
         let context = Context { config: &self.config, packed, positions: &positions };
         for (layer, kept) in kept.into_iter().enumerate().rev() {
             let block = layer + 1;
@@ -153,7 +153,7 @@ impl Model {
             parameters.weights(0, Some(1))?.view([self.config.vocab_size, self.config.hidden_size]);
         let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
         drop(table_VH);
-        let positions = Positions::new(packed, &self.config, x_TH.kind())?;
+        let positions = Positions::new(packed, &self.config, x_TH.kind());
         let context = Context { config: &self.config, packed, positions: &positions };
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {

@@ -11,6 +11,8 @@
 
 use std::ops::Range;
 
+use rljob_kernels::attention::Prefix;
+
 /// Leading tokens that consecutive sequences share, to be computed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPrefix {
@@ -18,17 +20,6 @@ pub struct SharedPrefix {
     pub sequences: Range<usize>,
     /// Number of tokens.
     pub tokens: usize,
-}
-
-/// Rows of a shared prefix and of the spans that attend to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixRows {
-    /// First row of the prefix.
-    pub first: i64,
-    /// Rows of the prefix.
-    pub rows: i64,
-    /// Rows after the prefix that attend to it.
-    pub followers: i64,
 }
 
 /// Rows of sequences, in order, each shared prefix before its sequences.
@@ -42,7 +33,7 @@ pub struct PackedRows {
     pub row_of: Vec<i64>,
     /// (first row, rows) of every span.
     pub spans: Vec<(usize, usize)>,
-    pub prefixes: Vec<PrefixRows>,
+    pub prefixes: Vec<Prefix>,
 }
 
 impl PackedRows {
@@ -75,7 +66,7 @@ impl PackedRows {
         let followers = self.tokens.len() - first - prefix;
         if followers > 0 {
             let [first, rows, followers] = [first, prefix, followers].map(|count| count as i64);
-            self.prefixes.push(PrefixRows { first, rows, followers });
+            self.prefixes.push(Prefix { first, rows, followers });
         }
     }
 
@@ -94,7 +85,7 @@ impl PackedRows {
 
 #[cfg(test)]
 mod tests {
-    use super::{PackedRows, PrefixRows, SharedPrefix};
+    use super::{PackedRows, Prefix, SharedPrefix};
 
     #[test]
     fn the_worked_example_has_the_documented_rows() {
@@ -103,7 +94,7 @@ mod tests {
         assert_eq!(rows.positions, [0, 1, 2, 2, 3, 0, 1]);
         assert_eq!(rows.row_of, [0, 1, 2, 0, 1, 3, 4, 5, 6]);
         assert_eq!(rows.spans, [(0, 2), (2, 1), (3, 2), (5, 2)]);
-        assert_eq!(rows.prefixes, [PrefixRows { first: 0, rows: 2, followers: 3 }]);
+        assert_eq!(rows.prefixes, [Prefix { first: 0, rows: 2, followers: 3 }]);
     }
 
     #[test]

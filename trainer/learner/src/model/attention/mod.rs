@@ -30,25 +30,16 @@ pub struct Positions {
 
 impl Positions {
     /// The positions of packed tokens, for passes in `kind`.
-    ///
-    /// # Errors
-    /// The tokens have shared prefixes and are not on a CPU.
-    pub fn new(
-        packed: &PackedTokens,
-        config: &ModelConfig,
-        kind: Kind,
-    ) -> Result<Self, ModelError> {
+    pub fn new(packed: &PackedTokens, config: &ModelConfig, kind: Kind) -> Self {
         let rotary = Rotary::new(&packed.positions_T, &config.rope_frequencies(), kind);
         let device = packed.positions_T.device();
-        if device.is_cuda() && !packed.prefixes.is_empty() {
-            return Err(ModelError::SharedPrefix(device));
-        }
         let rows = device.is_cuda().then(|| {
-            let heads = heads(config);
-            let sequences = Sequences::new(&packed.lengths, heads, device, packed.deterministic);
+            let (heads, deterministic) = (heads(config), packed.deterministic);
+            let (lengths, prefixes) = (&packed.lengths, &packed.prefixes);
+            let sequences = Sequences::new(lengths, prefixes, heads, device, deterministic);
             (rotary.tables(), sequences)
         });
-        Ok(Self { rotary, rows })
+        Self { rotary, rows }
     }
 }
 

@@ -9,10 +9,10 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+use rljob_kernels::attention::Prefix;
 use tch::{Kind, Tensor};
 
 use crate::model::ModelError;
-use crate::model::rows::PrefixRows;
 
 /// Outputs of all rows, and logarithms of their sums of exponentials.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct PrefixSaved {
 
 /// Adds the attention over the prefix to the outputs of the rows that attend to it.
 pub fn attend(
-    rows: &PrefixRows,
+    prefix: &Prefix,
     q_TKGD: &Tensor,
     [k_TKD, v_TKD]: [&Tensor; 2],
     outputs: &Outputs,
@@ -41,10 +41,10 @@ pub fn attend(
     let members = q_TKGD.size()[2];
     // Copies, so that the derivative does not keep the rows of all keys and values.
     let keys = |x_TKD: &Tensor| {
-        let x_KPD = x_TKD.narrow(0, rows.first, rows.rows).transpose(0, 1).contiguous();
+        let x_KPD = x_TKD.narrow(0, prefix.first, prefix.rows).transpose(0, 1).contiguous();
         x_KPD.unsqueeze(0).expand([members, -1, -1, -1], false)
     };
-    let q_GKRD = rows.followers_of(q_TKGD);
+    let q_GKRD = followers_of(prefix, q_TKGD);
     let (k_GKPD, v_GKPD) = (keys(k_TKD), keys(v_TKD));
     let (out_GKRD, logsumexp_GKR) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(
         &q_GKRD,
@@ -55,7 +55,12 @@ pub fn attend(
         None::<Tensor>,
         None,
     )?;
-    join(&rows.followers_of(&outputs.out_TKGD), &rows.sums_of(outputs), &out_GKRD, &logsumexp_GKR);
+    join(
+        &followers_of(prefix, &outputs.out_TKGD),
+        &sums_of(prefix, outputs),
+        &out_GKRD,
+        &logsumexp_GKR,
+    );
     Ok(PrefixSaved { q_GKRD, k_GKPD, v_GKPD })
 }
 
@@ -70,7 +75,7 @@ fn join(out_GKRD: &Tensor, logsumexp_GKR: &Tensor, other_GKRD: &Tensor, other_GK
 /// Adds the derivatives over the prefix to those of its rows and of the rows that attend to it:
 /// `dq` `[T, K, G, D]`, `dk` and `dv` `[T, K, D]`.
 pub fn add_backward(
-    rows: &PrefixRows,
+    prefix: &Prefix,
     saved: &PrefixSaved,
     outputs: &Outputs,
     dout_TKGD: &Tensor,
@@ -78,36 +83,34 @@ pub fn add_backward(
 ) -> Result<(), ModelError> {
     let (dq_GKRD, dk_GKPD, dv_GKPD) =
         Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu_backward(
-            &rows.followers_of(dout_TKGD),
+            &followers_of(prefix, dout_TKGD),
             &saved.q_GKRD,
             &saved.k_GKPD,
             &saved.v_GKPD,
-            &rows.followers_of(&outputs.out_TKGD),
-            &rows.sums_of(outputs),
+            &followers_of(prefix, &outputs.out_TKGD),
+            &sums_of(prefix, outputs),
             0.0,
             false,
             None::<Tensor>,
             None,
         )?;
-    let _ = rows.followers_of(dq_TKGD).f_add_(&dq_GKRD)?;
+    let _ = followers_of(prefix, dq_TKGD).f_add_(&dq_GKRD)?;
     for (sum_TKD, part_GKPD) in [(dk_TKD, dk_GKPD), (dv_TKD, dv_GKPD)] {
         let kind = part_GKPD.kind();
         let part_KPD = part_GKPD.sum_dim_intlist([0].as_slice(), false, kind);
-        let prefix_KPD = sum_TKD.narrow(0, rows.first, rows.rows).transpose(0, 1);
+        let prefix_KPD = sum_TKD.narrow(0, prefix.first, prefix.rows).transpose(0, 1);
         let _ = prefix_KPD.shallow_clone().f_add_(&part_KPD)?;
     }
     Ok(())
 }
 
-impl PrefixRows {
-    /// The rows that attend to the prefix, `[T, K, G, D]` → `[G, K, R, D]`, a view.
-    fn followers_of(&self, x_TKGD: &Tensor) -> Tensor {
-        x_TKGD.narrow(0, self.first + self.rows, self.followers).permute([2, 1, 0, 3])
-    }
+/// The rows that attend to the prefix, `[T, K, G, D]` → `[G, K, R, D]`, a view.
+fn followers_of(prefix: &Prefix, x_TKGD: &Tensor) -> Tensor {
+    x_TKGD.narrow(0, prefix.first + prefix.rows, prefix.followers).permute([2, 1, 0, 3])
+}
 
-    /// The logarithms of the sums of these rows, `[G, K, R]`, a view.
-    fn sums_of(&self, outputs: &Outputs) -> Tensor {
-        let rows = outputs.logsumexp_GTK.narrow(1, self.first + self.rows, self.followers);
-        rows.transpose(1, 2)
-    }
+/// The logarithms of the sums of these rows, `[G, K, R]`, a view.
+fn sums_of(prefix: &Prefix, outputs: &Outputs) -> Tensor {
+    let rows = outputs.logsumexp_GTK.narrow(1, prefix.first + prefix.rows, prefix.followers);
+    rows.transpose(1, 2)
 }
