@@ -45,7 +45,7 @@ mod tests {
             json!([
                 "/usr/local/bin/rljob-operator",
                 format!("--image={DEFAULT_IMAGE}"),
-                format!("--listen=0.0.0.0:{METRICS_PORT}"),
+                format!("--listen=[::]:{METRICS_PORT}"),
                 "--leader-elect",
             ])
         );

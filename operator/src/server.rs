@@ -64,7 +64,7 @@ impl Drop for LeaderGuard {
     }
 }
 
-/// Serves until `stop`.
+/// Serves until `stop`. The address `[::]` is all addresses, of IPv4 too.
 ///
 /// # Errors
 /// If the address cannot be listened on.
@@ -74,7 +74,7 @@ pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> st
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
         .with_state(app);
-    let listener = tokio::net::TcpListener::bind(address).await?;
+    let listener = tokio::net::TcpListener::from_std(rljob_http::listen(address)?)?;
     rljob_http::serve(listener, router, Limits::default(), stop).await;
     Ok(())
 }

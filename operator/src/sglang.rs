@@ -12,8 +12,11 @@ use rljob_http::Role;
 /// The release that rljob is tested with.
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 
+/// Tokens of a sample between two events of its stream, after the first token.
+const TOKENS_PER_EVENT: u32 = 32;
+
 /// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
-pub const OWN_FLAGS: [&str; 24] = [
+pub const OWN_FLAGS: [&str; 25] = [
     "--model-path",
     "--model",
     "--host",
@@ -27,6 +30,7 @@ pub const OWN_FLAGS: [&str; 24] = [
     "--enable-deterministic-inference",
     "--incremental-streaming-output",
     "--stream-output",
+    "--stream-interval",
     "--log-level",
     "--log-level-http",
     "--config",
@@ -71,6 +75,9 @@ pub fn arguments(
         "--enable-metrics".to_owned(),
         // The coordinator reads streams whose events have only new tokens.
         "--incremental-streaming-output".to_owned(),
+        // An event takes SGLang about 0.2 ms whatever it has: one per token limits it to 6,000
+        // tokens a second (docs/training.md). Samples of an engine that is lost lose at most these.
+        format!("--stream-interval={TOKENS_PER_EVENT}"),
         // One file has the certificate and the key.
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
@@ -131,6 +138,7 @@ mod tests {
             "--log-level=warning",
             "--enable-metrics",
             "--incremental-streaming-output",
+            "--stream-interval=32",
             "--ssl-certfile=/tokens/tls-inference.pem",
             "--ssl-keyfile=/tokens/tls-inference.pem",
             "--config",
@@ -149,7 +157,7 @@ mod tests {
         let all = arguments(&spec, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[11..14],
+            all[12..15],
             ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
         );
     }

@@ -7,7 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ struct Arguments {
     )]
     metrics_pod_selector: Option<Labels>,
     /// Address of /metrics, /healthz and /readyz.
-    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], METRICS_PORT)))]
+    #[arg(long, default_value_t = (Ipv6Addr::UNSPECIFIED, METRICS_PORT).into())]
     listen: SocketAddr,
 }
 

@@ -11,7 +11,7 @@ pub struct Set {
     /// Name of the job; `None` for all jobs of the file.
     pub job: Option<String>,
     /// Keys from the document's root, for example `spec`, `training`, `steps`. In a list the key is
-    /// the item's index from 0.
+    /// the item's index from 0, written `rewards[0]` or `rewards.0`.
     pub path: Vec<String>,
     /// The new value, typed as YAML: `3` is a number, `true` a boolean, `{}` an empty mapping.
     pub value: Value,
@@ -57,6 +57,8 @@ impl FromStr for Set {
         let (place, value) = text.split_once('=').ok_or_else(form)?;
         let (job, path) =
             place.split_once(':').map_or((None, place), |(job, path)| (Some(job.to_owned()), path));
+        // Errors of validation write items of lists as `rewards[0]`.
+        let path = path.replace('[', ".").replace(']', "");
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
         if job.as_deref() == Some("") || path.iter().any(String::is_empty) {
             return Err(form());
@@ -173,7 +175,7 @@ mod tests {
             "b:spec.training={}",
             "b:spec.storage.s3={}",
             "b:spec.model.path=a=b:c",
-            "a:spec.volumes.0.name=y",
+            "a:spec.volumes[0].name=y",
             "a:spec.suspend=true",
         ]);
         let expected = concat!(
@@ -196,7 +198,7 @@ mod tests {
                 with such an item"
         );
         assert!(after(&["a:spec.volumes.1.name=y"]).is_err());
-        for text in ["steps", "=3", "spec..x=3", ":spec.x=1"] {
+        for text in ["steps", "=3", "spec..x=3", ":spec.x=1", "spec.x[]=1"] {
             assert!(matches!(text.parse::<Set>(), Err(SetError::Form(_))), "{text}");
         }
         assert!(matches!("spec.x=[".parse::<Set>(), Err(SetError::Value { .. })));

@@ -15,6 +15,7 @@ mod template;
 
 use algorithm::{check_algorithm, check_grpo};
 use common::{COORDINATOR, INFERENCE, TRAINER, is_dns_label};
+pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
 const NAME_LIMIT: usize = 40;

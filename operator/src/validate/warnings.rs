@@ -1,9 +1,12 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
+use std::path::Path;
+
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule, Sharding};
 use rljob_crds::gpus::Device;
 use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs, RatioLevel, Surrogate};
 use rljob_crds::job::WeightSyncSpec;
+use rljob_crds::names::STORAGE_MOUNT;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
@@ -16,6 +19,7 @@ const EVALUATION_FIELDS: [&str; 5] =
 /// Every setting that is set and has no effect, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
+    check_fields(spec, &mut warnings);
     if let Some(grpo) = &spec.algorithm.grpo {
         check_ratio(spec, grpo, &mut warnings);
         check_kl(grpo, &mut warnings);
@@ -58,6 +62,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
 pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut warnings = rules::problems(job, Policy::of_operator(false));
+    check_mounts(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \
             with Containerfile.cuda";
@@ -68,6 +73,50 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
         warnings.push(Problem::new("spec.inference.image", message));
     }
     warnings
+}
+
+/// Paths that no volume of the job provides.
+fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    // Templates of roles mount volumes without a path.
+    if spec.volumes.iter().any(|volume| volume.mount_path.is_none()) {
+        return;
+    }
+    let mounts = spec.volumes.iter().filter_map(|volume| volume.mount_path.as_deref());
+    let mounts: Vec<&str> = mounts.chain([STORAGE_MOUNT]).collect();
+    for (field, path) in rules::paths(spec) {
+        let path = path.filter(|path| path.starts_with('/'));
+        if let Some(path) =
+            path.filter(|path| !mounts.iter().any(|at| Path::new(path).starts_with(at)))
+        {
+            let message =
+                format!("`{path}` is below no mountPath of spec.volumes: the image must have it");
+            warnings.push(Problem::new(field, message));
+        }
+    }
+}
+
+/// Templates that do not depend on the row, and a template where a field is expected.
+fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
+    let prompts = [
+        ("spec.dataset.train.prompt", Some(&train.prompt)),
+        ("spec.dataset.evaluation.prompt", evaluation.map(|own| &own.prompt)),
+    ];
+    for (field, _) in
+        prompts.iter().filter(|(_, text)| text.is_some_and(|text| !text.contains('{')))
+    {
+        let message = "uses no field of the row: all prompts are equal. For example {{question}}";
+        warnings.push(Problem::new(*field, message));
+    }
+    let answers = [
+        ("spec.dataset.train.answer", train.answer.as_ref()),
+        ("spec.dataset.evaluation.answer", evaluation.and_then(|own| own.answer.as_ref())),
+    ];
+    for (field, _) in
+        answers.iter().filter(|(_, name)| name.is_some_and(|name| name.contains("{{")))
+    {
+        warnings.push(Problem::new(*field, "is the name of a field of the row, not a template"));
+    }
 }
 
 /// Settings of sampling, in a job that trains on completions of its data.

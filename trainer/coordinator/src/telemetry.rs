@@ -47,8 +47,8 @@ impl Metrics {
             )?,
             restarts: gauge(
                 &registry,
-                "rljob_restarts_total",
-                "Counted restarts of the learners.",
+                "rljob_counted_restarts",
+                "Restarts of the learners that count against failurePolicy.maxRestarts.",
             )?,
             lag: gauge(
                 &registry,

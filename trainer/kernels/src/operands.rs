@@ -147,6 +147,7 @@ pub(crate) struct Segment {
 /// Segments of queries, each with the segment of keys that it attends to, on a device.
 #[derive(Debug)]
 pub(crate) struct Segments {
+    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "for the kernel"))]
     pub(crate) bucket: Bucket,
     /// Whether a query attends to the keys up to its own row only.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for the kernel"))]

@@ -15,8 +15,8 @@ use crate::ranks::Ranks;
 
 /// Number of consecutive skipped updates after which the run fails.
 pub const MAX_SKIPPED_IN_A_ROW: u32 = 5;
-/// Elements of a gradient on a GPU whose norm is computed at a time: 512 MiB in fp64.
-pub const NORM_ELEMENTS: i64 = 1 << 26;
+/// Elements of a gradient on a GPU whose norm is computed at a time.
+const NORM_ELEMENTS: i64 = 1 << 26;
 
 /// A failed update.
 #[derive(Debug, thiserror::Error)]
@@ -225,16 +225,16 @@ impl Optimizer {
     }
 }
 
-/// Sum of the squares of `flat` in fp64, `part` elements at a time, because libtorch makes a copy
-/// in fp64 first. Waits for the device once.
+/// Sum of the squares of `flat` in fp32, `part` elements at a time, added in fp64. In fp64 alone,
+/// libtorch makes a copy first, which takes five times as long. Waits for the device once.
 fn sum_of_squares(flat: &Tensor, part: i64) -> Result<f64, tch::TchError> {
     let length = flat.numel() as i64;
     let sum = Tensor::f_zeros([], (Kind::Double, flat.device()))?;
     for start in (0..length).step_by(part as usize) {
         let norm = flat
             .f_narrow(0, start, part.min(length - start))?
-            .f_norm_scalaropt_dtype(2, Kind::Double)?;
-        let _ = sum.shallow_clone().f_add_(&norm.f_square()?)?;
+            .f_norm_scalaropt_dtype(2, Kind::Float)?;
+        let _ = sum.shallow_clone().f_add_(&norm.f_to_kind(Kind::Double)?.f_square()?)?;
     }
     sum.f_double_value(&[])
 }
@@ -296,7 +296,7 @@ mod tests {
     fn squares_are_summed_in_parts() {
         let flat = Tensor::from_slice(&[1f32, 2., 3., 4., 5.]);
         let sums = [1, 2, 5, 9].map(|part| sum_of_squares(&flat, part).unwrap());
-        assert!(sums.iter().all(|sum| (sum - 55.0).abs() < 1e-12), "{sums:?}");
+        assert!(sums.iter().all(|sum| (sum - 55.0).abs() < 1e-5), "{sums:?}");
     }
 
     #[test]

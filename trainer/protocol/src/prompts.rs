@@ -12,8 +12,6 @@ pub enum Prompts {
     /// Once, if that saves at least a thirty-second of the group's tokens: on GPUs, attention over
     /// a shared prompt is a call of its own.
     SharedIfLong,
-    /// Once per sample.
-    Repeated,
 }
 
 impl Prompts {
@@ -23,15 +21,13 @@ impl Prompts {
     }
 
     /// Number of leading tokens that the sequences, each with its loss mask, share, and of which
-    /// none is trained. 0 for fewer than two sequences, and where prompts are repeated.
+    /// none is trained. 0 for fewer than two sequences, and where the prompt is computed for each.
     pub fn shared_tokens<'a>(
         self,
         sequences: impl IntoIterator<Item = (&'a [i64], &'a [u8])>,
     ) -> usize {
         let mut sequences = sequences.into_iter();
-        let Some((first, mask)) = sequences.next().filter(|_| self != Self::Repeated) else {
-            return 0;
-        };
+        let Some((first, mask)) = sequences.next() else { return 0 };
         let mut shared = mask.iter().take_while(|&&trained| trained == 0).count();
         let (mut others, mut all) = (0_usize, first.len());
         for (tokens, mask) in sequences {

@@ -49,19 +49,23 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
     }
 }
 
+/// Fields with paths in pods, and their values.
+pub fn paths(spec: &RLJobSpec) -> [(&'static str, Option<&str>); 4] {
+    let evaluation = spec.dataset.evaluation.as_ref();
+    [
+        ("spec.model.path", spec.model.path.as_deref()),
+        ("spec.dataset.train.path", spec.dataset.train.path.as_deref()),
+        ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
+        ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),
+    ]
+}
+
 /// Pods have no folder of the job file that a relative path could start at.
 pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
     if policy.allow_relative_paths {
         return;
     }
-    let evaluation = spec.dataset.evaluation.as_ref();
-    let paths = [
-        ("spec.model.path", spec.model.path.as_deref()),
-        ("spec.dataset.train.path", spec.dataset.train.path.as_deref()),
-        ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
-        ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),
-    ];
-    for (field, path) in paths {
+    for (field, path) in paths(spec) {
         if let Some(path) = path.filter(|path| !path.starts_with('/')) {
             let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
             problems.push(Problem::new(field, message));

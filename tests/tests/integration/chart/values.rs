@@ -23,7 +23,7 @@ fn more_arguments(values: &Value) -> Value {
         panic!("the container has no command");
     };
     let first =
-        ["/usr/local/bin/rljob-operator", "--image=", "--listen=0.0.0.0:8082", "--leader-elect"];
+        ["/usr/local/bin/rljob-operator", "--image=", "--listen=[::]:8082", "--leader-elect"];
     for (argument, start) in command.iter().zip(first) {
         assert!(argument.as_str().unwrap().starts_with(start), "{argument}");
     }

@@ -102,6 +102,11 @@ fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
     watched.fixture.pods.run.lock().reward_outage = None;
     watched.wait_for(&[], Watched::train);
 
+    watched.fixture.pods.run.lock().journal_failure = Some("database or disk is full");
+    watched.wait_for(&[("RLJobStorageUnavailable", none.clone())], Watched::train);
+    watched.fixture.pods.run.lock().journal_failure = None;
+    watched.wait_for(&[], Watched::train);
+
     watched.fixture.pods.run.lock().attempt += 3;
     watched.wait_for(&[("RLJobRestartLoop", none)], Watched::train);
 

@@ -39,6 +39,8 @@ pub(super) struct Run {
     pub(super) end: Option<&'static str>,
     /// Cause of the outage of a verifier.
     pub(super) reward_outage: Option<&'static str>,
+    /// Why the journal takes no writes.
+    pub(super) journal_failure: Option<&'static str>,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
     /// Highest epoch received.
@@ -157,6 +159,7 @@ async fn status(
         "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
         "rewardOutage": outage,
+        "journalFailure": run.journal_failure,
     })))
 }
 

@@ -38,13 +38,12 @@ struct Bin {
 
 impl Bin {
     fn push(&mut self, item: Item) {
-        self.load.tokens = self.load.tokens.saturating_add(item.1.tokens);
-        self.load.cost = self.load.cost.saturating_add(item.1.cost);
+        self.load = self.load.plus(item.1);
         self.items.push(item);
     }
 
     fn has_room(&self, item: &Item, max_tokens: u64) -> bool {
-        self.items.is_empty() || self.load.tokens.saturating_add(item.1.tokens) <= max_tokens
+        self.items.is_empty() || self.load.plus(item.1).tokens <= max_tokens
     }
 }
 

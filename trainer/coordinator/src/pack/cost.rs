@@ -45,6 +45,22 @@ pub struct Load {
     pub cost: u64,
 }
 
+impl Load {
+    /// Saturates.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let tokens = self.tokens.saturating_add(other.tokens);
+        Self { tokens, cost: self.cost.saturating_add(other.cost) }
+    }
+
+    /// Saturates.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        let tokens = self.tokens.saturating_sub(other.tokens);
+        Self { tokens, cost: self.cost.saturating_sub(other.cost) }
+    }
+}
+
 impl CostModel {
     /// The cost model of a shape. Saturates.
     pub fn new(shape: &ModelShape) -> Self {
@@ -74,6 +90,13 @@ impl CostModel {
         let layers = per_token.saturating_mul(tokens);
         let head = self.head.saturating_mul(trained);
         Load { tokens, cost: layers.saturating_add(head) }
+    }
+
+    /// The loads of a prompt of `prompt` tokens that is not trained, and of the `rest` tokens after
+    /// it, of which `trained` are trained. They add up to that of the sequence.
+    pub fn shared(&self, prompt: u64, rest: u64, trained: u64) -> (Load, Load) {
+        let of_prompt = self.load(prompt, 0);
+        (of_prompt, self.load(prompt.saturating_add(rest), trained).minus(of_prompt))
     }
 }
 
@@ -116,6 +139,15 @@ pub mod tests {
         for (tokens, trained) in [(1, 0), (64, 63), (4096, 2000)] {
             assert_eq!(model.load(tokens, trained), expected(tokens, trained));
         }
+    }
+
+    #[test]
+    fn a_prompt_and_the_tokens_after_it_cost_as_much_as_the_sequence() {
+        let model = CostModel::new(&QWEN_1_5B);
+        let (prompt, rest) = model.shared(256, 100, 90);
+        assert_eq!(prompt, model.load(256, 0));
+        assert_eq!(rest.tokens, 100);
+        assert_eq!(prompt.plus(rest), model.load(356, 90));
     }
 
     #[test]

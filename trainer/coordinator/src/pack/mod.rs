@@ -5,17 +5,17 @@
 //!  prompt groups ─ split ─▶ minibatches ─ balance ─▶ ranks ─ balance ─▶ micro-batches
 //! ```
 //!
-//! Ranks and micro-batches are balanced by floating-point operations ([`cost`]), or, if learners
-//! compute the prompt of a group once, by tokens ([`shared_prompts`]). A prompt group stays in one
-//! minibatch, and, if its prompt is computed once, in one micro-batch, unless it is too large or
-//! ranks would wait for each other; else its samples go to any rank. All ranks have the same number
+//! Ranks and micro-batches are balanced by floating-point operations ([`cost`]). A prompt group
+//! stays in one minibatch, and, if learners compute its prompt once, in one micro-batch, unless it
+//! is too large or ranks would wait for each other ([`shared_prompts`]); else its samples go to any
+//! rank. All ranks have the same number
 //! of micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
 //! Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
 pub mod batch;
 pub mod cost;
-mod load;
+mod part;
 mod shared_prompts;
 
 use std::num::NonZeroUsize;
@@ -25,7 +25,7 @@ use rljob_protocol::prompts::Prompts;
 
 use assignment::{Assignment, Plan};
 use cost::{CostModel, Load};
-use load::Length;
+use part::Member;
 
 /// A sample for the learners. `T` is its number of tokens, given and sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,29 +118,27 @@ struct Assign<'a> {
 
 impl Assign<'_> {
     fn plan(&self, samples: &[TrainSample], prompts: Prompts, costs: &CostModel) -> Plan {
-        let lengths = lengths(samples, prompts);
-        if lengths.iter().any(|length| length.prompt > 0) {
-            return shared_prompts::assign(&lengths, self.parts, self.world_size, self.max_tokens);
+        let members = members(samples, prompts, costs);
+        if members.iter().any(|member| member.prompt.tokens > 0) {
+            return shared_prompts::assign(&members, self.parts, self.world_size, self.max_tokens);
         }
-        let load = |sample: &TrainSample| {
-            costs.load(sample.tokens.len() as u64, u64::from(trainable_tokens(sample)))
-        };
-        let loads: Vec<Load> = samples.iter().map(load).collect();
+        let loads: Vec<Load> = members.iter().map(Member::load).collect();
         assignment::assign(&loads, self.parts, self.world_size, self.max_tokens)
     }
 }
 
-/// Lengths of the samples, with the prompt that each shares with its whole group.
-fn lengths(samples: &[TrainSample], prompts: Prompts) -> Vec<Length> {
+/// Loads of the samples, with the prompt that each shares with its whole group.
+fn members(samples: &[TrainSample], prompts: Prompts, costs: &CostModel) -> Vec<Member> {
     let of_group = |group: &[TrainSample]| {
         let sequences = group.iter().map(|one| (one.tokens.as_slice(), one.loss_mask.as_slice()));
-        let prompt = prompts.shared_tokens(sequences);
-        let length = |sample: &TrainSample| Length {
-            group: sample.group,
-            prompt: prompt as u64,
-            rest: sample.tokens.len().saturating_sub(prompt) as u64,
+        let shared = prompts.shared_tokens(sequences);
+        let member = |sample: &TrainSample| {
+            let rest = sample.tokens.len().saturating_sub(shared);
+            let trained = u64::from(trainable_tokens(sample));
+            let (prompt, rest) = costs.shared(shared as u64, rest as u64, trained);
+            Member { group: sample.group, prompt, rest }
         };
-        group.iter().map(length).collect::<Vec<_>>()
+        group.iter().map(member).collect::<Vec<_>>()
     };
     samples.chunk_by(|one, next| one.group == next.group).flat_map(of_group).collect()
 }

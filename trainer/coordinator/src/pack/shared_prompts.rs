@@ -1,37 +1,45 @@
 //! Sample assignment where samples share prompts that a micro-batch computes once: places samples
-//! on ranks and micro-batches by tokens alone. Ties go to the lower index, so the plan is
-//! deterministic.
+//! on ranks by operations and in micro-batches by tokens. Ties go to the lower index, so the plan
+//! is deterministic.
 //!
 //! Samples that share a prompt are kept together. They are separated where they do not fit one
-//! micro-batch, and where that balances the ranks.
+//! micro-batch, and where that balances the ranks. Ranks wait for each other in every micro-batch:
+//! each spreads its parts evenly over as many micro-batches as the fullest rank needs.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::assignment::{Assignment, Plan};
-use super::load::{Length, Load, by_prompt};
+use super::part::{Member, Part, by_prompt};
 
-/// Assigns samples of the given lengths; minibatch `m` has the samples `minibatches[m]`.
+/// Assigns samples of the given loads; minibatch `m` has the samples `minibatches[m]`.
 pub fn assign(
-    lengths: &[Length],
+    members: &[Member],
     minibatches: &[Range<usize>],
     world_size: u32,
     max_tokens: u64,
 ) -> Plan {
     let mut plan = Plan {
-        assignments: vec![Assignment::default(); lengths.len()],
+        assignments: vec![Assignment::default(); members.len()],
         micro_batch_minibatch: Vec::new(),
     };
-    for (minibatch, part) in (0..).zip(minibatches) {
+    for (minibatch, range) in (0..).zip(minibatches) {
         let first = plan.micro_batch_minibatch.len() as u32;
-        let mut micro_batches = 0;
-        for (rank, load) in (0..).zip(balance(lengths, part.clone(), world_size)) {
-            let bins = first_fit(load, max_tokens);
-            micro_batches = micro_batches.max(bins.len());
-            for (bin, load) in (first..).zip(bins) {
-                for (sample, _) in load.samples {
+        let of_minibatch = members.iter().copied().enumerate().skip(range.start).take(range.len());
+        let ranks: Vec<Vec<Part>> = balance(by_prompt(of_minibatch), range.len(), world_size)
+            .into_iter()
+            .map(|rank| pieces(rank, max_tokens))
+            .collect();
+        let packed: Vec<Vec<Part>> =
+            ranks.iter().map(|rank| first_fit(rank.clone(), max_tokens)).collect();
+        let micro_batches = packed.iter().map(Vec::len).max().unwrap_or(0);
+        for (rank, (pieces, packed)) in (0..).zip(ranks.into_iter().zip(packed)) {
+            let even = (world_size > 1).then(|| spread(pieces, micro_batches, max_tokens));
+            let bins = even.flatten().unwrap_or(packed);
+            for (micro_batch, bin) in (first..).zip(bins) {
+                for (sample, _) in bin.samples {
                     if let Some(assignment) = plan.assignments.get_mut(sample) {
-                        *assignment = Assignment { rank, minibatch, micro_batch: bin };
+                        *assignment = Assignment { rank, minibatch, micro_batch };
                     }
                 }
             }
@@ -41,83 +49,143 @@ pub fn assign(
     plan
 }
 
-/// Loads in descending order of tokens, then in order of their first sample.
-fn longest_first(mut loads: Vec<Load>) -> Vec<Load> {
-    loads.sort_by_key(|load| {
-        (Reverse(load.tokens), load.samples.first().map(|(sample, _)| *sample))
-    });
-    loads
+/// Parts in descending order of operations, then in order of their first sample.
+fn most_expensive_first(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.sort_by_key(|part| (Reverse(part.load.cost), part.first()));
+    parts
 }
 
-/// Loads of the ranks: groups with a prompt and single samples, longest first, each on the rank
-/// with the fewest tokens (Graham's LPT rule); then [`even_out`], if there are such groups.
-fn balance(lengths: &[Length], part: Range<usize>, world_size: u32) -> Vec<Load> {
-    let of_part = lengths.iter().copied().enumerate().skip(part.start).take(part.len());
-    let loads = by_prompt(of_part);
-    let has_groups = loads.iter().any(|load| load.samples.len() > 1);
-    let mut ranks = vec![Load::default(); world_size as usize];
-    for load in longest_first(loads) {
-        // The first of ranks with equally many tokens.
-        if let Some(rank) = ranks.iter_mut().min_by_key(|rank| rank.tokens) {
-            rank.append(load);
+/// Parts in descending order of tokens, then in order of their first sample.
+fn longest_first(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.sort_by_key(|part| (Reverse(part.load.tokens), part.first()));
+    parts
+}
+
+/// Parts of the ranks: groups with a prompt and single samples, the most expensive first, each on
+/// the cheapest rank (Graham's LPT rule); then [`even_out`], if there are such groups.
+fn balance(parts: Vec<Part>, samples: usize, world_size: u32) -> Vec<Part> {
+    let has_groups = parts.iter().any(|part| part.samples.len() > 1);
+    let mut ranks = vec![Part::default(); world_size as usize];
+    for part in most_expensive_first(parts) {
+        // The first of equally expensive ranks.
+        if let Some(rank) = ranks.iter_mut().min_by_key(|rank| rank.load.cost) {
+            rank.append(part);
         }
     }
     if has_groups {
-        even_out(&mut ranks, part.len());
+        even_out(&mut ranks, samples);
     }
     ranks
 }
 
-/// Moves samples from the rank with the most tokens to the one with the fewest while that lowers
-/// the larger of the two, at most `moves` times.
-fn even_out(ranks: &mut [Load], moves: usize) {
+/// Moves samples from the most expensive rank to the cheapest while that lowers the larger of the
+/// two, at most `moves` times.
+fn even_out(ranks: &mut [Part], moves: usize) {
     for _ in 0..moves {
-        let largest = (0..).zip(&*ranks).max_by_key(|(rank, load)| (load.tokens, Reverse(*rank)));
-        let smallest = (0..).zip(&*ranks).min_by_key(|(_, load)| load.tokens);
+        let largest =
+            (0..).zip(&*ranks).max_by_key(|(rank, part)| (part.load.cost, Reverse(*rank)));
+        let smallest = (0..).zip(&*ranks).min_by_key(|(_, part)| part.load.cost);
         let (Some((from, full)), Some((to, empty))) = (largest, smallest) else { return };
-        let larger = |length: Length| full.without(length).max(empty.with(length));
-        let moved = (0..).zip(&full.samples).min_by_key(|(_, (_, length))| larger(*length));
-        let Some((place, _)) = moved.filter(|(_, (_, length))| larger(*length) < full.tokens)
+        let larger = |member: &Member| full.without(member).cost.max(empty.with(member).cost);
+        let moved = (0..).zip(&full.samples).min_by_key(|(_, (_, member))| larger(member));
+        let Some((place, _)) = moved.filter(|(_, (_, member))| larger(member) < full.load.cost)
         else {
             return;
         };
-        let Some(sample) = ranks.get_mut(from).map(|load: &mut Load| load.remove(place)) else {
+        let Some(sample) = ranks.get_mut(from).map(|part: &mut Part| part.remove(place)) else {
             return;
         };
-        if let Some(load) = ranks.get_mut(to) {
-            load.add(sample);
+        if let Some(part) = ranks.get_mut(to) {
+            part.add(sample);
         }
     }
 }
 
-/// First-fit decreasing: puts each group with a prompt and each other sample into the first
-/// micro-batch with room, else into a new one. A larger group is split.
-fn first_fit(load: Load, max_tokens: u64) -> Vec<Load> {
-    let parts = by_prompt(load.samples).into_iter().flat_map(|part| split(part, max_tokens));
-    let mut bins: Vec<Load> = Vec::new();
-    for part in longest_first(parts.collect()) {
-        let fits = |bin: &&mut Load| bin.tokens.saturating_add(part.tokens) <= max_tokens;
-        match bins.iter_mut().find(fits) {
-            Some(bin) => bin.append(part),
-            None => bins.push(part),
+/// The groups with a prompt and the other samples of a rank; larger groups are split.
+fn pieces(rank: Part, max_tokens: u64) -> Vec<Part> {
+    by_prompt(rank.samples).into_iter().flat_map(|part| split(part, max_tokens)).collect()
+}
+
+/// Splits a group into parts of at most `max_tokens` tokens, or of one sample, longest first.
+fn split(group: Part, max_tokens: u64) -> Vec<Part> {
+    if group.load.tokens <= max_tokens {
+        return vec![group];
+    }
+    let mut samples = group.samples;
+    samples.sort_by_key(|(sample, member)| (Reverse(member.load().tokens), *sample));
+    let mut parts: Vec<Part> = Vec::new();
+    for sample in samples {
+        match parts.iter_mut().find(|part| part.with(&sample.1).tokens <= max_tokens) {
+            Some(part) => part.add(sample),
+            None => parts.push(Part::of([sample])),
+        }
+    }
+    parts
+}
+
+/// First-fit decreasing: puts each piece into the first micro-batch with room, else into a new one.
+fn first_fit(pieces: Vec<Part>, max_tokens: u64) -> Vec<Part> {
+    let mut bins: Vec<Part> = Vec::new();
+    for piece in longest_first(pieces) {
+        match bins.iter_mut().find(|bin| has_room(bin, &piece, max_tokens)) {
+            Some(bin) => bin.append(piece),
+            None => bins.push(piece),
         }
     }
     bins
 }
 
-/// Splits a group into parts of at most `max_tokens` tokens, or of one sample, longest first.
-fn split(group: Load, max_tokens: u64) -> Vec<Load> {
-    if group.tokens <= max_tokens {
-        return vec![group];
+/// Divides pieces among `bins` micro-batches, the most expensive first, each into the cheapest with
+/// room. `None` if a piece finds no room.
+fn spread(pieces: Vec<Part>, bins: usize, max_tokens: u64) -> Option<Vec<Part>> {
+    let mut bins = vec![Part::default(); bins];
+    for piece in most_expensive_first(pieces) {
+        let with_room = bins.iter_mut().filter(|bin| has_room(bin, &piece, max_tokens));
+        with_room.min_by_key(|bin| bin.load.cost)?.append(piece);
     }
-    let mut samples = group.samples;
-    samples.sort_by_key(|(sample, length)| (Reverse(length.tokens()), *sample));
-    let mut parts: Vec<Load> = Vec::new();
-    for sample in samples {
-        match parts.iter_mut().find(|part| part.with(sample.1) <= max_tokens) {
-            Some(part) => part.add(sample),
-            None => parts.push(Load::of([sample])),
+    Some(most_expensive_first(bins))
+}
+
+fn has_room(bin: &Part, piece: &Part, max_tokens: u64) -> bool {
+    bin.samples.is_empty() || bin.load.plus(piece.load).tokens <= max_tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Member, assign};
+    use crate::pack::cost::CostModel;
+    use crate::pack::cost::tests::SMOL_135M;
+
+    /// Thirty-two groups of four samples with prompts of 64 and completions from 64 to 1,024 tokens;
+    /// those of a group have similar lengths.
+    fn members() -> Vec<Member> {
+        let model = CostModel::new(&SMOL_135M);
+        let length = |sample: u32| (64.0 * 16_f64.powf(f64::from(sample) / 127.0)).round() as u64;
+        let member = |sample: u32| {
+            let (prompt, rest) = model.shared(64, length(sample), length(sample));
+            Member { group: sample / 4, prompt, rest }
+        };
+        (0..128).map(member).collect()
+    }
+
+    /// Operations of the slowest rank, summed over parts, relative to ranks with equal loads.
+    fn relative(costs: &[[f64; 4]]) -> f64 {
+        let slowest: f64 =
+            costs.iter().flat_map(|ranks| ranks.iter().copied().reduce(f64::max)).sum();
+        slowest / (costs.iter().flatten().sum::<f64>() / 4.0)
+    }
+
+    #[test]
+    fn ranks_are_balanced_by_operations_in_every_micro_batch() {
+        let members = members();
+        let minibatch = 0..members.len();
+        let plan = assign(&members, &[minibatch], 4, 8192);
+        let mut costs = vec![[0.0; 4]; plan.micro_batch_minibatch.len()];
+        for (member, place) in members.iter().zip(&plan.assignments) {
+            costs[place.micro_batch as usize][place.rank as usize] += member.rest.cost as f64;
         }
+        let total = [0, 1, 2, 3].map(|rank| costs.iter().map(|ranks| ranks[rank]).sum::<f64>());
+        let figures = [relative(&[total]), relative(&costs)];
+        assert!(figures[0] < 1.01 && figures[1] < 1.1, "{figures:?}: {costs:?}");
     }
-    parts
 }

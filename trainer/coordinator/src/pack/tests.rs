@@ -18,10 +18,10 @@ fn pack(
     minibatches: u32,
     max_tokens: u32,
 ) -> Result<Vec<RankBatch>, PackError> {
-    pack_prompts(step, samples, Prompts::Repeated, world_size, minibatches, max_tokens)
+    pack_prompts(step, samples, Prompts::Shared, world_size, minibatches, max_tokens)
 }
 
-/// As [`pack`], with prompts that learners compute once or repeatedly.
+/// As [`pack`], for learners that share prompts in this way.
 fn pack_prompts(
     step: u32,
     samples: &[TrainSample],

@@ -19,7 +19,6 @@ use rljob_crds::algorithm::Sharding;
 
 use crate::fsdp::{Buffers, shard_numel};
 use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
-use crate::optimizer::NORM_ELEMENTS;
 
 /// What the memory of a learner depends on.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +63,6 @@ impl MemoryPlan {
         let whole = |buffers: Buffers| whole_blocks(buffers, &shards, world_size);
         let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
         let (activations, work) = passes(settings, recomputed_layers);
-        // The norm of the gradient, when activations are free.
-        let norm = 8 * share.min(NORM_ELEMENTS.unsigned_abs());
         Self {
             weights: share * if element == 2 { 6 } else { 4 },
             gradients: share * 4,
@@ -78,7 +75,7 @@ impl MemoryPlan {
                 0
             },
             activations,
-            work: work.max(norm.saturating_sub(activations)),
+            work,
             recomputed_layers,
         }
     }

@@ -256,23 +256,21 @@ mod tests {
 
     #[test]
     fn samples_of_a_group_in_a_micro_batch_share_their_prompt() {
-        let mut batch = batch();
+        let mut together = batch();
         // Two samples of group 0 begin with 4; the third is in another micro-batch.
-        batch.tokens_T[0] = 4;
-        let tokens = |batch: &RankBatch, prompts| {
-            let cut = micro_batches(batch, &advantages([1, 2, 2]), prompts, 16).unwrap();
-            cut.iter().map(|one| one.packed.num_tokens()).collect::<Vec<_>>()
-        };
-        assert_eq!(tokens(&batch, Prompts::Shared), [4, 0, 4]);
-        assert_eq!(tokens(&batch, Prompts::Repeated), [5, 0, 4]);
-        let streams = |prompts| {
-            let cut = micro_batches(&batch, &advantages([1, 2, 2]), prompts, 16).unwrap();
+        together.tokens_T[0] = 4;
+        let mut apart = together.clone();
+        apart.header.samples[0].group = 1;
+        let cut = |batch: &RankBatch| {
+            let cut = micro_batches(batch, &advantages([1, 2, 2]), Prompts::Shared, 16).unwrap();
             let streams = &cut[0].streams;
-            [&streams.advantages_N, &streams.sampler_logprobs_N, &streams.weights_N].map(floats)
+            let tensors = [&streams.advantages_N, &streams.sampler_logprobs_N, &streams.weights_N];
+            let tokens: Vec<i64> = cut.iter().map(|one| one.packed.num_tokens()).collect();
+            (tokens, tensors.map(floats))
         };
-        assert_eq!(streams(Prompts::Shared), streams(Prompts::Repeated));
-        batch.header.samples[0].group = 1;
-        assert_eq!(tokens(&batch, Prompts::Shared), [5, 0, 4]);
+        let ((shared, streams), (repeated, same)) = (cut(&together), cut(&apart));
+        assert_eq!((shared, repeated), (vec![4, 0, 4], vec![5, 0, 4]));
+        assert_eq!(streams, same);
     }
 
     #[test]

@@ -5,7 +5,10 @@ use rljob_protocol::batch::RankBatch;
 use rljob_protocol::prompts::Prompts;
 
 use super::pack_prompts as pack;
-use crate::pack::TrainSample;
+use crate::pack::cost::CostModel;
+use crate::pack::cost::tests::QWEN_1_5B;
+use crate::pack::part::Part;
+use crate::pack::{TrainSample, members};
 
 /// A sample of a group with a prompt of `prompt` tokens and `completion` trained ones.
 fn prompted(group: u32, id: i64, prompt: usize, completion: usize) -> TrainSample {
@@ -34,11 +37,19 @@ fn samples_of_a_prompt_share_a_micro_batch_that_counts_it_once() {
     // Two groups of 10 + 3 · 5 tokens in micro-batches of 25.
     let samples: Vec<TrainSample> = (0..6).map(|id| prompted(id as u32 / 3, id, 10, 5)).collect();
     let of = |prompts, world| places(&pack(1, &samples, prompts, world, 1, 25).unwrap(), 6);
-    let [a, b, c] = [(0, 0), (0, 1), (0, 2)];
+    let [a, b] = [(0, 0), (0, 1)];
     assert_eq!(of(Prompts::Shared, 1), [a, a, a, b, b, b]);
     assert_eq!(of(Prompts::Shared, 2), [(0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 0)]);
-    // Whole sequences of 15 tokens do not fit together.
-    assert_eq!(of(Prompts::Repeated, 1), [a, b, c, (0, 3), (0, 4), (0, 5)]);
+}
+
+#[test]
+fn short_prompts_are_packed_for_each_sample_on_gpus() {
+    // Sequences of 2 + 68 tokens; a shared prompt would save 4 of 210.
+    let samples: Vec<TrainSample> = (0..3).map(|id| prompted(0, id, 2, 68)).collect();
+    let of = |prompts| places(&pack(1, &samples, prompts, 1, 1, 208).unwrap(), 3);
+    let [a, b] = [(0, 0), (0, 1)];
+    assert_eq!(of(Prompts::Shared), [a, a, a]);
+    assert_eq!(of(Prompts::SharedIfLong), [a, b, a]);
 }
 
 #[test]
@@ -106,20 +117,24 @@ proptest! {
             };
             prop_assert!(fill.iter().all(fits), "{:?}", fill);
             seen += batch.header.sequences.len();
-            totals.push(computed_once(batch, &samples));
+            totals.push(cost(batch, &samples));
         }
         prop_assert_eq!(seen, samples.len());
-        let longest = samples.iter().map(|sample| sample.tokens.len()).max().unwrap_or(0);
+        let whole = |sample: &TrainSample| {
+            let trained = sample.loss_mask.iter().map(|&mask| u64::from(mask)).sum();
+            CostModel::new(&QWEN_1_5B).load(sample.tokens.len() as u64, trained).cost
+        };
+        let largest = samples.iter().map(whole).max().unwrap_or(0);
         let difference = totals.iter().max().unwrap() - totals.iter().min().unwrap();
-        prop_assert!(difference <= longest, "{:?}", totals);
+        prop_assert!(difference <= largest, "{:?}", totals);
     }
 }
 
-/// Tokens that a rank computes if its samples are in one micro-batch.
-fn computed_once(batch: &RankBatch, samples: &[TrainSample]) -> usize {
-    let mut batch = batch.clone();
-    batch.header.sequences.iter_mut().for_each(|sequence| sequence.micro_batch = 0);
-    batch.header.sequences.sort_by_key(|sequence| sequence.sample);
-    batch.header.micro_batch_minibatch = vec![0];
-    computed(&batch, samples)[0].0
+/// Operations of a rank if its samples are in one micro-batch.
+fn cost(batch: &RankBatch, samples: &[TrainSample]) -> u64 {
+    let mut mine: Vec<usize> =
+        batch.header.sequences.iter().map(|one| one.sample as usize).collect();
+    mine.sort_unstable();
+    let members = members(samples, Prompts::Shared, &CostModel::new(&QWEN_1_5B));
+    Part::of(mine.into_iter().map(|sample| (sample, members[sample]))).load.cost
 }
