@@ -2,15 +2,15 @@
 //! query head `a` reads key head `a ÷ (A ÷ K)`.
 //!
 //! Queries, keys and values are heads of one row per token. Spans of rows may share a [`Prefix`]
-//! before them. On GPUs, cuDNN's fused attention reads and writes such rows in place; its graphs are
-//! built once for each [`Bucket`] and reused for all batches that fit. The plain version runs on
-//! every device, one span at a time.
+//! before them. On GPUs, cuDNN's fused attention reads and writes such rows in place; its graphs
+//! are built once for each [`Bucket`] and reused for all batches that fit. The plain version runs
+//! on every device, one span at a time.
 //!
 //! With prefixes there are two calls. With the outputs o₁, o₂ of a query over its span and over the
 //! prefix, and the logarithms l₁, l₂ of their sums of exponentials, the output over both is
-//! o₁ + (o₂ − o₁) · σ(l₂ − l₁), and the logarithm of its sum is log(exp l₁ + exp l₂). The derivative
-//! over each set of keys is that of FlashAttention (Dao, arXiv 2307.08691), which uses output and
-//! logarithm, with those of both sets; the two derivatives add up.
+//! o₁ + (o₂ − o₁) · σ(l₂ − l₁), and the logarithm of its sum is log(exp l₁ + exp l₂). The
+//! derivative over each set of keys is that of FlashAttention (Dao, arXiv 2307.08691), which uses
+//! output and logarithm, with those of both sets; the two derivatives add up.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 

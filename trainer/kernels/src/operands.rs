@@ -274,6 +274,7 @@ pub struct AttentionSaved {
     pub qkv_TW: Tensor,
     /// `[T, A · D]`
     pub out_TH: Tensor,
-    /// Logarithm of the sum of exponentials over all keys `[T, A]`, fp32. Empty in the plain version.
+    /// Logarithm of the sum of exponentials over all keys `[T, A]`, fp32. Empty in the plain
+    /// version.
     pub statistics_TA: Tensor,
 }

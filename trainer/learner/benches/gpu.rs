@@ -60,7 +60,7 @@ struct Arguments {
     /// Sequences of a prompt group.
     #[arg(long, default_value_t = 4)]
     group: u32,
-    /// Gives each sequence a prompt of its own, so that none is shared.
+    /// Gives each sequence another prompt, so that none is shared.
     #[arg(long)]
     own_prompts: bool,
     #[arg(long)]

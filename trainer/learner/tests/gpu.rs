@@ -50,8 +50,8 @@ fn trainer(spec: &RLJobSpec, folder: &Path, device: Device) -> Trainer {
     first_trainer(spec.clone(), model, Ranks::alone_on(device), folder).unwrap()
 }
 
-/// Two micro-batches, each of a group whose sequences begin with the same prompt of `prompt` tokens.
-/// The prompt and the next two tokens are not trained.
+/// Two micro-batches, each of a group whose sequences begin with the same prompt of `prompt`
+/// tokens. The prompt and the next two tokens are not trained.
 fn batch(step: u32, prompt: u32) -> RankBatch {
     let lengths = LENGTHS.map(|length| prompt + length);
     let total: u32 = lengths.iter().sum();

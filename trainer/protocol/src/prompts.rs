@@ -10,7 +10,7 @@ pub enum Prompts {
     /// Once.
     Shared,
     /// Once, if that saves at least a thirty-second of the group's tokens: on GPUs, attention over
-    /// a shared prompt is a call of its own.
+    /// a shared prompt is a separate call.
     SharedIfLong,
 }
 

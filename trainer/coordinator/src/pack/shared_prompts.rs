@@ -156,7 +156,7 @@ mod tests {
     use crate::pack::cost::CostModel;
     use crate::pack::cost::tests::SMOL_135M;
 
-    /// Thirty-two groups of four samples with prompts of 64 and completions from 64 to 1,024 tokens;
+    /// Thirty-two groups of four samples: prompts of 64 and completions from 64 to 1,024 tokens;
     /// those of a group have similar lengths.
     fn members() -> Vec<Member> {
         let model = CostModel::new(&SMOL_135M);
