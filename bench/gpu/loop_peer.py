@@ -23,6 +23,11 @@ import sys
 import time
 from pathlib import Path
 
+# The trainer's GPU, and SGLang's setting of NCCL: both ends of a broadcast must agree. CUDA reads
+# the first at its first call, which may be in an import below.
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+os.environ["NCCL_CUMEM_ENABLE"] = "0"
+
 import aiohttp
 import torch
 import torch.distributed as dist
@@ -267,8 +272,6 @@ async def run(settings, server, trainer):
 
 def main():
     settings = arguments()
-    os.environ["CUDA_VISIBLE_DEVICES"] = "1"  # CUDA is not yet initialised; threads inherit it
-    os.environ["NCCL_CUMEM_ENABLE"] = "0"  # as in SGLang: both ends of a broadcast must agree
     model = random_model(SHAPES[settings.shape], DEVICE)
     save_model(model, settings.model)
     server = start_server(settings)
