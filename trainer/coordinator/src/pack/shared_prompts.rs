@@ -171,7 +171,7 @@ mod tests {
     /// Operations of the slowest rank, summed over parts, relative to ranks with equal loads.
     fn relative(costs: &[[f64; 4]]) -> f64 {
         let slowest: f64 =
-            costs.iter().flat_map(|ranks| ranks.iter().copied().reduce(f64::max)).sum();
+            costs.iter().filter_map(|ranks| ranks.iter().copied().reduce(f64::max)).sum();
         slowest / (costs.iter().flatten().sum::<f64>() / 4.0)
     }
 
