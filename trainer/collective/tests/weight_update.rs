@@ -8,16 +8,18 @@ use rljob_collective::{Group, Store};
 use tch::{Kind, Tensor};
 
 /// Joins as SGLang's server does and prints the tensors that it receives. Arguments: port, name of
-/// the process group.
+/// the process group. Ends without the interpreter's cleanup, which sometimes aborts while a thread
+/// of torch runs.
 const PEER: &str = r#"
-import sys, torch
+import os, sys, torch
 from sglang.srt.utils import init_custom_process_group
 group = init_custom_process_group(
     backend="gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}",
     world_size=2, rank=1, group_name=sys.argv[2])
 for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
     torch.distributed.broadcast(tensor, src=0, group=group)
-    print(tensor.flatten().tolist())
+    print(tensor.flatten().tolist(), flush=True)
+os._exit(0)
 "#;
 
 /// Python interpreter with SGLang: `RLJOB_PYTHON`, else that of the cached environment.
