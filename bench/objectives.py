@@ -13,6 +13,7 @@ four of them. Exit status 1 if an objective has not.
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,8 +81,11 @@ def sets(name, seed):
     return [f"quickstart:{path}={json.dumps(value)}" for path, value in values.items()]
 
 
-def run(settings, name):
-    """The evaluations of a run that trains with the objective."""
+def run(settings, name, first):
+    """The evaluations of a run that trains with the objective, from the SFT of the first."""
+    sft = "default/quickstart-sft"
+    if name != first:
+        shutil.copytree(settings.folder / first / sft, settings.folder / name / sft, symlinks=True)
     command = [settings.rljob, "run", "-f", SAMPLES / "quickstart.yaml"]
     command += ["--dir", settings.folder / name]
     for value in sets(name, settings.seed) + [f"quickstart-sft:spec.training.seed={settings.seed}"]:
@@ -95,11 +99,13 @@ def run(settings, name):
 
 def main():
     settings = arguments()
+    if settings.folder.exists():
+        sys.exit(f"{settings.folder} exists: name a new folder")
     data = SAMPLES / "quickstart"
     subprocess.run([sys.executable, data / "make_data.py", data / "data"], check=True)
     unlearned = []
     for name in settings.only:
-        evaluations = run(settings, name)
+        evaluations = run(settings, name, settings.only[0])
         first, last = evaluations[0], evaluations[-1]
         error = math.hypot(first["sampledStandardError"], last["sampledStandardError"])
         learned = last["sampled"] - first["sampled"] > 4 * error
