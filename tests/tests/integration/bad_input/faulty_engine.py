@@ -109,6 +109,8 @@ for name in [
 ]:
     flags.add_argument(name)
 flags.add_argument("--port", type=int)
+# Not passed on: an event for each token, so that faults hit the middle of a stream.
+flags.add_argument("--stream-interval", type=int)
 for name in [
     "--enable-deterministic-inference",
     "--enable-metrics",
