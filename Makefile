@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-prometheus setup-network setup-cuda build-cuda quickstart test lint build unit e2e \
-	e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests
+	e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -52,6 +52,11 @@ setup-network:
 quickstart: setup-libtorch ## Train a tiny model on arithmetic with GRPO on this machine (minutes)
 	cargo build --profile quick --locked $(QUICKSTART)
 	manifests/samples/quickstart.sh
+
+objectives: setup-libtorch ## Train the quick start's model with every objective (10 minutes)
+	cargo build --profile quick --locked $(QUICKSTART)
+	rm -rf target/objectives
+	python3 bench/objectives.py target/quick/rljob target/objectives
 
 test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 

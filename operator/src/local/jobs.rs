@@ -10,10 +10,9 @@ use kube::ResourceExt;
 use rljob_crds::names::EXPORT_DIR;
 use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
-use serde::Deserialize;
-use serde_yaml::Value;
 
-use super::set::{Set, SetError, apply_all};
+use super::edited::{EditError, edit, named_problems};
+use super::set::{Set, SetError};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
 
 /// Error of a job file.
@@ -78,8 +77,18 @@ fn parse(
 /// # Errors
 /// [`JobsError`].
 pub fn parse_objects(file: &Path, text: &str, sets: &[Set]) -> Result<Vec<RLJob>, JobsError> {
-    let edited = edit(text, sets).map_err(|error| error.at(file))?;
-    parse_jobs(&edited).map_err(|error| invalid(file, sets, error))
+    if sets.is_empty() {
+        return parse_jobs(text).map_err(|error| invalid(file, sets, error));
+    }
+    let edited = edit(text, sets).map_err(|error| at(file, error))?;
+    let texts: Vec<&str> = edited.iter().map(|(_, text)| text.as_str()).collect();
+    parse_jobs(&texts.join("---\n")).map_err(|error| {
+        let problems = if edited.len() > 1 { named_problems(&edited) } else { Vec::new() };
+        if problems.is_empty() {
+            return invalid(file, sets, error);
+        }
+        JobsError::Invalid { path: file.to_owned(), problems }
+    })
 }
 
 fn invalid(file: &Path, sets: &[Set], error: InvalidSpec) -> JobsError {
@@ -95,38 +104,11 @@ fn invalid(file: &Path, sets: &[Set], error: InvalidSpec) -> JobsError {
     JobsError::Invalid { path: file.to_owned(), problems }
 }
 
-enum EditError {
-    Yaml(serde_yaml::Error),
-    Set(SetError),
-}
-
-impl EditError {
-    fn at(self, file: &Path) -> JobsError {
-        match self {
-            Self::Yaml(source) => JobsError::Yaml { path: file.to_owned(), source },
-            Self::Set(error) => error.into(),
-        }
+fn at(file: &Path, error: EditError) -> JobsError {
+    match error {
+        EditError::Yaml(source) => JobsError::Yaml { path: file.to_owned(), source },
+        EditError::Set(error) => error.into(),
     }
-}
-
-fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
-    if sets.is_empty() {
-        return Ok(text.to_owned());
-    }
-    let documents = serde_yaml::Deserializer::from_str(text).map(|document| {
-        let mut value = Value::deserialize(document)?;
-        value.apply_merge()?;
-        Ok(value)
-    });
-    let mut documents = documents.collect::<Result<Vec<Value>, _>>().map_err(EditError::Yaml)?;
-    documents.retain(|document| !document.is_null());
-    apply_all(&mut documents, sets).map_err(EditError::Set)?;
-    let texts = documents
-        .iter()
-        .map(serde_yaml::to_string)
-        .collect::<Result<Vec<String>, _>>()
-        .map_err(EditError::Yaml)?;
-    Ok(texts.join("---\n"))
 }
 
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
@@ -254,6 +236,10 @@ mod tests {
             "{rejected}"
         );
         assert_eq!(rejected.lines().count(), 1, "equal problems of both jobs are one line");
+        assert_eq!(
+            read(&twice, &["more:spec.training.steps=0"]).unwrap_err(),
+            "dir/jobs.yaml: more: spec.training.steps: must be at least 1, found 0"
+        );
     }
 
     #[test]

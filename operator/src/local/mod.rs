@@ -25,6 +25,7 @@ pub mod backoff;
 pub mod client;
 pub mod commands;
 pub mod directory;
+mod edited;
 pub mod gpus;
 mod inputs;
 pub mod inspect;
