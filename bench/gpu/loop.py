@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,14 +43,34 @@ def arguments():
     return parser.parse_args()
 
 
+def run(command, seconds):
+    """Output of a command, which is killed with its descendants if it takes too long."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        sys.exit(f"{command[:2]} takes more than {seconds} s")
+    print(output[-3000:], flush=True)
+    if process.returncode != 0:
+        sys.exit(f"{command[:2]} ended with {process.returncode}")
+    return output
+
+
 def peer(settings):
     """Figures of the peer by mode. It leaves its model in the work folder."""
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--lengths", "fixed", "--steps", "4"]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
     command += ["--bin", str(settings.bin), *(f"--engine-argument={flag}" for flag in ENGINE)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PEER_SECONDS)
-    print(ended.stdout, ended.stderr[-2000:] if ended.returncode else "", flush=True)
-    rows = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    output = run(command, PEER_SECONDS)
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {row["mode"]: row for row in rows}
 
 
@@ -81,8 +102,7 @@ def ours(settings, mode):
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
     command += ["--set", f"spec.rollout.maxStaleness={int(mode == 'async')}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
-    print(ended.stdout[-3000:], ended.stderr[-2000:], flush=True)
+    run(command, RUN_SECONDS)
     (file,) = folder.glob("**/metrics.jsonl")
     steps = [json.loads(line) for line in file.read_text().splitlines()][2:]
     median = lambda values: round(statistics.median(values), 4)
@@ -93,7 +113,9 @@ def ours(settings, mode):
 
 def main():
     settings = arguments()
-    WORK.mkdir(parents=True, exist_ok=True)
+    if WORK.exists():
+        sys.exit(f"{WORK} has files of an earlier run: remove it")
+    WORK.mkdir(parents=True)
     os.environ["NCCL_CUMEM_ENABLE"] = "0"
     gpus = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True

@@ -249,7 +249,7 @@ def save_model(model, folder):
 def start_server(settings):
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(settings.model)]
     command += ["--host=127.0.0.1", f"--port={settings.port}", "--skip-tokenizer-init"]
-    command += ["--dtype=bfloat16", "--mem-fraction-static=0.8", "--max-running-requests=1024"]
+    command += ["--dtype=bfloat16", "--mem-fraction-static=0.8", "--max-running-requests=512"]
     command += ["--log-level-http=warning", *settings.engine_argument]
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="0", HF_HUB_OFFLINE="1")
     log = settings.log.open("w")

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +27,25 @@ class Failed(Exception):
     """A program that did not measure, for example because memory did not suffice."""
 
 
+def wait_for(process):
+    """Output and errors of a process, which is killed if it takes too long."""
+    try:
+        return process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        end(process)
+        raise
+
+
+def end(process):
+    """Kills a process with its descendants, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def result(process):
     """The last line of JSON that the process prints."""
-    out, errors = process.communicate(timeout=TIMEOUT)
+    out, errors = wait_for(process)
     found = [line for line in out.splitlines() if line.startswith("{")]
     if process.returncode != 0 or not found:
         raise Failed(f"{process.args} ended with {process.returncode}: {errors[-1500:]}")
@@ -56,7 +73,12 @@ class Rows:
         gpu = rank if gpu is None else gpu
         environment["CUDA_VISIBLE_DEVICES"] = str(self.settings.first_gpu + gpu)
         return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def ours(self, *flags, gpus=1):
@@ -64,9 +86,13 @@ class Rows:
         if (flags, gpus) not in self.measured:
             command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
             processes = [self.start(command, rank, gpus) for rank in range(gpus)]
-            for process in processes[1:]:
-                process.communicate(timeout=TIMEOUT)
-            self.measured[flags, gpus] = result(processes[0])
+            try:
+                for process in processes[1:]:
+                    wait_for(process)
+                self.measured[flags, gpus] = result(processes[0])
+            finally:
+                for process in processes:
+                    end(process)
         return self.measured[flags, gpus]
 
     def slower(self, *flags):
@@ -100,7 +126,7 @@ class Rows:
             ratio=round(ratio, 3),
             aim=aim,
             holds=None if aim is None else ratio >= aim,
-            gpu=self.gpus[0],
+            gpu=self.gpus[self.settings.first_gpu],
             command="bench/gpu/run.py",
             commit=self.settings.commit,
             note=note,

@@ -3,9 +3,9 @@
 
 usage: word_problems.py FOLDER [--train 8000] [--test 1319] [--seed 1]
 
-Writes FOLDER/train.jsonl and FOLDER/test.jsonl: objects with `question` and `answer`, a worked
-solution whose last line is `#### NUMBER`, as in GSM8K (Cobbe et al., "Training Verifiers to Solve
-Math Word Problems", 2021). A problem is a chain of one to four steps about one quantity, with
+Writes FOLDER/words-train.jsonl and FOLDER/words-test.jsonl: objects with `question` and `answer`, a
+worked solution whose last line is `#### NUMBER`, as in GSM8K (Cobbe et al., "Training Verifiers to
+Solve Math Word Problems", 2021). A problem is a chain of one to four steps about one quantity, with
 numbers of at most three digits. No question of the training set is in the test set.
 """
 
@@ -108,7 +108,7 @@ def main():
     parts = dict(train=problems[settings.test :], test=problems[: settings.test])
     for name, part in parts.items():
         lines = "".join(json.dumps(each) + "\n" for each in part)
-        (settings.folder / f"{name}.jsonl").write_text(lines)
+        (settings.folder / f"words-{name}.jsonl").write_text(lines)
 
 
 main()

@@ -54,7 +54,11 @@ pub fn named_problems(documents: &[Document]) -> Vec<String> {
             format!("{name}: {problem}")
         }
     };
-    let mut lines: Vec<String> = found.iter().map(line).collect();
+    once(found.iter().map(line).collect())
+}
+
+/// The lines without repetitions, in order.
+pub fn once(mut lines: Vec<String>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     lines.retain(|line| seen.insert(line.clone()));
     lines

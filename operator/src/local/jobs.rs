@@ -1,7 +1,6 @@
 //! Job file → jobs that can run on this machine: applies `--set`, validates, makes relative paths
 //! absolute. Pure except [`read`]. [`super::inputs`] checks the files that they name.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +10,7 @@ use rljob_crds::names::EXPORT_DIR;
 use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
 
-use super::edited::{EditError, edit, named_problems};
+use super::edited::{EditError, edit, named_problems, once};
 use super::set::{Set, SetError};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
 
@@ -98,9 +97,7 @@ fn invalid(file: &Path, sets: &[Set], error: InvalidSpec) -> JobsError {
         line: problem.line.filter(|_| sets.is_empty()),
         ..problem
     });
-    let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
-    let mut seen = BTreeSet::new();
-    problems.retain(|problem| seen.insert(problem.clone()));
+    let problems = once(problems.map(|problem| problem.to_string()).collect());
     JobsError::Invalid { path: file.to_owned(), problems }
 }
 

@@ -1,16 +1,19 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
-use std::path::Path;
-
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule, Sharding};
 use rljob_crds::gpus::Device;
-use rljob_crds::grpo::{GrpoSpec, ProximalLogprobs, RatioLevel, Surrogate};
+use rljob_crds::grpo::{
+    GrpoSpec, NormalizationMean, NormalizationScale, NormalizationSpec, ProximalLogprobs,
+    RatioLevel, Surrogate,
+};
 use rljob_crds::job::WeightSyncSpec;
-use rljob_crds::names::STORAGE_MOUNT;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
+use inputs::{check_fields, check_mounts};
+
+mod inputs;
 
 /// Fields of `spec.rollout` that evaluations use.
 const EVALUATION_FIELDS: [&str; 5] =
@@ -23,6 +26,10 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     if let Some(grpo) = &spec.algorithm.grpo {
         check_ratio(spec, grpo, &mut warnings);
         check_kl(grpo, &mut warnings);
+        check_normalization("rewardNormalization", &grpo.reward_normalization, &mut warnings);
+        if let Some(normalization) = &grpo.advantage_normalization {
+            check_normalization("advantageNormalization", normalization, &mut warnings);
+        }
     }
     if spec.algorithm.has_rollouts() {
         if spec.rollout.stale_samples != StaleSamples::default() && spec.rollout.max_staleness == 0
@@ -73,50 +80,6 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
         warnings.push(Problem::new("spec.inference.image", message));
     }
     warnings
-}
-
-/// Paths that no volume of the job provides.
-fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
-    // Templates of roles mount volumes without a path.
-    if spec.volumes.iter().any(|volume| volume.mount_path.is_none()) {
-        return;
-    }
-    let mounts = spec.volumes.iter().filter_map(|volume| volume.mount_path.as_deref());
-    let mounts: Vec<&str> = mounts.chain([STORAGE_MOUNT]).collect();
-    for (field, path) in rules::paths(spec) {
-        let path = path.filter(|path| path.starts_with('/'));
-        if let Some(path) =
-            path.filter(|path| !mounts.iter().any(|at| Path::new(path).starts_with(at)))
-        {
-            let message =
-                format!("`{path}` is below no mountPath of spec.volumes: the image must have it");
-            warnings.push(Problem::new(field, message));
-        }
-    }
-}
-
-/// Templates that do not depend on the row, and a template where a field is expected.
-fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
-    let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
-    let prompts = [
-        ("spec.dataset.train.prompt", Some(&train.prompt)),
-        ("spec.dataset.evaluation.prompt", evaluation.map(|own| &own.prompt)),
-    ];
-    for (field, _) in
-        prompts.iter().filter(|(_, text)| text.is_some_and(|text| !text.contains('{')))
-    {
-        let message = "uses no field of the row: all prompts are equal. For example {{question}}";
-        warnings.push(Problem::new(*field, message));
-    }
-    let answers = [
-        ("spec.dataset.train.answer", train.answer.as_ref()),
-        ("spec.dataset.evaluation.answer", evaluation.and_then(|own| own.answer.as_ref())),
-    ];
-    for (field, _) in
-        answers.iter().filter(|(_, name)| name.is_some_and(|name| name.contains("{{")))
-    {
-        warnings.push(Problem::new(*field, "is the name of a field of the row, not a template"));
-    }
 }
 
 /// Settings of sampling, in a job that trains on completions of its data.
@@ -208,6 +171,23 @@ fn check_kl(grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
+/// Settings of a mean that is not subtracted and of a deviation that does not divide.
+fn check_normalization(field: &str, spec: &NormalizationSpec, warnings: &mut Vec<Problem>) {
+    let default = NormalizationSpec::default();
+    let (has_mean, has_scale) =
+        (spec.mean != NormalizationMean::None, spec.scale != NormalizationScale::None);
+    let fields = [
+        ("leaveOneOut", spec.leave_one_out && !has_mean, "mean"),
+        ("scaleLevel", spec.scale_level != default.scale_level && !has_scale, "scale"),
+        ("unbiased", spec.unbiased != default.unbiased && !has_scale, "scale"),
+        ("epsilon", spec.epsilon.to_bits() != default.epsilon.to_bits() && !has_scale, "scale"),
+    ];
+    for (name, _, of) in fields.into_iter().filter(|(_, is_unused, _)| *is_unused) {
+        let message = format!("has no effect: {of} is None");
+        warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}.{name}"), message));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rljob_crds::algorithm::Sharding;
@@ -241,6 +221,14 @@ mod tests {
         assert_eq!(found(&gspo, 4), ["spec.algorithm.grpo.cClip"]);
         let gpg = json!({"grpo": {"surrogate": "GPG", "clipHigh": 0.3, "sapo": {}}});
         assert_eq!(found(&gpg, 4), ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.sapo"]);
+        let plain = json!({"mean": "None", "scale": "None"});
+        let unused = json!({"mean": "None", "leaveOneOut": true, "scale": "None", "epsilon": 0.1});
+        let grpo = json!({"rewardNormalization": plain, "advantageNormalization": unused});
+        assert_eq!(
+            found(&json!({"grpo": grpo}), 1),
+            ["leaveOneOut", "epsilon"]
+                .map(|field| format!("spec.algorithm.grpo.advantageNormalization.{field}"))
+        );
         let kl = json!({"grpo": {"klTerm": "Loss"}});
         assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
     }

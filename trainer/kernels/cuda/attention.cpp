@@ -202,8 +202,8 @@ char* rljob_attention_build(const int64_t sizes[7], bool causal, bool backward, 
 
 void rljob_attention_free(Plan* plan) { delete plan; }
 
-// `pointers`: row (queries, keys, values), out, statistics, offsets of queries, outs, statistics and
-// keys, lengths of queries and keys, and for the derivative dout and drow.
+// `pointers`: row (queries, keys, values), out, statistics, offsets of queries, outs, statistics
+// and keys, lengths of queries and keys, and for the derivative dout and drow.
 char* rljob_attention_run(Plan* plan, void* const pointers[11], int64_t heads, int64_t key_heads,
                           int64_t head_size, void* workspace, cudaStream_t stream) {
   return guarded([&] {

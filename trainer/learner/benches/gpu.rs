@@ -183,14 +183,16 @@ fn lengths(arguments: &Arguments) -> Vec<Length> {
 }
 
 /// Indices of the sequences of each micro-batch: groups, the longest first, each into the first
-/// micro-batch with room. A prompt counts once for its group.
-fn first_fit(lengths: &[Length], group: u32, limit: u32) -> Vec<Vec<usize>> {
+/// micro-batch with room. A prompt counts once for its group, if it is shared.
+fn first_fit(lengths: &[Length], arguments: &Arguments) -> Vec<Vec<usize>> {
+    let limit = arguments.micro;
     let indices: Vec<usize> = (0..lengths.len()).collect();
     let of_group = |group: &[usize]| {
         let completions: u32 = group.iter().map(|index| lengths[*index].completion).sum();
         (lengths[group[0]].prompt + completions, group.to_vec())
     };
-    let mut groups: Vec<_> = indices.chunks(group as usize).map(of_group).collect();
+    let together = if arguments.own_prompts { 1 } else { arguments.group as usize };
+    let mut groups: Vec<_> = indices.chunks(together).map(of_group).collect();
     groups.sort_by_key(|(tokens, _)| std::cmp::Reverse(*tokens));
     let mut packed: Vec<(u32, Vec<usize>)> = Vec::new();
     for (tokens, group) in groups {
@@ -214,7 +216,7 @@ fn token(step: u32, at: u32, length: Length, sample: u32, prompt: u32) -> i64 {
 fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
     let lengths = lengths(arguments);
     let count = u32::try_from(lengths.len()).unwrap();
-    let packed = first_fit(&lengths, arguments.group, arguments.micro);
+    let packed = first_fit(&lengths, arguments);
     let (mut sequences, mut tokens_T, mut loss_mask_T) = (Vec::new(), Vec::new(), Vec::new());
     for (micro_batch, indices) in (0..).zip(&packed) {
         for &index in indices {

@@ -1,11 +1,7 @@
 //! Attention of rows over the shared prefix before them, joined with their attention over their
 //! spans.
 //!
-//! With the outputs o₁, o₂ of one query over two sets of keys and the logarithms l₁, l₂ of their
-//! sums of exponentials, the output over both sets is o₁ + (o₂ − o₁) · σ(l₂ − l₁), and the
-//! logarithm of its sum is log(exp l₁ + exp l₂). The derivative over each set is that of
-//! FlashAttention (Dao, arXiv 2307.08691), which uses output and logarithm of the sum, with those
-//! of both sets.
+//! The header of [`rljob_kernels::attention`], which does the same on GPUs, has the formulas.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
