@@ -183,7 +183,7 @@ fn check_normalization(field: &str, spec: &NormalizationSpec, warnings: &mut Vec
         ("epsilon", spec.epsilon.to_bits() != default.epsilon.to_bits() && !has_scale, "scale"),
     ];
     for (name, _, of) in fields.into_iter().filter(|(_, is_unused, _)| *is_unused) {
-        let message = format!("has no effect: {of} is None");
+        let message = format!("has no effect with {of}: None");
         warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}.{name}"), message));
     }
 }
