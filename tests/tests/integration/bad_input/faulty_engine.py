@@ -93,6 +93,12 @@ def with_invalid_token(stream):
     return b"data: " + json.dumps(event).encode() + b"\n\n" + rest
 
 
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    # All requests of a step connect at once; those beyond the queue would time out.
+    request_queue_size = 256
+
+
 flags = argparse.ArgumentParser()
 flags.add_argument("engine")
 for name in [
@@ -129,8 +135,7 @@ if flags.incremental_streaming_output:
 command += ["--api-key-file", f"{tokens}/engine-api"]
 command += ["--admin-api-key-file", f"{tokens}/engine-admin"]
 engine = subprocess.Popen(command)
-proxy = http.server.ThreadingHTTPServer((flags.host, flags.port), Proxy)
-proxy.daemon_threads = True
+proxy = Server((flags.host, flags.port), Proxy)
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(flags.ssl_certfile, flags.ssl_keyfile)
 proxy.socket = tls.wrap_socket(proxy.socket, server_side=True, do_handshake_on_connect=False)
