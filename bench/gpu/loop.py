@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
 
-usage: loop.py RLJOB TOKENIZER [--out results.jsonl] [--commit SHA]
+usage: loop.py RLJOB TOKENIZER [--modes sync async] [--out results.jsonl] [--commit SHA]
 
 RLJOB is the command line program, TOKENIZER a folder with a tokenizer whose tokens the model of the
 peer can embed. Both run SGLang with the same settings and the same random model, one after the
@@ -37,6 +37,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rljob")
     parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("--modes", nargs="+", choices=AIMS, default=list(AIMS))
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
@@ -68,7 +69,8 @@ def peer(settings):
     """Figures of the peer by mode. It leaves its model in the work folder."""
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--lengths", "fixed", "--steps", "4"]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
-    command += ["--bin", str(settings.bin), *(f"--engine-argument={flag}" for flag in ENGINE)]
+    command += ["--modes", *settings.modes, "--bin", str(settings.bin)]
+    command += [*(f"--engine-argument={flag}" for flag in ENGINE)]
     output = run(command, PEER_SECONDS)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {row["mode"]: row for row in rows}
@@ -122,8 +124,8 @@ def main():
     ).stdout.splitlines()
     theirs = peer(settings)
     prepare(settings)
-    for mode, aim in AIMS.items():
-        mine = ours(settings, mode)
+    for mode in settings.modes:
+        mine, aim = ours(settings, mode), AIMS[mode]
         ratio = theirs[mode]["step_s"] / mine["step_s"]
         row = dict(
             name=f"loop-{mode}",

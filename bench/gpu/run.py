@@ -68,10 +68,11 @@ class Rows:
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         self.gpus = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
 
-    def start(self, command, rank=0, world=1, gpu=None):
+    def start(self, command, rank=0, world=1, gpu=None, visible=1):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world))
-        gpu = rank if gpu is None else gpu
-        environment["CUDA_VISIBLE_DEVICES"] = str(self.settings.first_gpu + gpu)
+        first = self.settings.first_gpu + (rank if gpu is None else gpu)
+        gpus = range(first, first + visible)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
         return subprocess.Popen(
             command,
             env=environment,
@@ -81,10 +82,10 @@ class Rows:
             start_new_session=True,
         )
 
-    def ours(self, *flags, gpus=1):
+    def ours(self, *flags, gpus=1, shape="1.5b"):
         """Figures of ours with these flags, measured once."""
         if (flags, gpus) not in self.measured:
-            command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
+            command = [self.settings.bench, "--shape", shape, "--grpo", *flags]
             processes = [self.start(command, rank, gpus) for rank in range(gpus)]
             try:
                 for process in processes[1:]:
@@ -102,10 +103,10 @@ class Rows:
         alone = [result(self.start(command, gpu=gpu)) for gpu in range(2)]
         return min(alone, key=lambda figures: figures["tok_per_s_per_gpu"])
 
-    def peer(self, *flags):
+    def peer(self, *flags, gpus=1):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*launcher, "--nproc_per_node=1", str(FOLDER / "peer.py"), *flags]
-        return result(self.start(command))
+        command = [*launcher, f"--nproc_per_node={gpus}", str(FOLDER / "peer.py"), *flags]
+        return result(self.start(command, visible=gpus))
 
     def packed(self, name, lengths, note):
         """Ours and the packed peer on the same lengths; ours also with repeated prompts."""
@@ -183,7 +184,16 @@ def fsdp(rows):
     rows.write("fsdp-2-gpus-full", rows.ours(*four, gpus=2), alone, None, note)
 
 
-ROWS = {row.__name__: row for row in (eager, compiled, kept, variants, packed, groups, fsdp)}
+def seven(rows):
+    """The 7B shape on two GPUs: with 80 GB each, ours needs its moments on the host."""
+    ours = rows.ours("--recompute", "--offload", "--sequences", "8", gpus=2, shape="7b")
+    note = "7B shape on two GPUs, 8 x 2048 tokens each, activations recomputed, ours with offload"
+    for flags, name, aim in (((), "7b-eager", 1.4), (("--compile",), "7b-compiled", 1.1)):
+        peer = rows.peer("--shape", "7b", "--micro", "1", *flags, gpus=2)
+        rows.write(name, ours, peer, aim, note)
+
+
+ROWS = {row.__name__: row for row in (eager, compiled, kept, variants, packed, groups, fsdp, seven)}
 
 
 def main():

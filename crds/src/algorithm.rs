@@ -189,6 +189,12 @@ pub struct OptimizerSpec {
     #[serde(default = "gradient_clipping")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub gradient_clipping: f64,
+    /// Keeps the two moments of learners on GPUs in pinned memory of the host, 8 bytes for each
+    /// parameter of a rank, which count against the memory limit of the trainer. The update then
+    /// moves them over PCIe: about a second for each 4 billion parameters of a rank. Default
+    /// false.
+    #[serde(default)]
+    pub offload: bool,
 }
 
 fn learning_rate() -> f64 {
@@ -227,6 +233,7 @@ impl Default for OptimizerSpec {
             beta2: beta2(),
             epsilon: epsilon(),
             gradient_clipping: gradient_clipping(),
+            offload: false,
         }
     }
 }
@@ -269,9 +276,11 @@ pub struct TrainingSpec {
     /// Parts of the model that learners divide among themselves while they train a step. `Full`
     /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
     /// each update instead of each micro-batch; a learner then holds the whole weights in the
-    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full.
-    #[serde(default)]
-    pub sharding: Sharding,
+    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full
+    /// on CPUs; on GPUs `Gradients` if an estimate of the memory allows it, with all activations
+    /// that the learner is to keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<Sharding>,
     /// Compute type of forward and backward passes and of engines; master weights and optimizer
     /// states are always FP32. Default BF16 if engines or trainers have GPUs, else FP32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -311,12 +320,9 @@ pub enum Activations {
 
 /// Parts of the model that learners divide among themselves while they train a step. Master weights
 /// and optimizer states are always divided.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharding {
     /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
-    #[default]
     Full,
     /// Gradients, once all micro-batches of an update have added theirs (ZeRO-2).
     Gradients,

@@ -40,9 +40,13 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     } else if let Some(algorithm) = spec.algorithm.resolve() {
         check_unsampled(spec, algorithm, &mut warnings);
     }
-    if spec.training.sharding == Sharding::Gradients && spec.trainer.world_size() == 1 {
+    if spec.training.sharding == Some(Sharding::Gradients) && spec.trainer.world_size() == 1 {
         let message = "has no effect: one learner has all weights and gradients";
         warnings.push(Problem::new("spec.training.sharding", message));
+    }
+    if spec.optimizer.offload && spec.trainer.gpus() == 0 {
+        let message = "has no effect: learners without GPUs have all states in memory of the host";
+        warnings.push(Problem::new("spec.optimizer.offload", message));
     }
     let every = spec.checkpoint.export_every_steps;
     if every.is_some_and(|every| every >= spec.training.steps) {
@@ -273,10 +277,19 @@ mod tests {
         let paths: Vec<_> = warnings(&spec).into_iter().map(|warning| warning.path).collect();
         assert_eq!(paths, ["spec.rollout.staleSamples", "spec.checkpoint.exportEverySteps"]);
     }
+
+    #[test]
+    fn offload_of_learners_on_cpus_is_named() {
+        let mut spec = minimal().spec;
+        spec.optimizer.offload = true;
+        let paths: Vec<_> = warnings(&spec).into_iter().map(|warning| warning.path).collect();
+        assert_eq!(paths, ["spec.optimizer.offload"]);
+    }
+
     #[test]
     fn gradients_of_one_learner_are_not_divided() {
         let mut spec = minimal().spec;
-        spec.training.sharding = Sharding::Gradients;
+        spec.training.sharding = Some(Sharding::Gradients);
         spec.trainer = TrainerSpec::default();
         let found = warnings(&spec);
         assert_eq!(found.len(), 1, "{found:?}");

@@ -48,6 +48,7 @@ __device__ inline float warp_sum(float value) {
 __device__ inline float block_sum(float value, float* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   value = warp_sum(value);
+  if (warps == 1) return value;
   __syncthreads();
   if (lane == 0) scratch[warp] = value;
   __syncthreads();

@@ -37,6 +37,13 @@ extern "C" int rljob_device_memory(int device, int64_t out[3]) {
   }
 }
 
+// Calls `run` on a thread of CUDA once the operations queued on `stream` so far are done.
+extern "C" int rljob_call_when_done(void (*run)(), cudaStream_t stream) {
+  return cudaLaunchHostFunc(
+      stream, [](void* data) { reinterpret_cast<void (*)()>(data)(); },
+      reinterpret_cast<void*>(run));
+}
+
 // Free and total bytes of a GPU, of all processes.
 extern "C" int rljob_device_capacity(int device, uint64_t out[2]) {
   size_t free = 0;

@@ -1,39 +1,47 @@
 // RMSNorm over rows of bfloat16, forward and backward. Sums are fp32 and in a fixed order.
+#include <type_traits>
+
 #include "common.cuh"
 
 namespace rljob {
 namespace {
 
-constexpr int kThreads = 256;
-// Packs of a row that a thread keeps in registers; rows of up to 16,384 values.
+// Packs of a row that a thread keeps in registers; 256 threads then have rows of 16,384 values.
 constexpr int kMaxPacks = 8;
 
 // One block per row.
+template <int kPacks>
 __global__ void forward(const Pack* x, const Pack* weight, Pack* y, float* scale, int packs,
                         float width, float epsilon) {
   __shared__ float scratch[32];
   const Pack* row = x + static_cast<int64_t>(blockIdx.x) * packs;
   Pack* out = y + static_cast<int64_t>(blockIdx.x) * packs;
-  float kept[kMaxPacks][kPack];
+  Pack kept[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; i++) {
+    const int at = threadIdx.x + i * blockDim.x;
+    if (at < packs) kept[i] = row[at];
+  }
   float square = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kMaxPacks; i++) {
-    const int at = threadIdx.x + i * kThreads;
-    if (at >= packs) break;
-    unpack(row[at], kept[i]);
+  for (int i = 0; i < kPacks; i++) {
+    if (threadIdx.x + i * blockDim.x >= packs) break;
+    float values[kPack];
+    unpack(kept[i], values);
 #pragma unroll
-    for (int j = 0; j < kPack; j++) square += kept[i][j] * kept[i][j];
+    for (int j = 0; j < kPack; j++) square += values[j] * values[j];
   }
   const float inverse = rsqrtf(block_sum(square, scratch) / width + epsilon);
   if (threadIdx.x == 0) scale[blockIdx.x] = inverse;
 #pragma unroll
-  for (int i = 0; i < kMaxPacks; i++) {
-    const int at = threadIdx.x + i * kThreads;
+  for (int i = 0; i < kPacks; i++) {
+    const int at = threadIdx.x + i * blockDim.x;
     if (at >= packs) break;
-    float w[kPack], result[kPack];
+    float values[kPack], w[kPack], result[kPack];
+    unpack(kept[i], values);
     unpack(weight[at], w);
 #pragma unroll
-    for (int j = 0; j < kPack; j++) result[j] = rounded(kept[i][j] * inverse) * w[j];
+    for (int j = 0; j < kPack; j++) result[j] = rounded(values[j] * inverse) * w[j];
     out[at] = pack(result);
   }
 }
@@ -47,7 +55,7 @@ __global__ void backward(const Pack* dy, const Pack* x, const float* scale, cons
   float w[kPacks][kPack], sums[kPacks][kPack];
 #pragma unroll
   for (int i = 0; i < kPacks; i++) {
-    const int at = threadIdx.x + i * kThreads;
+    const int at = threadIdx.x + i * blockDim.x;
     if (at < packs) unpack(weight[at], w[i]);
 #pragma unroll
     for (int j = 0; j < kPack; j++) sums[i][j] = 0.0f;
@@ -59,7 +67,7 @@ __global__ void backward(const Pack* dy, const Pack* x, const float* scale, cons
     float along = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPacks; i++) {
-      const int at = threadIdx.x + i * kThreads;
+      const int at = threadIdx.x + i * blockDim.x;
       if (at >= packs) break;
       unpack(x[first + at], normed[i]);
       unpack(dy[first + at], dnormed[i]);
@@ -74,7 +82,7 @@ __global__ void backward(const Pack* dy, const Pack* x, const float* scale, cons
     along = block_sum(along, scratch) / width;
 #pragma unroll
     for (int i = 0; i < kPacks; i++) {
-      const int at = threadIdx.x + i * kThreads;
+      const int at = threadIdx.x + i * blockDim.x;
       if (at >= packs) break;
       float result[kPack];
 #pragma unroll
@@ -90,11 +98,23 @@ __global__ void backward(const Pack* dy, const Pack* x, const float* scale, cons
   }
 #pragma unroll
   for (int i = 0; i < kPacks; i++) {
-    const int at = threadIdx.x + i * kThreads;
+    const int at = threadIdx.x + i * blockDim.x;
     if (at >= packs) break;
     float* out = partial + (static_cast<int64_t>(blockIdx.x) * packs + at) * kPack;
 #pragma unroll
     for (int j = 0; j < kPack; j++) out[j] = sums[i][j];
+  }
+}
+
+// Calls `run` with the number of packs of a row that a thread has, as a constant.
+template <typename Run>
+void with_packs(int packs, int threads, Run run) {
+  switch ((packs + threads - 1) / threads) {
+    case 1: return run(std::integral_constant<int, 1>());
+    case 2: return run(std::integral_constant<int, 2>());
+    case 3: return run(std::integral_constant<int, 3>());
+    case 4: return run(std::integral_constant<int, 4>());
+    default: return run(std::integral_constant<int, kMaxPacks>());
   }
 }
 
@@ -103,11 +123,16 @@ __global__ void backward(const Pack* dy, const Pack* x, const float* scale, cons
 
 using rljob::Pack;
 
+// `threads` · kMaxPacks packs are at least a row.
 extern "C" int rljob_rms_norm(const void* x, const void* weight, void* y, float* scale,
-                              int64_t rows, int64_t width, float epsilon, cudaStream_t stream) {
-  rljob::forward<<<rows, rljob::kThreads, 0, stream>>>(
-      static_cast<const Pack*>(x), static_cast<const Pack*>(weight), static_cast<Pack*>(y), scale,
-      width / rljob::kPack, static_cast<float>(width), epsilon);
+                              int64_t rows, int64_t width, int64_t threads, float epsilon,
+                              cudaStream_t stream) {
+  const int packs = width / rljob::kPack;
+  rljob::with_packs(packs, threads, [&](auto count) {
+    rljob::forward<count()><<<rows, threads, 0, stream>>>(
+        static_cast<const Pack*>(x), static_cast<const Pack*>(weight), static_cast<Pack*>(y),
+        scale, packs, static_cast<float>(width), epsilon);
+  });
   return cudaGetLastError();
 }
 
@@ -115,22 +140,13 @@ extern "C" int rljob_rms_norm(const void* x, const void* weight, void* y, float*
 extern "C" int rljob_rms_norm_backward(const void* dy, const void* x, const float* scale,
                                        const void* weight, const void* residual, void* dx,
                                        float* partial, int64_t blocks, int64_t rows, int64_t width,
-                                       cudaStream_t stream) {
+                                       int64_t threads, cudaStream_t stream) {
   const int packs = width / rljob::kPack;
-  auto run = [&](auto kernel) {
-    kernel<<<blocks, rljob::kThreads, 0, stream>>>(
+  rljob::with_packs(packs, threads, [&](auto count) {
+    rljob::backward<count()><<<blocks, threads, 0, stream>>>(
         static_cast<const Pack*>(dy), static_cast<const Pack*>(x), scale,
         static_cast<const Pack*>(weight), static_cast<const Pack*>(residual),
         static_cast<Pack*>(dx), partial, rows, packs, static_cast<float>(width));
-  };
-  if (packs <= rljob::kThreads) {
-    run(rljob::backward<1>);
-  } else if (packs <= 2 * rljob::kThreads) {
-    run(rljob::backward<2>);
-  } else if (packs <= 4 * rljob::kThreads) {
-    run(rljob::backward<4>);
-  } else {
-    run(rljob::backward<8>);
-  }
+  });
   return cudaGetLastError();
 }

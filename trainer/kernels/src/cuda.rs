@@ -15,9 +15,11 @@ use crate::KernelError;
 
 mod attention;
 mod ffi;
+mod pinned;
 mod row_wise;
 
 pub use attention::{attention, attention_backward};
+pub use pinned::PinnedMemory;
 pub use row_wise::{
     adamw, distribution, logits_gradient, rms_norm, rms_norm_backward, rotate, swiglu,
     swiglu_backward,
@@ -52,6 +54,12 @@ pub fn capacity(device: usize) -> Option<[u64; 2]> {
     // SAFETY: writes two numbers.
     let code = unsafe { ffi::rljob_device_capacity(device as c_int, out.as_mut_ptr()) };
     (code == 0).then_some(out)
+}
+
+/// Calls `run` once the operations queued on this thread's stream so far are done.
+pub fn call_when_done(run: extern "C" fn()) -> Result<(), KernelError> {
+    // SAFETY: `run` is a function of this program, which lives as long as the process.
+    launched("queue a call", unsafe { ffi::rljob_call_when_done(run, stream()) })
 }
 
 fn pointer<T>(tensor: &Tensor) -> *mut T {

@@ -1,5 +1,9 @@
 //! GPUs of this process. Builds without feature `cuda` have none.
 
+use tch::Device;
+
+use crate::KernelError;
+
 /// Memory of libtorch on a GPU, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -49,4 +53,19 @@ pub fn memory(device: usize) -> Option<Memory> {
     }
     #[cfg(not(feature = "cuda"))]
     None
+}
+
+/// Calls `run` once all operations that this thread has queued on `device` are done: at once on a
+/// CPU, else on a thread of CUDA, where it must not use CUDA.
+///
+/// # Errors
+/// CUDA.
+pub fn call_when_done(device: Device, run: extern "C" fn()) -> Result<(), KernelError> {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        return crate::cuda::call_when_done(run);
+    }
+    let _ = device;
+    run();
+    Ok(())
 }

@@ -17,6 +17,7 @@ pub mod head;
 pub mod linear;
 pub mod norm;
 mod operands;
+pub mod pinned;
 pub mod rotary;
 pub mod swiglu;
 

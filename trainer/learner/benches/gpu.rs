@@ -70,6 +70,9 @@ struct Arguments {
     /// Gathers weights and sums gradients once for each update.
     #[arg(long)]
     hold: bool,
+    /// Keeps the optimizer's moments in memory of the host.
+    #[arg(long)]
+    offload: bool,
     #[arg(long)]
     deterministic: bool,
     #[arg(long, default_value_t = 6)]
@@ -111,7 +114,7 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
         "dataset": {"train": {"path": "/unused.jsonl", "prompt": "{{q}}", "completion": "{{a}}"}},
         "rewards": [{"name": "correct", "exactMatch": {}}],
         "algorithm": algorithm,
-        "optimizer": {"learningRate": 1e-5},
+        "optimizer": {"learningRate": 1e-5, "offload": arguments.offload},
         "training": {
             "steps": 1000, "precision": "BF16", "deterministic": arguments.deterministic,
         },

@@ -6,7 +6,10 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rljob_kernels::KernelError;
+use rljob_kernels::device::call_when_done;
 use rljob_protocol::supervisor::{BEAT, PROGRESS, SUPERVISOR_PID_VARIABLE};
+use tch::Device;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -16,6 +19,18 @@ static ADVANCES: AtomicU64 = AtomicU64::new(0);
 /// Records progress: a micro-batch, a tensor, a response.
 pub fn advance() {
     ADVANCES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Records progress once `device` has done what this thread has queued on it, so that a GPU that
+/// hangs shows, although the host queues work ahead of it.
+///
+/// # Errors
+/// CUDA.
+pub fn advance_after(device: Device) -> Result<(), KernelError> {
+    extern "C" fn run() {
+        advance();
+    }
+    call_when_done(device, run)
 }
 
 /// Starts the heartbeat thread, unless the process was started without a supervisor.

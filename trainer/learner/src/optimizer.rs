@@ -51,7 +51,7 @@ pub struct Optimizer {
     spec: OptimizerSpec,
     moments: Vec<[Tensor; 2]>,
     /// The moments of all blocks, of which `moments` are views, if they are on a GPU.
-    vectors: Option<[Tensor; 2]>,
+    vectors: Option<[Flat; 2]>,
     progress: OptimizerProgress,
 }
 
@@ -69,9 +69,8 @@ impl Optimizer {
         if ranks.device().is_cuda() {
             let lengths: Vec<i64> =
                 shards.iter().map(|shard| shard.master.numel() as i64).collect();
-            let zeros = || Flat::zeros(&lengths, Kind::Float, ranks.device());
-            let moments = [zeros()?, zeros()?];
-            return Ok(Self::on_device(ranks, spec, moments, progress));
+            let vectors = [flat(&lengths, &ranks, &spec)?, flat(&lengths, &ranks, &spec)?];
+            return Ok(Self::on_device(ranks, spec, vectors, progress));
         }
         let zeros = |shard: &Shard| shard.master.f_zeros_like();
         let moments = shards.iter().map(|shard| Ok([zeros(shard)?, zeros(shard)?]));
@@ -94,22 +93,26 @@ impl Optimizer {
         if !device.is_cuda() {
             return Ok(Self { ranks, spec, moments, vectors: None, progress });
         }
-        let (first, second): (Vec<_>, Vec<_>) =
-            moments.into_iter().map(|[first, second]| (first, second)).unzip();
-        let copy = |parts: &[Tensor]| Flat::of(parts, Kind::Float, device);
-        let moments = [copy(&first)?, copy(&second)?];
-        Ok(Self::on_device(ranks, spec, moments, progress))
+        let lengths: Vec<i64> = moments.iter().map(|[first, _]| first.numel() as i64).collect();
+        let vectors = [flat(&lengths, &ranks, &spec)?, flat(&lengths, &ranks, &spec)?];
+        for (index, moments) in moments.iter().enumerate() {
+            for (vector, moment) in vectors.iter().zip(moments) {
+                vector.blocks[index].shallow_clone().f_copy_(moment)?;
+            }
+        }
+        Ok(Self::on_device(ranks, spec, vectors, progress))
     }
 
     fn on_device(
         ranks: Rc<Ranks>,
         spec: OptimizerSpec,
-        [first, second]: [Flat; 2],
+        vectors: [Flat; 2],
         progress: OptimizerProgress,
     ) -> Self {
-        let moments = first.blocks.into_iter().zip(second.blocks);
-        let moments = moments.map(<[Tensor; 2]>::from).collect();
-        Self { ranks, spec, moments, vectors: Some([first.whole, second.whole]), progress }
+        let [first, second] = &vectors;
+        let views = first.blocks.iter().zip(&second.blocks);
+        let views = views.map(|(first, second)| [first.shallow_clone(), second.shallow_clone()]);
+        Self { ranks, spec, moments: views.collect(), vectors: Some(vectors), progress }
     }
 
     /// First and second moment of this rank's shards, by block.
@@ -186,7 +189,7 @@ impl Optimizer {
     fn apply_on_device(
         &self,
         vectors: &DeviceVectors,
-        [first_moment, second_moment]: &[Tensor; 2],
+        [first_moment, second_moment]: &[Flat; 2],
         learning_rate: f64,
         scale: f64,
     ) -> Result<(), OptimizerError> {
@@ -194,8 +197,8 @@ impl Optimizer {
         let operands = Operands {
             weights: &vectors.master,
             gradient: &vectors.gradient,
-            first_moment,
-            second_moment,
+            first_moment: &first_moment.whole,
+            second_moment: &second_moment.whole,
             copy: vectors.copy.as_ref(),
         };
         let step = self.progress.updates;
@@ -222,6 +225,15 @@ impl Optimizer {
             .sum([squares])
             .map_err(|source| OptimizerError::Update { block: None, source })?;
         Ok(sum.sqrt())
+    }
+}
+
+/// Zeros for a moment of blocks of these lengths, where the spec wants it.
+fn flat(lengths: &[i64], ranks: &Ranks, spec: &OptimizerSpec) -> Result<Flat, ModelError> {
+    if spec.offload {
+        Flat::pinned(lengths, ranks.device())
+    } else {
+        Flat::zeros(lengths, Kind::Float, ranks.device())
     }
 }
 

@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rljob_crds::algorithm::{ModelRole, Precision};
+use rljob_crds::algorithm::{ModelRole, Precision, Sharding};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
@@ -201,7 +201,7 @@ fn load_trainer(
     let device = device(spec)?;
     let model = Model::new(ModelConfig::from_folder(model_directory)?);
     let compute = compute_kind(spec.precision());
-    let model = planned(model, spec, (device, arguments.world_size), compute)?;
+    let (model, sharding) = planned(model, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
@@ -210,11 +210,23 @@ fn load_trainer(
         device,
         arguments.attempt,
     )?;
+    let mut spec = spec.clone();
+    spec.training.sharding = Some(agreed(sharding, &ranks)?);
     let Some(Restore { version, path }) = &arguments.restore else {
-        return first_trainer(spec.clone(), model, ranks, model_directory);
+        return first_trainer(spec, model, ranks, model_directory);
     };
     let folder = RunStore::at(path, bucket.as_ref())?.on_response(heartbeat::advance);
-    restored_trainer(spec.clone(), model, ranks, (*version, &folder), model_directory)
+    restored_trainer(spec, model, ranks, (*version, &folder), model_directory)
+}
+
+/// `Gradients` if every rank can hold whole blocks. A collective.
+fn agreed(sharding: Sharding, ranks: &Ranks) -> Result<Sharding, StartError> {
+    let [full] = ranks.sum([f64::from(u8::from(sharding == Sharding::Full))])?;
+    let agreed = if full > 0.0 { Sharding::Full } else { Sharding::Gradients };
+    if ranks.world_size() > 1 && ranks.device().is_cuda() {
+        tracing::info!(sharding = ?agreed, "division of blocks over the ranks");
+    }
+    Ok(agreed)
 }
 
 /// Creates a trainer at step 0.
@@ -327,7 +339,8 @@ fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
 }
 
 fn passes(spec: &RLJobSpec) -> Passes {
-    Passes { compute: compute_kind(spec.precision()), sharding: spec.training.sharding }
+    let sharding = spec.training.sharding.unwrap_or(Sharding::Full);
+    Passes { compute: compute_kind(spec.precision()), sharding }
 }
 
 /// Kind of forward and backward passes.

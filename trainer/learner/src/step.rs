@@ -132,7 +132,7 @@ impl Trainer {
         };
         for signal in signals {
             for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
-                heartbeat::advance();
+                heartbeat::advance_after(self.ranks.device())?;
                 self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
                 match signal {
                     Signal::Reference => {
@@ -173,7 +173,7 @@ impl Trainer {
             sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
         }
         tracing::debug!(step = report.step, minibatch, "update");
-        heartbeat::advance();
+        heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Update;
         let [loss] = self.ranks.sum([sums.loss])?;
         let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
@@ -211,7 +211,7 @@ impl Trainer {
         let (temperature, mut sums) = (self.temperature(), Sums::default());
         let MicroBatch { minibatch, packed, streams } = micro_batch;
         tracing::debug!(minibatch, "forward");
-        heartbeat::advance();
+        heartbeat::advance_after(self.ranks.device())?;
         let mut whole_gradient_N = None;
         if whole {
             self.phase = Phase::Logprobs { tokens: packed.num_tokens() };

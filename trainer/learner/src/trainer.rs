@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use rljob_collective::CollectiveError;
 use rljob_crds::RLJobSpec;
+use rljob_kernels::KernelError;
 
 use crate::memory::out_of_memory::guard;
 use crate::memory::{OutOfMemory, Phase};
@@ -51,6 +52,8 @@ pub enum StepError {
     Batch(#[from] BatchError),
     #[error("a forward or backward pass failed")]
     Model(#[from] ModelError),
+    #[error("failed to queue a heartbeat")]
+    Heartbeat(#[from] KernelError),
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
     #[error(transparent)]

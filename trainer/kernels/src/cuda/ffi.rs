@@ -1,6 +1,6 @@
 //! Functions of the C++ and CUDA code in `trainer/kernels/cuda`.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// A `cudaStream_t`.
 pub type Stream = *mut c_void;
@@ -17,6 +17,7 @@ unsafe extern "C" {
         scale: *mut f32,
         rows: i64,
         width: i64,
+        threads: i64,
         epsilon: f32,
         stream: Stream,
     ) -> c_int;
@@ -31,6 +32,7 @@ unsafe extern "C" {
         blocks: i64,
         rows: i64,
         width: i64,
+        threads: i64,
         stream: Stream,
     ) -> c_int;
     pub fn rljob_swiglu(
@@ -120,5 +122,8 @@ unsafe extern "C" {
         stream: Stream,
     ) -> c_int;
     pub fn rljob_kernel_message_free(message: *mut c_char);
+    pub fn rljob_call_when_done(run: extern "C" fn(), stream: Stream) -> c_int;
+    pub fn cudaHostAlloc(out: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int;
+    pub fn cudaFreeHost(memory: *mut c_void) -> c_int;
     pub fn cudaGetErrorString(error: c_int) -> *const c_char;
 }

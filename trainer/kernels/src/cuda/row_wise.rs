@@ -9,9 +9,15 @@ use super::{ffi, floats, launched, pointer, stream};
 use crate::operands::{AdamW, Direction, NormSaved, Operands};
 use crate::{KernelError, rows};
 
-/// Blocks of the derivative of RMSNorm: two for each multiprocessor of an H200. More than needed
-/// elsewhere.
-const NORM_BLOCKS: i64 = 264;
+/// Threads of all blocks of the derivative of RMSNorm: 512 for each multiprocessor of an H200. More
+/// than needed elsewhere.
+const NORM_THREADS: i64 = 512 * 132;
+
+/// Threads that share a row of `width` values in RMSNorm: the fewest warps with which each has up
+/// to 32 values in registers, at most 8 warps.
+fn threads_of_row(width: i64) -> i64 {
+    [32, 64, 128].into_iter().find(|threads| width <= threads * 32).unwrap_or(256)
+}
 
 pub fn rms_norm(
     x_TH: &Tensor,
@@ -19,6 +25,7 @@ pub fn rms_norm(
     epsilon: f64,
 ) -> Result<(Tensor, Tensor), KernelError> {
     let (y_TH, scale_T1) = (x_TH.f_empty_like()?, floats([rows(x_TH), 1], x_TH)?);
+    let width = weight_H.numel() as i64;
     // SAFETY: the tensors are alive, contiguous and of these sizes.
     let code = unsafe {
         ffi::rljob_rms_norm(
@@ -27,7 +34,8 @@ pub fn rms_norm(
             pointer(&y_TH),
             pointer(&scale_T1),
             rows(x_TH),
-            weight_H.numel() as i64,
+            width,
+            threads_of_row(width),
             epsilon as f32,
             stream(),
         )
@@ -43,7 +51,8 @@ pub fn rms_norm_backward(
     residual_TH: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor), KernelError> {
     let (num_rows, width) = (rows(dy_TH), weight_H.numel() as i64);
-    let blocks = NORM_BLOCKS.min(num_rows);
+    let threads = threads_of_row(width);
+    let blocks = (NORM_THREADS / threads).min(num_rows);
     let (dx_TH, partial) = (dy_TH.f_empty_like()?, floats([blocks, width], dy_TH)?);
     // SAFETY: as for rms_norm; a null residual is not read.
     let code = unsafe {
@@ -58,6 +67,7 @@ pub fn rms_norm_backward(
             blocks,
             num_rows,
             width,
+            threads,
             stream(),
         )
     };

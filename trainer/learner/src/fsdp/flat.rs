@@ -1,5 +1,6 @@
 //! Vectors of all blocks in one allocation, so that an operation on all of them is one kernel.
 
+use rljob_kernels::pinned::PinnedVector;
 use tch::{Device, Kind, Tensor};
 
 use crate::model::ModelError;
@@ -14,6 +15,8 @@ pub struct Flat {
     pub whole: Tensor,
     /// Views of `whole`, by block.
     pub blocks: Vec<Tensor>,
+    /// The memory, if it is the host's.
+    _pinned: Option<PinnedVector>,
 }
 
 impl Flat {
@@ -22,16 +25,31 @@ impl Flat {
     /// # Errors
     /// libtorch cannot allocate it.
     pub fn zeros(lengths: &[i64], kind: Kind, device: Device) -> Result<Self, ModelError> {
-        let padded = |length: i64| (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        let total = lengths.iter().map(|length| padded(*length)).sum::<i64>();
-        let whole = Tensor::f_zeros([total], (kind, device))?;
+        let whole = Tensor::f_zeros([total(lengths)], (kind, device))?;
+        Self::over(whole, lengths, None)
+    }
+
+    /// fp32 zeros in memory of the host that the GPU `device` accesses over PCIe.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
+    pub fn pinned(lengths: &[i64], device: Device) -> Result<Self, ModelError> {
+        let pinned = PinnedVector::zeros(total(lengths), device)?;
+        Self::over(pinned.tensor().shallow_clone(), lengths, Some(pinned))
+    }
+
+    fn over(
+        whole: Tensor,
+        lengths: &[i64],
+        pinned: Option<PinnedVector>,
+    ) -> Result<Self, ModelError> {
         let mut start = 0;
         let mut blocks = Vec::with_capacity(lengths.len());
         for length in lengths {
             blocks.push(whole.f_narrow(0, start, *length)?);
             start += padded(*length);
         }
-        Ok(Self { whole, blocks })
+        Ok(Self { whole, blocks, _pinned: pinned })
     }
 
     /// A copy of `parts` on a device.
@@ -46,6 +64,14 @@ impl Flat {
         }
         Ok(flat)
     }
+}
+
+fn padded(length: i64) -> i64 {
+    (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
+}
+
+fn total(lengths: &[i64]) -> i64 {
+    lengths.iter().map(|length| padded(*length)).sum()
 }
 
 #[cfg(test)]

@@ -44,6 +44,19 @@ pub fn choose(
     }
 }
 
+/// The sharding of a spec that does not set it: `Gradients`, which is faster, if several ranks have
+/// the memory for it and for all activations that they are to keep.
+pub fn choose_sharding(
+    settings: &Settings<'_>,
+    activations: Option<Activations>,
+    free: Option<u64>,
+) -> Sharding {
+    let held = Settings { sharding: Sharding::Gradients, ..*settings };
+    let plan = choose(&held, activations.or(Some(Activations::Keep)), free);
+    let fits = free.is_some_and(|free| plan.total() <= usable(free));
+    if fits && settings.world_size > 1 { Sharding::Gradients } else { Sharding::Full }
+}
+
 /// Checks that the parts that every batch needs fit into a GPU of `total` bytes.
 ///
 /// # Errors
@@ -65,6 +78,9 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
     let mut remedies = Vec::new();
     if settings.sharding != Sharding::Full && fits(&full) {
         remedies.push("set training.sharding to Full".to_owned());
+    }
+    if !settings.offload && fits(&Settings { offload: true, ..full }) {
+        remedies.push("set optimizer.offload to true".to_owned());
     }
     let more = std::iter::successors(Some(settings.world_size), |ranks| ranks.checked_add(1));
     let enough = more

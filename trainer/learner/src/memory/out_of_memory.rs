@@ -76,8 +76,11 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     if matches!(phase, Phase::Training { .. }) && !recomputes {
         remedies.push("set training.activations to Recompute");
     }
-    if training.sharding != Sharding::Full {
+    if training.sharding == Some(Sharding::Gradients) {
         remedies.push("set training.sharding to Full");
+    }
+    if spec.trainer.gpus() > 0 && !spec.optimizer.offload {
+        remedies.push("set optimizer.offload to true");
     }
     remedies.push("raise trainer.replicas or the GPUs of each trainer");
     remedies
@@ -173,7 +176,7 @@ mod tests {
              training.activations to Recompute, raise trainer.replicas or the GPUs of each trainer"
         );
         spec.training.activations = Some(Activations::Recompute);
-        spec.training.sharding = Sharding::Gradients;
+        spec.training.sharding = Some(Sharding::Gradients);
         assert_eq!(
             [
                 line(Phase::Training { tokens: 7 }, &spec),

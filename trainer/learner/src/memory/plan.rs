@@ -5,7 +5,7 @@
 //! ```text
 //!  weights       4 · S, and 2 · S for the copy in BF16
 //!  gradients     4 · S
-//!  optimizer     8 · S
+//!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
 //!  frozen        e · S of each frozen model, and e · its buffers of whole blocks
 //!  publication   e · P, the copy that engines or an export read while training continues
@@ -29,6 +29,8 @@ pub struct Settings<'a> {
     /// Bytes of an element in the compute type, 2 or 4.
     pub element: u64,
     pub sharding: Sharding,
+    /// Whether the moments are in memory of the host.
+    pub offload: bool,
     /// Frozen models of the policy's shape.
     pub frozen: u64,
     /// Whether the weights are copied for engines or exports.
@@ -66,7 +68,7 @@ impl MemoryPlan {
         Self {
             weights: share * if element == 2 { 6 } else { 4 },
             gradients: share * 4,
-            optimizer: share * 8,
+            optimizer: if settings.offload { 0 } else { share * 8 },
             buffers: whole(Buffers::of(sharding)) * (element + 4) + largest * 4,
             frozen: frozen * element * (share + whole(Buffers::Ring)),
             publication: if settings.publishes {

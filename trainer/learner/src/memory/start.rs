@@ -1,15 +1,17 @@
 //! The memory plan at the start of a learner: reads the memory of the GPU and logs the plan.
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::{Sharding, TrainingSpec};
 use rljob_kernels::device::capacity;
 use tch::{Device, Kind};
 
-use super::fit::{self, DoesNotFit};
+use super::fit::{self, DoesNotFit, choose_sharding};
 use super::plan::Settings;
 use crate::model::Model;
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
-/// (device, number of ranks); passes compute in `compute`.
+/// (device, number of ranks), and the sharding of the spec, or that which the memory allows. Passes
+/// compute in `compute`.
 ///
 /// # Errors
 /// The model does not fit.
@@ -18,15 +20,16 @@ pub fn planned(
     spec: &RLJobSpec,
     (device, world_size): (Device, u32),
     compute: Kind,
-) -> Result<Model, DoesNotFit> {
+) -> Result<(Model, Sharding), DoesNotFit> {
     let roles = spec.algorithm.resolve().map(rljob_crds::algorithm::Algorithm::model_roles);
     let exports = spec.checkpoint.export_every_steps.is_some();
-    let settings = Settings {
+    let mut settings = Settings {
         config: model.config(),
         layout: model.layout(),
         world_size,
         element: compute.elt_size_in_bytes() as u64,
-        sharding: spec.training.sharding,
+        sharding: Sharding::Full,
+        offload: spec.optimizer.offload && device.is_cuda(),
         frozen: roles.map_or(0, |roles| roles.len().saturating_sub(1)) as u64,
         publishes: spec.algorithm.has_rollouts() || exports,
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
@@ -36,16 +39,18 @@ pub fn planned(
         _ => None,
     };
     let free = capacity.map(|capacity| capacity.free);
+    let TrainingSpec { activations, sharding, .. } = spec.training;
+    settings.sharding = sharding.unwrap_or_else(|| choose_sharding(&settings, activations, free));
     if let Some(capacity) = capacity {
         fit::check(&settings, capacity.total)?;
     }
-    let plan = fit::choose(&settings, spec.training.activations, free);
+    let plan = fit::choose(&settings, activations, free);
     if let Some(free) = free {
         tracing::info!("memory plan: {plan}; {}", fit::of_gpu(free));
         if let Some(warning) = fit::warning(&settings, &plan, free) {
             tracing::warn!("{warning}");
         }
     }
-    let recomputed_layers = plan.recomputed_layers;
-    Ok(model.recomputing(recomputed_layers))
+    let (recomputed_layers, sharding) = (plan.recomputed_layers, settings.sharding);
+    Ok((model.recomputing(recomputed_layers), sharding))
 }

@@ -26,7 +26,7 @@ impl Trainer {
         let TrainedModel { model, parameters, optimizer } = critic;
         parameters.begin_minibatch(prepared.of(minibatch).count());
         for micro_batch in prepared.of(minibatch) {
-            heartbeat::advance();
+            heartbeat::advance_after(self.ranks.device())?;
             let streams = &micro_batch.streams;
             let mut gradient = |values: &tch::Tensor| {
                 let part = objective.value_loss(values, streams);

@@ -28,7 +28,7 @@ impl Trainer {
         self.phase = Phase::Batch;
         let micro_batches = micro_batches(data, &weights, self.prompts(), vocab_size)?;
         for micro_batch in self.on_device(micro_batches) {
-            crate::heartbeat::advance();
+            crate::heartbeat::advance_after(self.ranks.device())?;
             self.phase = Phase::Logprobs { tokens: micro_batch.packed.num_tokens() };
             let logprobs =
                 self.models.logprobs(ModelRole::Policy, &micro_batch.packed, temperature)?;

@@ -2,7 +2,7 @@
 
 use rljob_crds::algorithm::{Activations, Sharding};
 
-use super::{check, choose, usable, warning};
+use super::{check, choose, choose_sharding, usable, warning};
 use crate::memory::plan::{MemoryPlan, Settings};
 use crate::model::{ModelConfig, ModelLayout};
 
@@ -46,6 +46,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         world_size,
         element: 2,
         sharding: Sharding::Full,
+        offload: false,
         frozen: 0,
         publishes: false,
         tokens: 16_384,
@@ -97,14 +98,27 @@ fn as_many_layers_keep_their_activations_as_fit_unless_the_spec_decides() {
 }
 
 #[test]
+fn blocks_stay_gathered_where_the_memory_allows_it_beside_all_activations() {
+    let chosen = |large, world_size, activations, free| {
+        with(large, world_size, |settings| choose_sharding(&settings, activations, free))
+    };
+    assert_eq!(chosen(false, 2, None, Some(H100)), Sharding::Gradients);
+    assert_eq!(chosen(false, 2, None, Some(40 << 30)), Sharding::Full);
+    assert_eq!(chosen(false, 2, Some(Activations::Recompute), Some(40 << 30)), Sharding::Gradients);
+    assert_eq!(chosen(false, 1, None, Some(H100)), Sharding::Full, "nothing is divided");
+    assert_eq!(chosen(false, 2, None, None), Sharding::Full, "on a CPU");
+}
+
+#[test]
 fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
     with(true, 1, |settings| {
         assert_eq!(
             check(&settings, H100).unwrap_err().to_string(),
             "the model does not fit: of 79.0 GiB on the GPU, 74.3 GiB can be used, and 127.7 GiB \
              are needed without activations (optimizer states 56.7 GiB, weights 42.6 GiB, \
-             gradients 28.4 GiB): use at least 2 GPUs (now 1)"
+             gradients 28.4 GiB): set optimizer.offload to true, or use at least 2 GPUs (now 1)"
         );
+        check(&Settings { offload: true, ..settings }, H100).unwrap();
         check(&settings, H200).unwrap();
     });
     with(true, 2, |settings| {
@@ -113,8 +127,8 @@ fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
         let remedies = message.rsplit_once("): ").unwrap().1;
         assert_eq!(
             remedies,
-            "use at least 3 GPUs (now 2), or set algorithm.grpo.klCoefficient to 0, which needs \
-             no reference"
+            "set optimizer.offload to true, or use at least 3 GPUs (now 2), or set \
+             algorithm.grpo.klCoefficient to 0, which needs no reference"
         );
         check(&settings, H100).unwrap();
     });

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Injects faults into a job on GPUs, one after another, and appends a row for each to a file.
+
+usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--out results.jsonl]
+
+JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault strikes after two
+steps without one. A row says how many seconds passed until the next step was trained, by phase:
+until the run restarted its learners, until they were ready, until the step. For engines there is
+one phase. A run that trains no step within --patience seconds after a fault has failed.
+
+Faults: `learner-killed` and `learner-stopped` (SIGKILL and SIGSTOP for the first learner),
+`receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to it; SIGKILL after ten
+seconds, in the transfer) and `engine-killed` (SIGKILL for SGLang's scheduler).
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+FAULTS = ["learner-killed", "learner-stopped", "receiver-stopped", "engine-killed"]
+AIMS = {"learner-killed": 10}
+TIME = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+)Z")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rljob")
+    parser.add_argument("job", type=Path)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--dir", type=Path, default=Path("/opt/fault-runs"))
+    parser.add_argument("--patience", type=int, default=180)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.jsonl")
+    parser.add_argument("--commit", default="unknown")
+    return parser.parse_args()
+
+
+def descendants(parent):
+    """Process ids and command lines below a process."""
+    parents, commands = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                line = (entry / "cmdline").read_bytes()
+                commands[int(entry.name)] = line.decode(errors="replace")
+                parents[int(entry.name)] = int(fields[1])
+            except (OSError, IndexError):
+                continue
+    found = [parent]
+    for process in found:
+        found += [child for child, above in parents.items() if above == process]
+    return {process: commands[process] for process in found[1:]}
+
+
+class Run:
+    def __init__(self, settings):
+        self.settings, self.metrics = settings, None
+        command = [settings.rljob, "run", "-f", str(settings.job), "--dir", str(settings.dir)]
+        command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
+        command += [argument for each in settings.set for argument in ("--set", each)]
+        self.log = open(f"{settings.dir}.log", "w")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def steps(self):
+        """Steps that were trained, with their attempts, in the order in which they were."""
+        for file in self.settings.dir.glob("*/*/metrics.jsonl"):
+            lines = [json.loads(line) for line in file.read_text().splitlines() if line]
+            return [(line["attempt"], line["step"]) for line in lines]
+        return []
+
+    def wait(self, condition, seconds):
+        """Seconds until the condition holds, or None."""
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            if condition():
+                return time.monotonic() - started
+            if self.process.poll() is not None:
+                return None
+            time.sleep(0.02)
+        return None
+
+    def pids(self, name):
+        below = descendants(self.process.pid)
+        return sorted(process for process, command in below.items() if name in command)
+
+    def logged(self, text, since):
+        """Seconds from `since` to the first line of a log with this text after it, or None."""
+        times = []
+        for file in self.settings.dir.glob("*/*/logs/*.log"):
+            for line in file.read_text(errors="replace").splitlines():
+                match = TIME.match(line) if text in line else None
+                if match:
+                    stamp = datetime.fromisoformat(match[1][:26] + "+00:00").timestamp()
+                    times += [stamp - since] if stamp > since else []
+        return round(min(times), 2) if times else None
+
+    def strike(self, fault):
+        if fault.startswith("learner"):
+            number = signal.SIGKILL if fault == "learner-killed" else signal.SIGSTOP
+            os.kill(self.pids("rljob-learner")[0], number)
+            return
+        schedulers = self.pids("sglang::scheduler")
+        if fault == "receiver-stopped":
+            for process in schedulers:
+                os.kill(process, signal.SIGSTOP)
+            self.wait(lambda: False, 10)
+        for process in schedulers:
+            os.kill(process, signal.SIGKILL)
+
+    def inject(self, fault):
+        """Figures of a fault, or None if the run did not go on."""
+        count = len(self.steps())
+        if self.wait(lambda: len(self.steps()) >= count + 2, self.settings.patience) is None:
+            return None
+        before, wall = self.steps(), time.time()
+        self.strike(fault)
+        attempt, step = before[-1]
+        if fault.startswith("learner"):
+            done = lambda: any(each[0] > attempt for each in self.steps())
+        else:
+            # One step may have its samples already.
+            done = lambda: any(each[1] > step + 1 for each in self.steps())
+        seconds = self.wait(done, self.settings.patience)
+        if seconds is None:
+            return None
+        figures = dict(seconds=round(time.time() - wall, 2), step=step, next=self.steps()[-1])
+        if fault.startswith("learner"):
+            figures["restart_s"] = self.logged("restarts=", wall)
+            figures["ready_s"] = self.logged("the learner is ready", wall)
+        return figures
+
+
+def main():
+    settings = arguments()
+    gpus = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+    ).stdout.splitlines()
+    run, failed = Run(settings), []
+    try:
+        if run.wait(lambda: len(run.steps()) >= 1, 300) is None:
+            sys.exit(f"the job trained no step: see {run.log.name}")
+        for fault in settings.faults:
+            figures = run.inject(fault)
+            aim = AIMS.get(fault)
+            holds = figures is not None and (aim is None or figures["seconds"] <= aim)
+            row = dict(
+                name=fault,
+                ratio=None,
+                aim=aim,
+                holds=holds,
+                gpu=f"{len(gpus)} x {gpus[0]}",
+                command=f"bench/gpu/faults.py {settings.job.name}",
+                commit=settings.commit,
+                note="seconds from the fault to the next trained step",
+                figures=figures,
+            )
+            with settings.out.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+            print(f"bench {fault} {figures}", flush=True)
+            if figures is None:
+                failed.append(fault)
+                break
+    finally:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGINT)
+            run.wait(lambda: False, 60)
+        if run.process.poll() is None:
+            run.process.kill()
+    sys.exit(f"no step after {failed}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
