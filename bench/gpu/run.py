@@ -48,7 +48,9 @@ def result(process):
     out, errors = wait_for(process)
     found = [line for line in out.splitlines() if line.startswith("{")]
     if process.returncode != 0 or not found:
-        raise Failed(f"{process.args} ended with {process.returncode}: {errors[-1500:]}")
+        memory = "out of memory; " if "out of memory" in errors else ""
+        tail = errors[-1500:]
+        raise Failed(f"{memory}{process.args} ended with {process.returncode}: {tail}")
     return json.loads(found[-1])
 
 
@@ -121,12 +123,13 @@ class Rows:
         self.write(f"{name}-repeated-prompts", repeated, theirs, 1.1, note)
 
     def write(self, name, ours, theirs, aim, note):
-        ratio = ours["tok_per_s_per_gpu"] / theirs["tok_per_s_per_gpu"]
+        """A row; without `theirs`, one of a peer that does not fit into the memory."""
+        ratio = theirs and ours["tok_per_s_per_gpu"] / theirs["tok_per_s_per_gpu"]
         row = dict(
             name=name,
-            ratio=round(ratio, 3),
+            ratio=ratio and round(ratio, 3),
             aim=aim,
-            holds=None if aim is None else ratio >= aim,
+            holds=None if aim is None or ratio is None else ratio >= aim,
             gpu=self.gpus[self.settings.first_gpu],
             command="bench/gpu/run.py",
             commit=self.settings.commit,
@@ -135,7 +138,7 @@ class Rows:
         )
         with self.settings.out.open("a") as out:
             out.write(json.dumps(row) + "\n")
-        print(f"bench {name} {ratio:.2f} {aim} {row['holds']}", flush=True)
+        print(f"bench {name} {row['ratio']} {aim} {row['holds']}", flush=True)
 
 
 def eager(rows):
@@ -189,8 +192,14 @@ def seven(rows):
     ours = rows.ours("--recompute", "--offload", "--sequences", "8", gpus=2, shape="7b")
     note = "7B shape on two GPUs, 8 x 2048 tokens each, activations recomputed, ours with offload"
     for flags, name, aim in (((), "7b-eager", 1.4), (("--compile",), "7b-compiled", 1.1)):
-        peer = rows.peer("--shape", "7b", "--micro", "1", *flags, gpus=2)
-        rows.write(name, ours, peer, aim, note)
+        try:
+            peer = rows.peer("--shape", "7b", "--micro", "1", *flags, gpus=2)
+        except Failed as error:
+            if not str(error).startswith("out of memory"):
+                raise
+            peer = None
+        outcome = "" if peer else "; the peer runs out of memory"
+        rows.write(name, ours, peer, aim, note + outcome)
 
 
 ROWS = {row.__name__: row for row in (eager, compiled, kept, variants, packed, groups, fsdp, seven)}

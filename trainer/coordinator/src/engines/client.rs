@@ -13,7 +13,7 @@ use rljob_protocol::sglang::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::engines::error::{CONTROL_TIMEOUT, EngineError, GENERATE};
+use crate::engines::error::{CONTROL_TIMEOUT, EngineError, GENERATE, SCHEDULER_TIMEOUT};
 use crate::engines::output::Output;
 use crate::engines::transport::{Call, Transport};
 use crate::tokens::Token;
@@ -48,12 +48,17 @@ impl EngineClient {
 
     /// `GET /model_info`.
     pub async fn model_info(&self, url: &str) -> Result<ModelInfo, EngineError> {
-        self.get(url, "/model_info").await
+        self.get(url, "/model_info", POLL_TIMEOUT).await
     }
 
     /// `GET /server_info`.
     pub async fn server_info(&self, url: &str) -> Result<ServerInfo, EngineError> {
-        self.get(url, "/server_info").await
+        self.get(url, "/server_info", POLL_TIMEOUT).await
+    }
+
+    /// Checks that the scheduler, which adds its state to `GET /server_info`, is not stuck.
+    pub async fn scheduler_responds(&self, url: &str) -> Result<(), EngineError> {
+        self.get::<ServerInfo>(url, "/server_info", SCHEDULER_TIMEOUT).await.map(drop)
     }
 
     /// `POST /generate`, streamed into `output`. Events received before an error or a cancellation
@@ -134,9 +139,10 @@ impl EngineClient {
         &self,
         url: &str,
         route: &'static str,
+        deadline: Duration,
     ) -> Result<T, EngineError> {
         let call = Call { method: Method::GET, route, token: &self.api, body: Bytes::new() };
-        parse(route, &self.transport.exchange(url, &call, POLL_TIMEOUT).await?)
+        parse(route, &self.transport.exchange(url, &call, deadline).await?)
     }
 
     /// Calls a route of the admin key.

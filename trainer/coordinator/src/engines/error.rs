@@ -8,8 +8,11 @@ use crate::engines::connection::ConnectionError;
 
 /// Route of completions.
 pub const GENERATE: &str = "/generate";
-/// Deadline of control calls. Calls with a shorter one do not wait for the scheduler.
+/// Deadline of control calls.
 pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Deadline of a call that the engine's scheduler answers between two batches. Calls with a shorter
+/// one do not wait for the scheduler.
+pub const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -41,10 +44,10 @@ impl EngineError {
         matches!(self, Self::Unreachable { source: ConnectionError::Connect(_), .. })
     }
 
-    /// Whether a weight-update call exceeded its deadline: the server accepts requests, but its
-    /// scheduler is stuck.
+    /// Whether a call that the scheduler answers exceeded its deadline: the server accepts requests,
+    /// but its scheduler is stuck.
     pub fn is_hang(&self) -> bool {
         matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. }
-            if *deadline >= CONTROL_TIMEOUT)
+            if *deadline >= SCHEDULER_TIMEOUT)
     }
 }

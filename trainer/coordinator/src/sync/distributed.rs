@@ -156,13 +156,16 @@ async fn check_group(
     Err(EngineError::Aborted("the engine restarted and has left its process group".to_owned()))
 }
 
-/// Lets the engine join the sender's group, while it generates.
+/// Lets the engine join the sender's group, while it generates. An engine whose previous sender was
+/// killed in a broadcast over NCCL waits for it on its GPU for ever, although it has reported
+/// success; it would not join either.
 async fn join_group(
     sync: &WeightSync,
     target: &Target,
     sender: &Sender,
     transfer: &Transfer,
 ) -> Result<(), EngineError> {
+    sync.fleet.client.scheduler_responds(&target.url).await?;
     if let Some(old) = &target.group {
         leave_group(&sync.fleet.client, &target.url, &old.name).await;
     }

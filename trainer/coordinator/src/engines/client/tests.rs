@@ -8,7 +8,8 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 
 use crate::engines::client::{
-    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, POLL_TIMEOUT, UPDATE_TIMEOUT,
+    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, POLL_TIMEOUT, SCHEDULER_TIMEOUT,
+    UPDATE_TIMEOUT,
 };
 use crate::engines::connection::ConnectionError;
 use crate::engines::transport::MAX_RESPONSE;
@@ -85,9 +86,9 @@ fn an_exceeded_deadline_is_a_hang_for_updates_and_not_for_polls() {
         source: ConnectionError::Deadline(deadline),
     };
     assert_eq!(
-        [POLL_TIMEOUT, CONTROL_TIMEOUT, INIT_GROUP_TIMEOUT, UPDATE_TIMEOUT]
+        [POLL_TIMEOUT, SCHEDULER_TIMEOUT, CONTROL_TIMEOUT, INIT_GROUP_TIMEOUT, UPDATE_TIMEOUT]
             .map(|deadline| late(deadline).is_hang()),
-        [false, true, true, true]
+        [false, true, true, true, true]
     );
     assert!(!EngineError::Aborted("lost".to_owned()).is_hang());
 }
