@@ -19,8 +19,15 @@ use crate::process::run;
 /// larger difference means that the sample came from other weights.
 const MISMATCH: f64 = 1e-3;
 /// Fields that depend on time or on the attempt.
-const NONDETERMINISTIC_FIELDS: [&str; 6] =
-    ["attempt", "seconds", "rolloutSeconds", "trainSeconds", "syncSeconds", "tokensPerSecond"];
+const NONDETERMINISTIC_FIELDS: [&str; 7] = [
+    "attempt",
+    "seconds",
+    "rolloutSeconds",
+    "trainSeconds",
+    "syncSeconds",
+    "tokensPerSecond",
+    "waitSeconds",
+];
 
 /// Prints samples as `step|versions|everything else`.
 const SAMPLES: &str = "import sqlite3, sys

@@ -104,6 +104,7 @@ fn untimed_lines(file: &Path) -> Vec<Value> {
             "seconds",
             "rolloutSeconds",
             "trainSeconds",
+            "waitSeconds",
             "syncSeconds",
             "tokensPerSecond",
         ] {

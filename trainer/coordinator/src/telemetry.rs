@@ -1,10 +1,15 @@
-//! Prometheus metrics. The only label is the cause of rejected samples.
+//! Prometheus metrics. Labels are the cause of rejected samples and the phase of learners.
+
+use std::time::Duration;
 
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec,
+    IntGauge, Opts, Registry, TextEncoder,
 };
-use rljob_protocol::metrics::{EvaluationMetrics, REWARD, StepMetrics};
+use rljob_protocol::metrics::{
+    EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,
+    WAIT_SECONDS,
+};
 use rljob_protocol::status::CoordinatorStatus;
 
 /// 0, 1, … up to this, and above.
@@ -33,6 +38,8 @@ pub struct Metrics {
     evaluation: EvaluationGauges,
     staleness: Histogram,
     step_seconds: Histogram,
+    learners: LearnerMetrics,
+    engine_idle: Counter,
 }
 
 impl Metrics {
@@ -89,6 +96,8 @@ impl Metrics {
             evaluation: EvaluationGauges::new(&registry)?,
             staleness: staleness(&registry)?,
             step_seconds: step_seconds(&registry)?,
+            learners: LearnerMetrics::new(&registry)?,
+            engine_idle: engine_idle(&registry)?,
             registry,
         })
     }
@@ -102,6 +111,7 @@ impl Metrics {
     /// A step is done.
     pub fn step_done(&self, metrics: &StepMetrics, seconds: f64) {
         self.step_seconds.observe(seconds);
+        self.learners.step_done(metrics);
         if let Some(reward) = metrics.get(REWARD) {
             self.reward.set(reward);
         }
@@ -127,7 +137,14 @@ impl Metrics {
     }
 
     /// The text form, with the gauges as the status has them.
-    pub fn render(&self, status: &CoordinatorStatus) -> Result<String, prometheus::Error> {
+    /// `idle` is the time in which engines had no request.
+    pub fn render(
+        &self,
+        status: &CoordinatorStatus,
+        idle: Duration,
+    ) -> Result<String, prometheus::Error> {
+        // The total only grows.
+        self.engine_idle.inc_by((idle.as_secs_f64() - self.engine_idle.get()).max(0.0));
         self.step.set(status.step.into());
         self.restarts.set(status.restarts.into());
         let versions = || {
@@ -151,11 +168,68 @@ fn step_seconds(registry: &Registry) -> Result<Histogram, prometheus::Error> {
     register(registry, Histogram::with_opts(options)?)
 }
 
+fn engine_idle(registry: &Registry) -> Result<Counter, prometheus::Error> {
+    let help = "Seconds in which engines responded and had no request, summed over engines.";
+    register(registry, Counter::new("rljob_engine_idle_seconds_total", help)?)
+}
+
 fn staleness(registry: &Registry) -> Result<Histogram, prometheus::Error> {
     let help = "Steps done since the oldest weights that a sample trained on was sampled with.";
     let options = HistogramOpts::new("rljob_sample_staleness", help)
         .buckets(prometheus::linear_buckets(0.0, 1.0, STALENESS_BUCKETS)?);
     register(registry, Histogram::with_opts(options)?)
+}
+
+/// What learners report of their steps.
+#[derive(Clone)]
+struct LearnerMetrics {
+    /// By phase.
+    seconds: CounterVec,
+    gradient_norm: Gauge,
+    /// NaN on CPUs, as is `peak_memory`.
+    mfu: Gauge,
+    peak_memory: Gauge,
+}
+
+impl LearnerMetrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let real = |name: &str, help: &str| {
+            let real = register(registry, Gauge::new(name, help)?)?;
+            real.set(f64::NAN);
+            Ok::<_, prometheus::Error>(real)
+        };
+        let help = "Seconds of the learners by phase: `train` for passes and updates, `wait` \
+                    without an instruction.";
+        let options = Opts::new("rljob_learner_seconds_total", help);
+        let help = "Share of the GPUs' bf16 operations that the newest step used while it trained.";
+        Ok(Self {
+            seconds: register(registry, CounterVec::new(options, &["phase"])?)?,
+            gradient_norm: real(
+                "rljob_gradient_norm",
+                "L2 norm of the newest step's gradient before clipping.",
+            )?,
+            mfu: real("rljob_learner_mfu", help)?,
+            peak_memory: real(
+                "rljob_learner_peak_memory_bytes",
+                "Most memory that tensors used on a GPU of a learner since its start.",
+            )?,
+        })
+    }
+
+    fn step_done(&self, metrics: &StepMetrics) {
+        for (phase, name) in [("train", TRAIN_SECONDS), ("wait", WAIT_SECONDS)] {
+            let seconds = metrics.get(name).unwrap_or_default().max(0.0);
+            self.seconds.with_label_values(&[phase]).inc_by(seconds);
+        }
+        let gauges = [
+            (&self.gradient_norm, GRADIENT_NORM),
+            (&self.mfu, MFU),
+            (&self.peak_memory, PEAK_MEMORY),
+        ];
+        for (gauge, name) in gauges {
+            gauge.set(metrics.get(name).unwrap_or(f64::NAN));
+        }
+    }
 }
 
 /// The newest evaluation. NaN before the first one and for what it does not measure.

@@ -69,3 +69,13 @@ pub fn call_when_done(device: Device, run: extern "C" fn()) -> Result<(), Kernel
     run();
     Ok(())
 }
+
+/// Dense bf16 operations per second of GPU `device`: of an A100, and of an H100 SXM or H200, from
+/// NVIDIA's data sheets. Unknown for others.
+pub fn bf16_operations(device: usize) -> Option<f64> {
+    match compute_capability(device)? {
+        (8, 0) => Some(312e12),
+        (9, 0) => Some(989.4e12),
+        _ => None,
+    }
+}

@@ -6,10 +6,11 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
+use rljob_protocol::metrics::WAIT_SECONDS;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 
@@ -54,6 +55,8 @@ pub struct Learner {
     pub model_directory: PathBuf,
     pub client: CoordinatorClient,
     pub steps_done: u32,
+    /// Time without an instruction since the last step.
+    pub waited: Duration,
     pub run_store: RunStore,
     pub run_directory: PathBuf,
     pub checkpoints: CheckpointWriter,
@@ -70,11 +73,15 @@ impl Learner {
         loop {
             self.checkpoints.check()?;
             self.exports.check()?;
+            let asked = Instant::now();
             let instruction = self.next_instruction()?;
             heartbeat::advance();
             tracing::debug!(?instruction, "received an instruction");
             match instruction {
-                Instruction::Wait => std::thread::sleep(PAUSE),
+                Instruction::Wait => {
+                    std::thread::sleep(PAUSE);
+                    self.waited += asked.elapsed();
+                }
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => {
@@ -119,6 +126,8 @@ impl Learner {
             .guarded(|trainer| trainer.step(step, &batch))
             .map_err(|source| LearnerError::Step { step, source })?;
         self.steps_done = step;
+        let waited = std::mem::take(&mut self.waited).as_secs_f64();
+        metrics.scalars.set(WAIT_SECONDS, waited);
         if self.trainer.ranks.rank() == 0 {
             metrics.attempt = self.client.attempt();
             self.client.report_step(&StepReport { attempt: metrics.attempt, metrics })?;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use rljob_crds::algorithm::{ModelRole, Precision, Sharding};
 use rljob_crds::model::InitialWeights;
@@ -176,6 +177,7 @@ pub fn start(
         model_directory,
         client,
         steps_done,
+        waited: Duration::ZERO,
         run_store,
         run_directory,
     })

@@ -83,7 +83,10 @@ impl Trainer {
         let before = self.prepare(&signals, &mut prepared)?;
         let trainable_tokens = prepared.advantages.trainable_tokens();
         let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
-        let [tokens, computed] = self.ranks.sum([batch.tokens_T.len() as f64, computed.sum()])?;
+        let model = &self.models.policy.model;
+        let operations = prepared.micro_batches.iter().map(|one| model.operations(&one.packed));
+        let [tokens, computed, operations] =
+            self.ranks.sum([batch.tokens_T.len() as f64, computed.sum(), operations.sum()])?;
         let rate = learning_rate(&self.spec.optimizer, step, self.spec.training.steps);
         let mut report = StepMetrics::with_scalars(
             step,
@@ -103,7 +106,9 @@ impl Trainer {
         }
         sums.statistics = sums.statistics.replaced_by(before);
         self.report(&mut report, &sums)?;
-        report.scalars.set(metrics::TRAIN_SECONDS, started.elapsed().as_secs_f64());
+        let seconds = started.elapsed().as_secs_f64();
+        report.scalars.set(metrics::TRAIN_SECONDS, seconds);
+        self.report_device(&mut report, operations / seconds)?;
         Ok(report)
     }
 

@@ -93,6 +93,12 @@ registry! {
         "Tokens that carry loss.";
     TRAIN_SECONDS, "trainSeconds", "s", Learner, 1,
         "Time in forward, backward and optimizer.";
+    WAIT_SECONDS, "waitSeconds", "s", Learner, 3,
+        "Time in which the learners had no instruction before this step: samples were missing.";
+    MFU, "mfu", "1", Learner, 3,
+        "Share of the GPUs' bf16 operations that `trainSeconds` used; absent on CPUs and in fp32.";
+    PEAK_MEMORY, "peakMemoryBytes", "bytes", Learner, 3,
+        "Most memory that tensors used on a GPU of a learner since its start; absent on CPUs.";
     REWARD, "reward", "1", Coordinator, 1,
         "Mean reward of the step's samples; absent for `sft`.";
     COMPLETION_TOKENS, "completionTokens", "tokens", Coordinator, 1,

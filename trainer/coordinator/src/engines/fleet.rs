@@ -49,6 +49,11 @@ impl Fleet {
         self.changed.subscribe()
     }
 
+    /// Time in which engines responded and had no request, summed over them.
+    pub fn idle(&self) -> Duration {
+        self.slots().idle()
+    }
+
     /// Views for instructions.
     pub fn views(&self) -> Vec<EngineView> {
         self.slots().views(self.clock.now())
@@ -94,6 +99,7 @@ impl Fleet {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
+            self.slots().count_idle(self.clock.now());
             if self.slots().detect_hangs(self.clock.now()) {
                 self.changed.send_replace(());
             }

@@ -32,6 +32,10 @@ pub struct Leased {
 #[derive(Debug, Default)]
 pub struct Slots {
     table: BTreeMap<String, Slot>,
+    /// Time in which engines responded and had no request, summed over them.
+    idle: Duration,
+    /// Until when `idle` is counted.
+    counted: Duration,
 }
 
 impl Slots {
@@ -55,6 +59,19 @@ impl Slots {
                 self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(engine, now));
             slot.index = index as u32;
         }
+    }
+
+    /// Counts the time since the last call for each engine that has no request now.
+    pub fn count_idle(&mut self, now: Duration) {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.counted, now));
+        let idle = self.table.values().filter(|slot| slot.answers && slot.requests == 0);
+        let engines = u32::try_from(idle.count()).unwrap_or(u32::MAX);
+        self.idle = self.idle.saturating_add(passed.saturating_mul(engines));
+    }
+
+    /// Time in which engines responded and had no request, summed over them.
+    pub fn idle(&self) -> Duration {
+        self.idle
     }
 
     pub fn endpoints(&self) -> Vec<(String, String)> {

@@ -44,5 +44,6 @@ pub async fn health() -> StatusCode {
 
 /// `GET /metrics`
 pub async fn metrics(State(coordinator): State<Arc<Coordinator>>) -> Result<String, ApiError> {
-    Ok(coordinator.recorder.metrics.render(&coordinator.status().await)?)
+    let (status, idle) = (coordinator.status().await, coordinator.fleet.idle());
+    Ok(coordinator.recorder.metrics.render(&status, idle)?)
 }

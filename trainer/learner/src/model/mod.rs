@@ -29,6 +29,7 @@ mod head;
 pub mod hugging_face;
 mod layer;
 pub mod layout;
+mod operations;
 pub mod packed;
 pub mod parameters;
 mod pass;

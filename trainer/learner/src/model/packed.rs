@@ -146,6 +146,14 @@ impl PackedTokens {
         self.tokens_T.size().first().copied().unwrap_or(0)
     }
 
+    /// Squares of the spans' rows, and twice the pairs of a row and a row of its prefix.
+    pub(super) fn attended(&self) -> f64 {
+        let spans: i64 = self.lengths.iter().map(|length| length * length).sum();
+        let to_prefixes: i64 =
+            self.prefixes.iter().map(|prefix| 2 * prefix.rows * prefix.followers).sum();
+        (spans + to_prefixes) as f64
+    }
+
     pub fn num_trained(&self) -> i64 {
         self.trained_N.size().first().copied().unwrap_or(0)
     }

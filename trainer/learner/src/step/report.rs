@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rljob_crds::algorithm::Precision;
+use rljob_kernels::device::{bf16_operations, memory};
 use rljob_protocol::metrics::{self, StepMetrics};
+use tch::Device;
 
 use super::sums::Sums;
 use crate::objective::Statistic;
@@ -33,6 +36,23 @@ impl Trainer {
         reduced.extend(derived);
         for (name, value) in reduced {
             step.scalars.set(name, value);
+        }
+        Ok(())
+    }
+}
+
+impl Trainer {
+    /// Adds what the learners' GPUs did: memory, and their use at this rate of operations per
+    /// second of all ranks.
+    pub(super) fn report_device(&self, step: &mut StepMetrics, rate: f64) -> Result<(), StepError> {
+        let Device::Cuda(device) = self.ranks.device() else { return Ok(()) };
+        let peak = memory(device).map_or(0, |memory| memory.peak);
+        step.scalars.set(metrics::PEAK_MEMORY, self.ranks.max(peak as f64)?);
+        if self.spec.precision() == Precision::BF16
+            && let Some(operations) = bf16_operations(device)
+        {
+            let all = operations * f64::from(self.ranks.world_size());
+            step.scalars.set(metrics::MFU, finite(rate / all));
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 
 use crate::engines::client::{
-    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, POLL_TIMEOUT, SCHEDULER_TIMEOUT,
-    UPDATE_TIMEOUT,
+    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, POLL_TIMEOUT,
+    SCHEDULER_TIMEOUT, UPDATE_TIMEOUT,
 };
 use crate::engines::connection::ConnectionError;
 use crate::engines::transport::MAX_RESPONSE;

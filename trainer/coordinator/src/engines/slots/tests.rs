@@ -213,3 +213,18 @@ fn a_refused_connection_proves_that_a_hung_engine_without_weights_was_replaced()
     slots.get_mut("engine-0").unwrap().missed(NOW, true);
     assert!(answers(&mut slots), "a new process with the same version");
 }
+
+#[test]
+fn engines_that_respond_are_idle_while_they_have_no_request() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let seconds = |slots: &mut Slots, now| {
+        slots.count_idle(Duration::from_secs(now));
+        slots.idle().as_secs()
+    };
+    assert_eq!(seconds(&mut slots, 10), 10, "only one engine has responded");
+    synced(&mut slots, "engine-1");
+    assert_eq!(seconds(&mut slots, 12), 14);
+    leased(&mut slots, 1).unwrap();
+    assert_eq!(seconds(&mut slots, 15), 17);
+}
