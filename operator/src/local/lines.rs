@@ -90,6 +90,17 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     }
 }
 
+/// Means of a scalar over the first and over the last tenth of the steps, at most ten: a single
+/// step's batch is too small to compare.
+pub fn ends(steps: &[StepMetrics], name: &str) -> Option<(f64, f64)> {
+    let values: Vec<f64> = steps.iter().filter_map(|step| step.get(name)).collect();
+    let count = (values.len() / 10).clamp(1, 10);
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let first = values.get(..count)?;
+    let last = values.get(values.len().saturating_sub(count)..)?;
+    Some((mean(first), mean(last)))
+}
+
 /// Last line of a finished or interrupted job, for example `sums: 30 steps, reward 0.41 -> 0.95,
 /// accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
 pub fn summary(
@@ -100,13 +111,9 @@ pub fn summary(
 ) -> String {
     let done = steps.last().map_or(0, |last| last.step);
     let mut line = format!("{name}: {done} steps");
-    let rewards: Vec<f64> = steps.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
-    let loss = |step: &StepMetrics| step.get(metrics::LOSS);
-    if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
-        push_change(&mut line, "reward", *first, *last);
-    } else if let Some((first, last)) =
-        steps.first().and_then(loss).zip(steps.last().and_then(loss))
-    {
+    if let Some((first, last)) = ends(steps, metrics::REWARD) {
+        push_change(&mut line, "reward", first, last);
+    } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
         push_change(&mut line, "loss", first, last);
     }
     if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
@@ -224,6 +231,16 @@ mod tests {
         );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
         assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
+    }
+
+    #[test]
+    fn ends_are_means_of_a_tenth_of_the_steps() {
+        let steps: Vec<_> = (1..=30)
+            .map(|step| StepMetrics::with_scalars(step, [(metrics::REWARD, f64::from(step))]))
+            .collect();
+        assert_eq!(super::ends(&steps, metrics::REWARD), Some((2.0, 29.0)));
+        assert_eq!(super::ends(&steps[..1], metrics::REWARD), Some((1.0, 1.0)));
+        assert_eq!(super::ends(&steps, metrics::LOSS), None);
     }
 
     #[test]

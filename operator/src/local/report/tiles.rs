@@ -5,6 +5,7 @@ use std::fmt::Write;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
 use super::html::escape;
+use crate::local::lines::ends;
 
 /// A headline number.
 struct Tile {
@@ -68,12 +69,10 @@ fn tiles(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Vec<Tile> 
             ));
         }
     }
-    let rewards: Vec<f64> = steps.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
-    if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
-        tiles.push(Tile::new("Reward", change(*first, *last)));
-    } else if let (Some(first), Some(last)) = (steps.first(), steps.last()) {
-        let loss = |step: &StepMetrics| step.scalars.get_or_zero(metrics::LOSS);
-        tiles.push(Tile::new("Loss", change(loss(first), loss(last))));
+    if let Some((first, last)) = ends(steps, metrics::REWARD) {
+        tiles.push(Tile::new("Reward", change(first, last)));
+    } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
+        tiles.push(Tile::new("Loss", change(first, last)));
     }
     if let Some(speed) =
         median(steps.iter().filter_map(|step| step.get(metrics::TOKENS_PER_SECOND)).collect())

@@ -44,8 +44,8 @@ impl EngineError {
         matches!(self, Self::Unreachable { source: ConnectionError::Connect(_), .. })
     }
 
-    /// Whether a call that the scheduler answers exceeded its deadline: the server accepts requests,
-    /// but its scheduler is stuck.
+    /// Whether a call that the scheduler answers exceeded its deadline: the server accepts
+    /// requests, but its scheduler is stuck.
     pub fn is_hang(&self) -> bool {
         matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. }
             if *deadline >= SCHEDULER_TIMEOUT)
