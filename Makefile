@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-network setup-cuda build-cuda quickstart test lint build unit e2e \
+	setup-prometheus setup-network setup-cuda build-cuda quickstart test lint build unit e2e dashboards \
 	e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
@@ -59,6 +59,9 @@ objectives: setup-libtorch ## Train the quick start's model with every objective
 	python3 bench/objectives.py target/quick/rljob target/objectives
 
 test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
+
+dashboards: ## Write the Grafana dashboards of the chart from scripts/dashboards.py
+	scripts/dashboards.py charts/rljob/files/dashboards
 
 manifests: setup-helm ## Render manifests/install.yaml from charts/rljob
 	scripts/install_manifest.sh >manifests/install.yaml.part

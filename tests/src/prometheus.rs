@@ -1,6 +1,7 @@
-//! Prometheus that scrapes one operator as the chart's PodMonitor does, and evaluates rules every
-//! second.
+//! Prometheus that scrapes an operator as the chart's PodMonitor does, and pods of jobs as those of
+//! docs/operations.md do, and evaluates rules every second.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,17 +26,38 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a server in the cluster's network. `rules` is the content of a rule file.
+    /// Starts a server in the cluster's network that scrapes an operator. `rules` is the content of
+    /// a rule file.
     pub fn start(cluster: &Cluster, operator: SocketAddr, rules: &Value) -> Result<Self> {
+        Self::with_pods(cluster, &[operator], &[], rules)
+    }
+
+    /// A server that also scrapes `pods` of jobs: addresses and labels.
+    pub fn with_pods(
+        cluster: &Cluster,
+        operators: &[SocketAddr],
+        pods: &[(SocketAddr, Value)],
+        rules: &Value,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
         let labels = json!({"namespace": "rljob-system", "pod": "rljob-operator-0"});
+        let targets = |address: &SocketAddr| json!([address.to_string()]);
+        let pod = |(address, labels): &(SocketAddr, Value)| {
+            let targets = [address.to_string()];
+            json!({"targets": targets, "labels": labels})
+        };
+        let operators: Vec<String> = operators.iter().map(ToString::to_string).collect();
+        let pods: Vec<Value> = pods.iter().map(pod).collect();
         let config = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [{
                 "job_name": "rljob-system/rljob-operator",
                 "honor_labels": true,
-                "static_configs": [{"targets": [operator.to_string()], "labels": labels}],
+                "static_configs": [{"targets": operators, "labels": labels}],
+            }, {
+                "job_name": "pods-of-jobs",
+                "static_configs": pods,
             }],
         });
         // JSON is YAML.
@@ -69,6 +91,16 @@ impl Prometheus {
     pub fn has(&self, metric: &str) -> Result<bool> {
         let data = self.get(&format!("/api/v1/query?query={metric}"))?;
         Ok(data["result"].as_array().is_some_and(|samples| !samples.is_empty()))
+    }
+
+    /// Number of series that a query has now.
+    pub fn series(&self, query: &str) -> Result<usize> {
+        let query = query.bytes().fold(String::new(), |mut encoded, byte| {
+            let _ = write!(encoded, "%{byte:02X}");
+            encoded
+        });
+        let data = self.get(&format!("/api/v1/query?query={query}"))?;
+        data["result"].as_array().map(Vec::len).context("the response has no result")
     }
 
     /// Log so far.

@@ -12,6 +12,8 @@ mod chart;
 #[cfg(test)]
 mod control_plane;
 #[cfg(test)]
+mod dashboards;
+#[cfg(test)]
 mod e2e;
 #[cfg(test)]
 mod exact_recovery;

@@ -13,6 +13,7 @@ use super::fixture::Fixture;
 use super::operator::LIMIT;
 use super::pods::set_status;
 use crate::chart::render;
+use crate::dashboards::wait_for_data;
 
 /// The groups of the chart's PrometheusRule with short durations.
 fn rules() -> Value {
@@ -88,6 +89,10 @@ impl Watched {
 #[test]
 fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
     let mut watched = Watched::start("alerts");
+    let namespace = watched.fixture.namespace.name.clone();
+    for dashboard in ["fleet", "operator"] {
+        wait_for_data(&watched.prometheus, dashboard, (&namespace, "sample"));
+    }
     let none = json!({});
     watched.wait_for(&[("RLJobNoProgress", none.clone())], |_| {});
     watched.wait_for(&[], Watched::train);
