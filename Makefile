@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-network setup-cuda build-cuda quickstart test lint build unit e2e \
+	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build unit e2e \
 	e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
@@ -22,7 +22,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm setup-prometheus ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -45,6 +45,9 @@ setup-helm:
 setup-prometheus:
 	tests/prometheus/build.sh >/dev/null
 
+setup-gitops:
+	tests/gitops/build.sh >/dev/null
+
 setup-network:
 	scripts/packages.sh ipset=ipset
 	tests/network/build.sh >/dev/null
@@ -66,7 +69,7 @@ manifests: setup-helm ## Render manifests/install.yaml from charts/rljob
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/helm tests/kube tests/kubeflow tests/network tests/prometheus \
+	test -z "$$(gofmt -l tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/prometheus \
 		tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources

@@ -65,7 +65,8 @@ impl Facts {
 }
 
 /// What keeps the operator from creating and changing the job's objects until the user acts, or the
-/// garbage collector has deleted those of a deleted job. The rest of a pass continues: pods are watched, drained and released, and the run ends.
+/// garbage collector has deleted those of a deleted job. The rest of a pass continues: pods are
+/// watched, drained and released, and the run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// CamelCase: `InvalidSpec`, `ForeignObject`, `AwaitingDeletion`, `ChildRejected` or

@@ -210,9 +210,8 @@ fn a_child_of_a_deleted_job_of_the_same_name_is_awaited() {
     let metadata = json!({"name": "sums-run", "uid": "u", "ownerReferences": [owner]});
     let leftover =
         child(Kind::ConfigMap, "sums-run", "u", "deleted", &json!({ "metadata": metadata }));
-    let facts_of = |found| {
-        observed(Objects::sort(&job, found, Vec::new()), &job, Remembered::default()).facts
-    };
+    let facts_of =
+        |found| observed(Objects::sort(&job, found, Vec::new()), &job, Remembered::default()).facts;
     let expected = Obstacle::leftovers(&["ConfigMap sums-run".to_owned()]);
     assert_eq!(facts_of(vec![leftover.clone()]).obstacle, expected);
     let foreign = child(Kind::Service, "sums-trainer", "v", "another", &json!({}));

@@ -3,7 +3,8 @@
 //!
 //! | State | Succeeded | Ready | Reconciling | Stalled |
 //! |---|---|---|---|---|
-//! | starting, restarting, draining, after a deleted job of the same name | Unknown | False | True | False |
+//! | starting, restarting, draining | Unknown | False | True | False |
+//! | a deleted job of this name still has objects | Unknown | False | True | False |
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
 //! | succeeded | True | True | False | False |
@@ -92,7 +93,8 @@ pub fn next(
     }
 }
 
-/// The status of a job whose spec cannot run, or whose children cannot be created. Its pods, and their part of the status, stay unchanged.
+/// The status of a job whose spec cannot run, or whose children cannot be created. Its pods, and
+/// their part of the status, stay unchanged.
 pub fn stalled(
     generation: i64,
     old: &RLJobStatus,

@@ -1,0 +1,38 @@
+//! RLJobs under GitOps: health as Argo CD and Flux see it, applies without drift, `kubectl wait`,
+//! and the manifests of `manifests/gitops`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rljob_tests::files::{kubernetes, workspace};
+
+mod drift;
+mod health;
+mod manifests;
+mod wait;
+
+/// Text of a file of the checkout.
+fn read(file: &str) -> String {
+    fs::read_to_string(workspace().join(file)).unwrap()
+}
+
+/// Code blocks of docs/gitops.md in a language.
+fn blocks(language: &str) -> Vec<String> {
+    let page = read("docs/gitops.md");
+    let start = format!("```{language}\n");
+    let rest = page.split(start.as_str()).skip(1);
+    rest.filter_map(|rest| Some(rest.split("```").next()?.to_owned())).collect()
+}
+
+/// A shell that runs a script in the checkout, with kubectl and a kubeconfig. kubectl has its cache
+/// beside the kubeconfig.
+fn bash(script: &str, kubeconfig: &Path) -> Command {
+    let kubectl = kubernetes("kubectl").unwrap();
+    let path = format!("{}:/usr/bin:/bin", kubectl.parent().unwrap().display());
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).current_dir(workspace());
+    command.env_clear().env("PATH", path).env("KUBECONFIG", kubeconfig);
+    command.env("HOME", kubeconfig.parent().unwrap());
+    command
+}
