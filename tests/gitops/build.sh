@@ -7,7 +7,8 @@
 # usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
-argocd=3.5.7 flux=1.9.6 # flux: kustomize-controller, whose libraries are in go.mod
+# The newest that Go 1.26 builds. flux: kustomize-controller, whose libraries are in go.mod.
+argocd=3.5.7 flux=1.9.6
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/gitops-argocd-$argocd-flux-$flux
 mkdir -p "$folder"
 exec 9>"$folder/.lock"

@@ -1,12 +1,13 @@
-//! RLJobs under GitOps: health as Argo CD and Flux see it, applies without drift, `kubectl wait`,
-//! and the manifests of `manifests/gitops`.
+//! RLJobs under GitOps: health as Argo CD and Flux see it, applies without drift, changes by
+//! commits, `kubectl wait`, and the manifests of `manifests/gitops`.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rljob_tests::files::{kubernetes, workspace};
+use rljob_tests::files::{binary, kubernetes, workspace};
 
+mod changes;
 mod drift;
 mod health;
 mod manifests;
@@ -25,11 +26,12 @@ fn blocks(language: &str) -> Vec<String> {
     rest.filter_map(|rest| Some(rest.split("```").next()?.to_owned())).collect()
 }
 
-/// A shell that runs a script in the checkout, with kubectl and a kubeconfig. kubectl has its cache
-/// beside the kubeconfig.
+/// A shell that runs a script in the checkout, with kubectl, rljob and a kubeconfig. kubectl has its
+/// cache beside the kubeconfig.
 fn bash(script: &str, kubeconfig: &Path) -> Command {
-    let kubectl = kubernetes("kubectl").unwrap();
-    let path = format!("{}:/usr/bin:/bin", kubectl.parent().unwrap().display());
+    let programs = [kubernetes("kubectl").unwrap(), binary("rljob").unwrap()];
+    let folders = programs.map(|program| program.parent().unwrap().display().to_string());
+    let path = format!("{}:/usr/bin:/bin", folders.join(":"));
     let mut command = Command::new("bash");
     command.args(["-c", script]).current_dir(workspace());
     command.env_clear().env("PATH", path).env("KUBECONFIG", kubeconfig);

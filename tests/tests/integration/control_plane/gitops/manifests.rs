@@ -33,6 +33,14 @@ fn install_crds(kubectl: &Kubectl) {
     }
 }
 
+/// The one command of docs/gitops.md that contains a text.
+fn block(text: &str) -> String {
+    let mut found = blocks("sh");
+    found.retain(|block| block.contains(text));
+    let [command] = found.as_slice() else { panic!("{found:?}") };
+    command.clone()
+}
+
 #[test]
 fn applications_and_kustomizations_are_accepted_strictly() {
     let namespace = Namespace::create(cluster(), "gitops").unwrap();
@@ -90,6 +98,12 @@ fn overlays_differ_from_the_base_in_their_own_fields_only() {
 }
 
 #[test]
+fn the_check_of_pull_requests_accepts_the_overlays() {
+    let output = run(&mut bash(&block("rljob validate"), cluster().kubeconfig())).unwrap();
+    assert_eq!(output.lines().count(), 2, "{output}");
+}
+
+#[test]
 fn the_patch_of_argo_cds_config_map_keeps_other_settings() {
     let kubectl = cluster().kubectl().in_namespace("argocd");
     kubectl.run(&["create", "namespace", "argocd"]).unwrap();
@@ -98,10 +112,7 @@ fn the_patch_of_argo_cds_config_map_keeps_other_settings() {
         "data": {"url": "https://argocd.example.com"},
     });
     kubectl.apply(&existing.to_string()).unwrap();
-    let commands = blocks("sh").into_iter().filter(|block| block.contains("argocd-cm"));
-    let commands: Vec<String> = commands.collect();
-    let [command] = commands.as_slice() else { panic!("{commands:?}") };
-    run(&mut bash(command, cluster().kubeconfig())).unwrap();
+    run(&mut bash(&block("argocd-cm"), cluster().kubeconfig())).unwrap();
     let data = kubectl.get(&["configmap/argocd-cm"]).unwrap()["data"].take();
     let script = read("manifests/gitops/argocd/health.lua");
     let key = "resource.customizations.health.rljob.dev_RLJob";
