@@ -18,16 +18,15 @@ fn read(file: &str) -> String {
     fs::read_to_string(workspace().join(file)).unwrap()
 }
 
-/// Code blocks of docs/gitops.md in a language.
-fn blocks(language: &str) -> Vec<String> {
+/// Shell code blocks of docs/gitops.md.
+fn blocks() -> Vec<String> {
     let page = read("docs/gitops.md");
-    let start = format!("```{language}\n");
-    let rest = page.split(start.as_str()).skip(1);
+    let rest = page.split("```sh\n").skip(1);
     rest.filter_map(|rest| Some(rest.split("```").next()?.to_owned())).collect()
 }
 
-/// A shell that runs a script in the checkout, with kubectl, rljob and a kubeconfig. kubectl has its
-/// cache beside the kubeconfig.
+/// A shell that runs a script in the checkout, with kubectl, rljob and a kubeconfig. kubectl has
+/// its cache beside the kubeconfig.
 fn bash(script: &str, kubeconfig: &Path) -> Command {
     let programs = [kubernetes("kubectl").unwrap(), binary("rljob").unwrap()];
     let folders = programs.map(|program| program.parent().unwrap().display().to_string());

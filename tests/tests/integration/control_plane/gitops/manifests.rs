@@ -35,7 +35,7 @@ fn install_crds(kubectl: &Kubectl) {
 
 /// The one command of docs/gitops.md that contains a text.
 fn block(text: &str) -> String {
-    let mut found = blocks("sh");
+    let mut found = blocks();
     found.retain(|block| block.contains(text));
     let [command] = found.as_slice() else { panic!("{found:?}") };
     command.clone()

@@ -51,8 +51,7 @@ fn write_kubeconfig(path: &Path, namespace: &str) {
 
 /// The scripts that wait: until the job has ended, and until it has ended or needs a person.
 fn scripts() -> [String; 2] {
-    let all: Vec<String> =
-        blocks("sh").into_iter().filter(|b| b.contains("kubectl wait")).collect();
+    let all: Vec<String> = blocks().into_iter().filter(|b| b.contains("kubectl wait")).collect();
     all.try_into().unwrap()
 }
 
