@@ -16,8 +16,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// healthKey is the start of the keys of argocd-cm with health checks.
-const healthKey = "resource.customizations.health."
+// Starts of keys of argocd-cm.
+const (
+	healthKey  = "resource.customizations.health."
+	actionsKey = "resource.customizations.actions."
+)
 
 // verdict is the state of an object and a message.
 type verdict struct {
@@ -63,7 +66,8 @@ func health(text []byte, configMap, kustomization string) (*verdicts, error) {
 	}, nil
 }
 
-// argocdOverrides reads health checks as Argo CD does: GROUP_KIND in a key is GROUP/KIND.
+// argocdOverrides reads health checks and actions as Argo CD does: GROUP_KIND in a key is
+// GROUP/KIND.
 func argocdOverrides(configMap string) (lua.ResourceHealthOverrides, error) {
 	var settings struct {
 		Data map[string]string `json:"data"`
@@ -72,10 +76,18 @@ func argocdOverrides(configMap string) (lua.ResourceHealthOverrides, error) {
 		return nil, err
 	}
 	overrides := lua.ResourceHealthOverrides{}
-	for key, script := range settings.Data {
+	set := func(kind string, change func(*v1alpha1.ResourceOverride)) {
+		kind = strings.Replace(kind, "_", "/", 1)
+		override := overrides[kind]
+		change(&override)
+		overrides[kind] = override
+	}
+	for key, value := range settings.Data {
 		if kind, found := strings.CutPrefix(key, healthKey); found {
-			kind = strings.Replace(kind, "_", "/", 1)
-			overrides[kind] = v1alpha1.ResourceOverride{HealthLua: script}
+			set(kind, func(override *v1alpha1.ResourceOverride) { override.HealthLua = value })
+		}
+		if kind, found := strings.CutPrefix(key, actionsKey); found {
+			set(kind, func(override *v1alpha1.ResourceOverride) { override.Actions = value })
 		}
 	}
 	return overrides, nil

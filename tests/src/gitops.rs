@@ -1,6 +1,7 @@
 //! Health and differences of objects as Argo CD and Flux see them, by a program that contains their
 //! libraries (tests/gitops).
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::files::{self, workspace};
 use crate::process;
 
-/// ConfigMap with the health check for Argo CD.
+/// ConfigMap with the health check and the actions for Argo CD.
 pub const ARGOCD_CM: &str = "manifests/gitops/argocd/argocd-cm.yaml";
 /// Flux Kustomization with health check expressions.
 pub const FLUX_UNTIL_SUCCEEDED: &str = "manifests/gitops/flux/until-succeeded.yaml";
@@ -37,6 +38,11 @@ pub struct Health {
 pub fn health(object: &Value) -> Result<Health> {
     let path = |file: &str| workspace().join(file).display().to_string();
     run(&["health", &path(ARGOCD_CM), &path(FLUX_UNTIL_SUCCEEDED)], object)
+}
+
+/// The object as each action that Argo CD offers for it, with [`ARGOCD_CM`], would change it.
+pub fn actions(object: &Value) -> Result<BTreeMap<String, Value>> {
+    run(&["actions", &workspace().join(ARGOCD_CM).display().to_string()], object)
 }
 
 /// What Argo CD compares.

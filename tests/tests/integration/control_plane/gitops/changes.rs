@@ -2,6 +2,7 @@
 //! more steps. `health` deletes and recreates a job.
 
 use rljob_tests::Kubectl;
+use rljob_tests::gitops::actions;
 use serde_json::{Value, json};
 
 use crate::control_plane::fixture::Fixture;
@@ -67,6 +68,29 @@ fn follows_its_repository(prefix: &str, mode: &[&str]) {
     repository.commit(&with_steps(5)).unwrap();
     fixture.wait_for("Ready");
     wait_for_pods(&fixture.namespace, 3);
+}
+
+/// Performs the only action that Argo CD offers for the job.
+fn perform(fixture: &Fixture, name: &str) {
+    let job = fixture.job();
+    let offered = actions(&job).unwrap();
+    let mut expected = job;
+    expected["spec"]["suspend"] = json!(name == "suspend");
+    assert_eq!(offered, [(name.to_owned(), expected.clone())].into());
+    // Argo CD patches the object with the difference.
+    fixture.patch(&json!({"suspend": expected["spec"]["suspend"]}));
+}
+
+#[test]
+fn actions_of_argo_cd_suspend_and_resume_a_job_until_it_has_ended() {
+    let fixture = Fixture::running("actions", &json!({}));
+    perform(&fixture, "suspend");
+    fixture.wait_for("Suspended");
+    perform(&fixture, "resume");
+    fixture.wait_for("Ready");
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.bring_to("finished");
+    assert_eq!(actions(&fixture.job()).unwrap(), [].into());
 }
 
 #[test]

@@ -5,14 +5,15 @@ use std::fs;
 use std::process::Command;
 
 use rljob_tests::files::{self, binary, workspace};
+use rljob_tests::gitops::ARGOCD_CM;
 use rljob_tests::process::{run, wait_until};
 use rljob_tests::{Kubectl, Namespace};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{bash, blocks, read};
-use crate::control_plane::cluster;
 use crate::control_plane::operator::LIMIT;
+use crate::control_plane::{cluster, merge};
 
 fn path(file: &str) -> String {
     workspace().join(file).display().to_string()
@@ -93,7 +94,7 @@ fn overlays_differ_from_the_base_in_their_own_fields_only() {
     production["metadata"]["namespace"] = json!("training");
     let own: Value =
         serde_yaml::from_str(&read("manifests/gitops/jobs/production/job.yaml")).unwrap();
-    crate::control_plane::merge(&mut production, &own);
+    merge(&mut production, &own);
     assert_eq!(build("production"), production);
 }
 
@@ -114,7 +115,10 @@ fn the_patch_of_argo_cds_config_map_keeps_other_settings() {
     kubectl.apply(&existing.to_string()).unwrap();
     run(&mut bash(&block("argocd-cm"), cluster().kubeconfig())).unwrap();
     let data = kubectl.get(&["configmap/argocd-cm"]).unwrap()["data"].take();
-    let script = read("manifests/gitops/argocd/health.lua");
-    let key = "resource.customizations.health.rljob.dev_RLJob";
-    assert_eq!(data, json!({"url": "https://argocd.example.com", key: script}));
+    let patch: Value = serde_yaml::from_str(&read(ARGOCD_CM)).unwrap();
+    let mut expected = json!({"url": "https://argocd.example.com"});
+    merge(&mut expected, &patch["data"]);
+    assert_eq!(data, expected);
+    let health = "resource.customizations.health.rljob.dev_RLJob";
+    assert_eq!(data[health], read("manifests/gitops/argocd/health.lua"));
 }
