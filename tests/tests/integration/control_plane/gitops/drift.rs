@@ -15,7 +15,7 @@ use crate::control_plane::fixture::Fixture;
 use crate::control_plane::operator::{LIMIT, Operator};
 use crate::control_plane::{cluster, job_with};
 
-/// Ways of applying: their arguments and the answer for an object that exists.
+/// Ways of applying.
 const CLIENT_SIDE: &[&str] = &[];
 const SERVER_SIDE: &[&str] = &["--server-side"];
 
@@ -42,7 +42,7 @@ fn apply(kubectl: &Kubectl, mode: &[&str], manifests: &str) -> String {
     kubectl.run_with_input(&[&["apply", "--filename=-"], mode].concat(), manifests).unwrap()
 }
 
-/// Waits until the operator has observed all jobs and its statuses no longer change the objects.
+/// Waits until the operator has observed all jobs.
 fn wait_until_observed(namespace: &Namespace) {
     wait_until("all jobs to be observed", LIMIT, || {
         let list = namespace.kubectl.get(&["rljobs"])?;
@@ -83,9 +83,12 @@ fn has_no_drift(prefix: &str, mode: &[&str], answers: &[&str]) {
     let before = owned_by_users(&namespace);
     assert_eq!(before.len(), jobs(&manifests).len());
 
-    let difference =
-        kubectl.run_with_input(&[&["diff", "--filename=-"], mode].concat(), &manifests);
-    assert_eq!(difference.unwrap(), "");
+    // kubectl shows a status that the operator writes between its two reads as a difference.
+    wait_until("an empty difference", LIMIT, || {
+        let arguments = [&["diff", "--filename=-"], mode].concat();
+        Ok(kubectl.run_with_input(&arguments, &manifests)?.is_empty())
+    })
+    .unwrap();
     let output = apply(kubectl, mode, &manifests);
     let is_expected = |line: &str| answers.iter().any(|answer| line.ends_with(answer));
     assert!(output.lines().all(is_expected), "{output}");
