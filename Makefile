@@ -2,8 +2,9 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-network setup-cuda build-cuda quickstart test lint build unit e2e dashboards \
-	e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests objectives
+	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build \
+	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
+	dashboards objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -22,7 +23,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm setup-prometheus ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -44,6 +45,9 @@ setup-helm:
 
 setup-prometheus:
 	tests/prometheus/build.sh >/dev/null
+
+setup-gitops:
+	tests/gitops/build.sh >/dev/null
 
 setup-network:
 	scripts/packages.sh ipset=ipset
@@ -69,7 +73,7 @@ manifests: setup-helm ## Render manifests/install.yaml from charts/rljob
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/helm tests/kube tests/kubeflow tests/network tests/prometheus \
+	test -z "$$(gofmt -l tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/prometheus \
 		tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources

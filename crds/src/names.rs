@@ -86,6 +86,8 @@ pub const REASON_RUN_DIRECTORY_IN_USE: &str = "RunDirectoryInUse";
 pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
 /// Reason: an object of another owner has the name of a child.
 pub const REASON_FOREIGN_OBJECT: &str = "ForeignObject";
+/// Reason: children of a deleted RLJob of the same name still exist.
+pub const REASON_AWAITING_DELETION: &str = "AwaitingDeletion";
 /// Reason: a process of another release cannot serve a request.
 pub const REASON_PROTOCOL_UNSUPPORTED: &str = "ProtocolUnsupported";
 /// Reason: the API server rejected a child.

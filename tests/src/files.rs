@@ -51,6 +51,12 @@ pub fn prometheus(program: &str) -> Result<PathBuf> {
     installed(&Path::new("prometheus-3.16.0").join(program))
 }
 
+/// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD
+/// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
+pub fn gitops(file: &str) -> Result<PathBuf> {
+    installed(&Path::new("gitops-argocd-3.5.7-flux-1.9.6").join(file))
+}
+
 /// A file in the cache, which `make setup` fills.
 fn installed(file: &Path) -> Result<PathBuf> {
     let path = cache()?.join(file);

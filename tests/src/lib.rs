@@ -10,6 +10,7 @@
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
 //!  Helm                     the operator's chart: rendering, and releases on a cluster
+//!  gitops                   health and differences of objects as Argo CD and Flux see them
 //!  Prometheus               server that scrapes an operator and evaluates alerts
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
@@ -30,6 +31,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod files;
 pub mod firewall;
+pub mod gitops;
 pub mod helm;
 pub mod hub;
 pub mod image;

@@ -14,8 +14,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
 use kube::api::DynamicObject;
+use rljob_crds::RLJob;
 use rljob_crds::names::{ANNOTATION_DIGEST, ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
 use serde_json::{Value, json};
 
@@ -29,6 +31,9 @@ pub struct ObservedChild {
     pub version: Box<str>,
     /// UID of the controlling owner.
     pub owner: Option<Box<str>>,
+    /// Whether the controlling owner is an RLJob. Names of children contain the job's name, so it
+    /// has the name of the job that needs this one.
+    pub is_of_job: bool,
     pub terminating: bool,
     /// Digest of everything except status and bookkeeping.
     pub fingerprint: u64,
@@ -46,12 +51,11 @@ pub fn number(version: Option<&str>) -> u64 {
 
 /// UID of the controlling owner.
 pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
-    metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .find(|owner| owner.controller == Some(true))
-        .map(|owner| owner.uid.as_str())
+    controller(metadata).map(|owner| owner.uid.as_str())
+}
+
+fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 impl ObservedChild {
@@ -64,6 +68,7 @@ impl ObservedChild {
             uid: text(&metadata.uid),
             version: text(&metadata.resource_version),
             owner: owner(metadata).map(Into::into),
+            is_of_job: controller(metadata).is_some_and(|owner| owner.kind == RLJob::kind(&())),
             terminating: metadata.deletion_timestamp.is_some(),
             fingerprint: digest(&whole),
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),

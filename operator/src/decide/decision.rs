@@ -32,8 +32,9 @@ pub enum Wait {
 /// The action of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The job needs the user: its first objects cannot be created, or its processes are of
-    /// releases that do not work together. Nothing is created or changed.
+    /// The job's first objects cannot be created, or its processes are of releases that do not work
+    /// together. The job needs the user, or waits for the deletion of objects of a deleted job.
+    /// Nothing is created or changed.
     Stall { reason: &'static str, message: String },
     /// The coordinator of a recorded run has not answered this operator yet. The recorded status
     /// stays until it answers or fails to.

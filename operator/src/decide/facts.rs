@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use rljob_crds::failure_policy::FailureRole;
-use rljob_crds::names::{REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
+use rljob_crds::names::{REASON_AWAITING_DELETION, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
 use rljob_protocol::status::CoordinatorStatus;
@@ -64,11 +64,13 @@ impl Facts {
     }
 }
 
-/// What keeps the operator from creating and changing the job's objects until the user acts. The
-/// rest of a pass continues: pods are watched, drained and released, and the run ends.
+/// What keeps the operator from creating and changing the job's objects until the user acts, or the
+/// garbage collector has deleted those of a deleted job. The rest of a pass continues: pods are
+/// watched, drained and released, and the run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// CamelCase: `InvalidSpec`, `ForeignObject`, `ChildRejected` or `PodsCannotStart`.
+    /// CamelCase: `InvalidSpec`, `ForeignObject`, `AwaitingDeletion`, `ChildRejected` or
+    /// `PodsCannotStart`.
     pub reason: &'static str,
     /// One line for the user.
     pub message: String,
@@ -87,9 +89,22 @@ impl Obstacle {
         })
     }
 
+    /// A deleted job of the same name has left these children (`Kind name`).
+    pub fn leftovers(names: &[String]) -> Option<Self> {
+        (!names.is_empty()).then(|| Self {
+            reason: REASON_AWAITING_DELETION,
+            message: format!(
+                "waiting until Kubernetes has deleted the objects of a deleted RLJob of this \
+                 name: {}",
+                names.join(", ")
+            ),
+        })
+    }
+
     /// Whether no object may be created or changed. A rejected child and a pod are tried again.
     pub fn is_blocking(&self) -> bool {
-        [REASON_INVALID_SPEC, REASON_FOREIGN_OBJECT].contains(&self.reason)
+        [REASON_INVALID_SPEC, REASON_FOREIGN_OBJECT, REASON_AWAITING_DELETION]
+            .contains(&self.reason)
     }
 }
 

@@ -83,7 +83,7 @@ impl Objects {
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting(warning);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
-        let obstacle = obstacle(invalid, &self.foreign, rejection, waiting.as_ref());
+        let obstacle = obstacle(invalid, &self, rejection, waiting.as_ref());
         let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
         let facts = Facts {
             suspend: job.spec.suspend,
@@ -180,7 +180,7 @@ fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {
 /// The first obstacle, in the order in which the user must remove them.
 fn obstacle(
     invalid: Option<&InvalidSpec>,
-    foreign: &[String],
+    objects: &Objects,
     rejection: Option<String>,
     waiting: Option<&Waiting>,
 ) -> Option<Obstacle> {
@@ -191,7 +191,11 @@ fn obstacle(
         let message = waiting.filter(|waiting| waiting.needs_user)?.message.clone();
         Some(Obstacle { reason: REASON_PODS_CANNOT_START, message })
     };
-    invalid.or_else(|| Obstacle::foreign_objects(foreign)).or_else(rejected).or_else(waiting)
+    invalid
+        .or_else(|| Obstacle::foreign_objects(&objects.foreign))
+        .or_else(|| Obstacle::leftovers(&objects.leftovers))
+        .or_else(rejected)
+        .or_else(waiting)
 }
 
 fn is_suspended(status: &RLJobStatus) -> bool {

@@ -1,5 +1,5 @@
-//! Objects of a job: own children by name, pods by role, and foreign objects that have a child's
-//! name.
+//! Objects of a job: own children by name, pods by role, and objects of other owners that have a
+//! child's name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,11 @@ pub(super) struct Objects {
     pub(super) sets: ObservedSets,
     /// Pods by role and ordinal, terminating ones included.
     pub(super) pods: BTreeMap<Role, Vec<Arc<Pod>>>,
-    /// `Kind name` of every object that has a child's name and another owner.
+    /// `Kind name` of every object that has a child's name and another owner than an RLJob.
     pub(super) foreign: Vec<String>,
+    /// The same for children of a deleted job of this name, until the garbage collector has deleted
+    /// them.
+    pub(super) leftovers: Vec<String>,
     /// Time since which a StatefulSet lacks pods, if this operator saw the start.
     pub(super) lacking_since: Option<Timestamp>,
 }
@@ -63,6 +66,8 @@ impl Objects {
         for (name, child) in found {
             if child.owner.as_deref() == Some(job.uid.as_str()) {
                 objects.children.insert(name, child);
+            } else if child.is_of_job {
+                objects.leftovers.push(format!("{} {}", name.0, name.1));
             } else {
                 objects.foreign.push(format!("{} {}", name.0, name.1));
             }

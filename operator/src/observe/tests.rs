@@ -201,6 +201,25 @@ fn a_child_is_identified_by_the_uid_of_its_controlling_owner() {
 }
 
 #[test]
+fn a_child_of_a_deleted_job_of_the_same_name_is_awaited() {
+    let job = validated();
+    let owner = json!({
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sums", "uid": "deleted",
+        "controller": true,
+    });
+    let metadata = json!({"name": "sums-run", "uid": "u", "ownerReferences": [owner]});
+    let leftover =
+        child(Kind::ConfigMap, "sums-run", "u", "deleted", &json!({ "metadata": metadata }));
+    let facts_of =
+        |found| observed(Objects::sort(&job, found, Vec::new()), &job, Remembered::default()).facts;
+    let expected = Obstacle::leftovers(&["ConfigMap sums-run".to_owned()]);
+    assert_eq!(facts_of(vec![leftover.clone()]).obstacle, expected);
+    let foreign = child(Kind::Service, "sums-trainer", "v", "another", &json!({}));
+    let expected = Obstacle::foreign_objects(&["Service sums-trainer".to_owned()]);
+    assert_eq!(facts_of(vec![leftover, foreign]).obstacle, expected, "the user must act");
+}
+
+#[test]
 fn the_facts_have_epoch_report_and_incidents() {
     let job = validated();
     let (seen, other) =

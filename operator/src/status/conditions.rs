@@ -7,11 +7,12 @@ use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_READY,
     CONDITION_RECONCILING, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED,
     CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
-    REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
-    REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
-    REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING,
-    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_STORAGE_UNAVAILABLE,
-    REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
+    REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE,
+    REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED,
+    REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING,
+    REASON_RESTARTING, REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING,
+    REASON_STORAGE_UNAVAILABLE, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN,
+    REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
@@ -148,7 +149,8 @@ pub(super) fn compute(
     conditions.list
 }
 
-/// Conditions of a job that needs the user. `parts` has the conditions of its parts.
+/// Conditions of a job whose objects cannot be created or changed. `parts` has the conditions of
+/// its parts.
 pub(super) fn stalled(
     generation: i64,
     old: &RLJobStatus,
@@ -158,7 +160,11 @@ pub(super) fn stalled(
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut conditions = Conditions::new(old, generation, now);
-    conditions.set_summary(RunState::Stalled, reason, message);
+    let state = match reason {
+        REASON_AWAITING_DELETION => RunState::Progressing,
+        _ => RunState::Stalled,
+    };
+    conditions.set_summary(state, reason, message);
     if old.completion_time.is_some() {
         conditions.keep_outcome();
     }

@@ -4,6 +4,7 @@
 //! | State | Succeeded | Ready | Reconciling | Stalled |
 //! |---|---|---|---|---|
 //! | starting, restarting, draining | Unknown | False | True | False |
+//! | a deleted job of this name still has objects | Unknown | False | True | False |
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
 //! | succeeded | True | True | False | False |
@@ -92,8 +93,8 @@ pub fn next(
     }
 }
 
-/// The status of a job that needs the user: its spec cannot run, or its children cannot be created.
-/// Its pods, and their part of the status, stay unchanged.
+/// The status of a job whose spec cannot run, or whose children cannot be created. Its pods, and
+/// their part of the status, stay unchanged.
 pub fn stalled(
     generation: i64,
     old: &RLJobStatus,

@@ -164,6 +164,13 @@ fn invalid_spec() {
 }
 
 #[test]
+fn after_a_deleted_job_of_the_same_name() {
+    let obstacle = Obstacle::leftovers(&["ConfigMap sums-run".to_owned()]).unwrap();
+    let Obstacle { reason, message } = obstacle;
+    insta::assert_yaml_snapshot!(stalled(4, &unvisited(), reason, &message, at(0)));
+}
+
+#[test]
 fn progress_alone_is_written_once_a_minute() {
     let old = status(&unvisited(), &running(), at(0));
     let mut facts = running();

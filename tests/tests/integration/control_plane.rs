@@ -18,6 +18,7 @@ mod devices;
 mod faults;
 mod fields;
 mod fixture;
+mod gitops;
 mod idle;
 mod keys;
 mod leader;

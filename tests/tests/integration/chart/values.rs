@@ -124,7 +124,11 @@ fn values_of_pods_are_in_the_deployment() {
 fn values_of_other_objects_are_in_these_objects() {
     let own = |kind: &str| format!("{kind} rljob-system/rljob-operator");
     let crd = "CustomResourceDefinition /rljobs.rljob.dev";
-    let keep = json!({"helm.sh/resource-policy": "keep"});
+    let keep = json!({
+        "helm.sh/resource-policy": "keep",
+        "argocd.argoproj.io/sync-options": "Prune=false",
+        "kustomize.toolkit.fluxcd.io/prune": "disabled",
+    });
     let scrapers = json!([{"podSelector": {"matchLabels": {"app": "prometheus"}}}]);
     let port = |number: u16| json!({"port": number, "protocol": "TCP"});
     let cases = [

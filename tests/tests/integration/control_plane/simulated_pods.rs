@@ -43,12 +43,22 @@ pub(super) struct Run {
     pub(super) journal_failure: Option<&'static str>,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
+    /// UID of the job that owns the run. A recreated job continues it with new fencing numbers.
+    owner: Value,
     /// Highest epoch received.
     pub(super) epoch: u64,
     /// Number of requests rejected because of a lower epoch.
     pub(super) rejected: u32,
     /// Number of status requests.
     pub(super) status_requests: u32,
+}
+
+impl Run {
+    fn claim(&mut self, owner: Value) {
+        if self.owner != owner {
+            (self.owner, self.epoch) = (owner, 0);
+        }
+    }
 }
 
 /// One coordinator pod.
@@ -201,7 +211,9 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         let number = SIMULATED_CLUSTER.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
-            let total_steps = run_config(namespace, pod)?["spec"]["training"]["steps"].take();
+            let mut config = run_config(namespace, pod)?;
+            let total_steps = config["spec"]["training"]["steps"].take();
+            run.lock().claim(config["uid"].take());
             let tls = Some(certificate(namespace, pod)?);
             let coordinator =
                 Coordinator { run: run.clone(), desired: Value::Null, total_steps, tls };

@@ -1,0 +1,124 @@
+//! Manifests of `manifests/gitops`: accepted strictly by the API server with the CRDs of Argo CD
+//! and Flux, built by kustomize, and applied to the ConfigMap of Argo CD.
+
+use std::fs;
+use std::process::Command;
+
+use rljob_tests::files::{self, binary, workspace};
+use rljob_tests::gitops::ARGOCD_CM;
+use rljob_tests::process::{run, wait_until};
+use rljob_tests::{Kubectl, Namespace};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{bash, blocks, read};
+use crate::control_plane::operator::LIMIT;
+use crate::control_plane::{cluster, merge};
+
+fn path(file: &str) -> String {
+    workspace().join(file).display().to_string()
+}
+
+fn install_crds(kubectl: &Kubectl) {
+    for (file, crd) in [
+        ("applications.yaml", "applications.argoproj.io"),
+        ("kustomizations.yaml", "kustomizations.kustomize.toolkit.fluxcd.io"),
+        ("gitrepositories.yaml", "gitrepositories.source.toolkit.fluxcd.io"),
+    ] {
+        let file = files::gitops(file).unwrap().display().to_string();
+        kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
+        let crd = format!("crd/{crd}");
+        let established = ["wait", "--for=condition=Established", &crd, "--timeout=60s"];
+        // kubectl fails if the object has no conditions yet.
+        wait_until(&crd, LIMIT, || Ok(kubectl.run(&established).is_ok())).unwrap();
+    }
+}
+
+/// The one command of docs/gitops.md that contains a text.
+fn block(text: &str) -> String {
+    let mut found = blocks();
+    found.retain(|block| block.contains(text));
+    let [command] = found.as_slice() else { panic!("{found:?}") };
+    command.clone()
+}
+
+#[test]
+fn applications_and_kustomizations_are_accepted_strictly() {
+    let namespace = Namespace::create(cluster(), "gitops").unwrap();
+    install_crds(&namespace.kubectl);
+    for file in ["argocd/operator", "argocd/jobs", "flux/jobs", "flux/until-succeeded"] {
+        let text = read(&format!("manifests/gitops/{file}.yaml"));
+        // The namespaces of Argo CD and Flux do not exist here.
+        let text =
+            text.replace("  namespace: argocd\n", "").replace("  namespace: flux-system\n", "");
+        let dry_run = ["apply", "--dry-run=server", "--validate=strict", "--filename=-"];
+        let output = namespace.kubectl.run_with_input(&dry_run, &text).unwrap();
+        assert!(
+            !output.is_empty() && output.lines().all(|line| line.contains(" created")),
+            "{output}"
+        );
+    }
+}
+
+/// The job of an overlay, after the API server and `rljob validate` have accepted it.
+fn build(overlay: &str) -> Value {
+    let kubectl = cluster().kubectl();
+    let built = kubectl.run(&["kustomize", &path(&format!("manifests/gitops/jobs/{overlay}"))]);
+    let text = built.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.yaml");
+    fs::write(&file, &text).unwrap();
+    run(Command::new(binary("rljob").unwrap()).args(["validate", "--file"]).arg(&file)).unwrap();
+    let mut documents = serde_yaml::Deserializer::from_str(&text);
+    let job = Value::deserialize(documents.next().unwrap()).unwrap();
+    assert!(documents.next().is_none(), "{text}");
+    let namespace = job["metadata"]["namespace"].as_str().unwrap();
+    kubectl.run(&["create", "namespace", namespace]).unwrap();
+    let dry_run = ["apply", "--dry-run=server", "--validate=strict", "--filename=-"];
+    let output = kubectl.run_with_input(&dry_run, &text);
+    kubectl.run(&["delete", "namespace", namespace, "--wait=false"]).unwrap();
+    assert_eq!(output.unwrap(), "rljob.rljob.dev/gsm8k created (server dry run)\n");
+    job
+}
+
+#[test]
+fn overlays_differ_from_the_base_in_their_own_fields_only() {
+    let base: Value = serde_yaml::from_str(&read("manifests/gitops/jobs/base/job.yaml")).unwrap();
+    let mut staging = base.clone();
+    staging["metadata"]["namespace"] = json!("training-staging");
+    staging["spec"]["activeDeadlineSeconds"] = json!(7200);
+    staging["spec"]["startupDeadlineSeconds"] = json!(1800);
+    assert_eq!(build("staging"), staging);
+
+    let mut production = base;
+    production["metadata"]["namespace"] = json!("training");
+    let own: Value =
+        serde_yaml::from_str(&read("manifests/gitops/jobs/production/job.yaml")).unwrap();
+    merge(&mut production, &own);
+    assert_eq!(build("production"), production);
+}
+
+#[test]
+fn the_check_of_pull_requests_accepts_the_overlays() {
+    let output = run(&mut bash(&block("rljob validate"), cluster().kubeconfig())).unwrap();
+    assert_eq!(output.lines().count(), 2, "{output}");
+}
+
+#[test]
+fn the_patch_of_argo_cds_config_map_keeps_other_settings() {
+    let kubectl = cluster().kubectl().in_namespace("argocd");
+    kubectl.run(&["create", "namespace", "argocd"]).unwrap();
+    let existing = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "argocd-cm"},
+        "data": {"url": "https://argocd.example.com"},
+    });
+    kubectl.apply(&existing.to_string()).unwrap();
+    run(&mut bash(&block("argocd-cm"), cluster().kubeconfig())).unwrap();
+    let data = kubectl.get(&["configmap/argocd-cm"]).unwrap()["data"].take();
+    let patch: Value = serde_yaml::from_str(&read(ARGOCD_CM)).unwrap();
+    let mut expected = json!({"url": "https://argocd.example.com"});
+    merge(&mut expected, &patch["data"]);
+    assert_eq!(data, expected);
+    let health = "resource.customizations.health.rljob.dev_RLJob";
+    assert_eq!(data[health], read("manifests/gitops/argocd/health.lua"));
+}
