@@ -10,13 +10,26 @@ use crate::local;
 use crate::local::set::Set;
 use crate::validate::{cluster_warnings, job_text, warnings};
 
+mod change;
+mod completion;
+mod connection;
 mod data;
+mod events;
+mod job_view;
 mod logs;
+mod pod_logs;
+pub mod program;
 mod render;
 mod report;
+mod rows;
 mod status;
+mod table;
+mod tree;
 mod with_parent;
 
+pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
+pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
+pub use events::{EventsArgs, events};
 pub use logs::{LogsArgs, logs};
 pub use render::{RenderArgs, render};
 pub use report::{ReportArgs, report};
