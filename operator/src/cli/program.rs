@@ -36,6 +36,7 @@ pub enum Command {
     Scale(cli::ScaleArgs),
     /// Write reports of runs.
     Report(cli::ReportArgs),
+    Init(cli::InitArgs),
     /// Check job files and report all problems with their lines.
     Validate(cli::ValidateArgs),
     /// Print the objects that the operator would create for a job.
