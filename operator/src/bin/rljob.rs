@@ -35,6 +35,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             until_closed(cli::logs(&arguments, &mut std::io::stdout()).await)
         }
         Command::Events(arguments) => print(&cli::events(&arguments).await?),
+        Command::Checkpoints(arguments) => print(&cli::checkpoints(&arguments).await?),
         Command::Suspend(arguments) => print(&cli::suspend(&arguments).await?),
         Command::Resume(arguments) => print(&cli::resume(&arguments).await?),
         Command::Scale(arguments) => print(&cli::scale(&arguments).await?),

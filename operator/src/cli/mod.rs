@@ -11,6 +11,7 @@ use crate::local::set::Set;
 use crate::validate::{cluster_warnings, job_text, warnings};
 
 mod change;
+mod checkpoints;
 mod completion;
 mod connection;
 mod data;
@@ -29,6 +30,7 @@ mod tree;
 mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
+pub use checkpoints::{CheckpointsArgs, checkpoints};
 pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
 pub use events::{EventsArgs, events};
 pub use init::{InitArgs, init};

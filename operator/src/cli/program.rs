@@ -31,6 +31,7 @@ pub enum Command {
     Status(cli::StatusArgs),
     Logs(cli::LogsArgs),
     Events(cli::EventsArgs),
+    Checkpoints(cli::CheckpointsArgs),
     Suspend(cli::SuspendArgs),
     Resume(cli::ResumeArgs),
     Scale(cli::ScaleArgs),
@@ -68,13 +69,21 @@ pub fn parser(is_plugin: bool) -> clap::Command {
         parser = parser.mut_subcommand(name, |command| command.hide(true));
     }
     for name in EITHER_COMMANDS {
-        parser = parser.mut_subcommand(name, |command| {
-            command
-                .mut_arg("cluster", |argument| argument.hide(true).default_value("true"))
-                .mut_arg("target", |argument| argument.value_name("NAME").help("Name of the RLJob"))
-        });
+        parser = parser.mut_subcommand(name, of_cluster);
     }
+    parser = parser.mut_subcommand("checkpoints", |command| {
+        command
+            .mut_subcommand("list", of_cluster)
+            .mut_subcommand("verify", |command| command.hide(true))
+    });
     parser.name(PLUGIN).bin_name("kubectl rljob").display_name("kubectl rljob")
+}
+
+/// A subcommand whose argument is the name of an RLJob.
+fn of_cluster(command: clap::Command) -> clap::Command {
+    command
+        .mut_arg("cluster", |argument| argument.hide(true).default_value("true"))
+        .mut_arg("target", |argument| argument.value_name("NAME").help("Name of the RLJob"))
 }
 
 /// Parses the arguments of this process. Prints help and errors, and exits then.

@@ -69,6 +69,16 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
     assert_eq!(complete(&["stat"]), "status\n:4\n");
     assert_eq!(complete(&["status", "-n", &namespace.name, ""]), "sample\n:4\n");
 
+    let none = plugin.run(&namespace, &["checkpoints", "list", "sample"]).unwrap_err();
+    assert!(none.contains("RLJob sample has no complete checkpoint yet"), "{none}");
+    let status = json!({"status": {"checkpoint": {"step": 2, "path": "checkpoints/step-2"}}});
+    let path =
+        format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/status", namespace.name);
+    cluster().api().unwrap().patch(&path, &status).unwrap();
+    let newest = plugin.run(&namespace, &["checkpoints", "list", "sample"]).unwrap();
+    let expected = "NAME    STEP  AGE  FOLDER\nsample  2     -    checkpoints/step-2\n";
+    assert_eq!(newest, expected);
+
     let context = plugin.run(&namespace, &["status", "--context", "other"]).unwrap_err();
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
     let local = run(&mut plugin.kubectl(&["rljob", "report"])).unwrap_err().to_string();
