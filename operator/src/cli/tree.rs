@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{CheckpointStatus, Progress};
+use rljob_crds::status::{CheckpointStatus, EvaluationStatus, Progress};
 
 use super::job_view::{JobView, PodView, RoleView};
 use crate::local::lines::one_line;
@@ -51,6 +51,8 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
     let leaf = |name, text| Branch { name, text, leaves: Vec::new() };
     let mut branches = vec![leaf("run", run(view, now))];
     branches.extend(view.progress.as_ref().map(|at| leaf("progress", progress(at, now))));
+    let newest = view.progress.as_ref().and_then(|progress| progress.evaluation.as_ref());
+    branches.extend(newest.map(|newest| leaf("evaluation", evaluation(newest))));
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));
@@ -105,6 +107,18 @@ fn progress(progress: &Progress, now: Timestamp) -> String {
         let _ = write!(text, ", {speed:.0} tokens/s");
     }
     text + &ago(progress.time.as_ref(), now)
+}
+
+fn evaluation(evaluation: &EvaluationStatus) -> String {
+    let mut text = format!("step {}", evaluation.step);
+    let values =
+        [("sampled", evaluation.sampled), ("greedy", evaluation.greedy), ("loss", evaluation.loss)];
+    for (name, value) in values {
+        if let Some(value) = value {
+            let _ = write!(text, ", {name} {value:.3}");
+        }
+    }
+    text
 }
 
 fn checkpoint(checkpoint: &CheckpointStatus, now: Timestamp) -> String {
@@ -175,6 +189,7 @@ mod tests {
             "progress": {
                 "step": 3, "totalSteps": 10, "reward": 0.25, "tokensPerSecond": 1234.4,
                 "time": "2026-01-01T00:59:00Z",
+                "evaluation": {"step": 2, "sampled": 0.5, "greedy": 0.625},
             },
             "checkpoint": {"step": 2, "path": "checkpoints/step-2.attempt-0"},
             "lastFailure": {
@@ -199,6 +214,7 @@ mod tests {
 rljob lab/sums  Running: training
 ├─ run           attempt 1, 1 of 3 restarts, started 60m ago
 ├─ progress      step 3 of 10, reward 0.250, 1234 tokens/s (60s ago)
+├─ evaluation    step 2, sampled 0.500, greedy 0.625
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0
 ├─ inference     1 of 1 ready
 │  └─ sums-inference-0  Ready  node-1  engine Stale, weights step-2.attempt-0
