@@ -31,6 +31,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(arguments) => {
             until_closed(cli::status(&arguments, &mut std::io::stdout()).await)
         }
+        Command::Top(arguments) => until_closed(cli::top(&arguments, &mut std::io::stdout()).await),
         Command::Logs(arguments) => {
             until_closed(cli::logs(&arguments, &mut std::io::stdout()).await)
         }

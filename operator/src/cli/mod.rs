@@ -26,6 +26,7 @@ mod report;
 mod rows;
 mod status;
 mod table;
+mod top;
 mod tree;
 mod with_parent;
 
@@ -38,6 +39,7 @@ pub use logs::{LogsArgs, logs};
 pub use render::{RenderArgs, render};
 pub use report::{ReportArgs, report};
 pub use status::{StatusArgs, status};
+pub use top::{TopArgs, top};
 pub use with_parent::{WithParentArgs, with_parent};
 
 /// Checks job files and reports all problems.

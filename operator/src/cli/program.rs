@@ -14,7 +14,7 @@ pub const PLUGIN: &str = "kubectl-rljob";
 /// Subcommands that read or write files of local runs.
 const LOCAL_COMMANDS: [&str; 3] = ["run", "report", "with-parent"];
 /// Subcommands for a local run or, with `--cluster`, an RLJob.
-const EITHER_COMMANDS: [&str; 2] = ["status", "logs"];
+const EITHER_COMMANDS: [&str; 3] = ["status", "top", "logs"];
 
 /// Reinforcement-learning post-training of language models as one Kubernetes object.
 #[derive(Parser)]
@@ -29,6 +29,7 @@ pub enum Command {
     /// Run the jobs of a file on this machine.
     Run(local::RunArgs),
     Status(cli::StatusArgs),
+    Top(cli::TopArgs),
     Logs(cli::LogsArgs),
     Events(cli::EventsArgs),
     Checkpoints(cli::CheckpointsArgs),

@@ -21,7 +21,7 @@ use crate::terminal::printable;
 /// Interval of requests with `--watch`.
 const POLL: Duration = Duration::from_secs(2);
 /// Moves the cursor of a terminal to the top left and clears it.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+pub(super) const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Show the state of runs, on this machine or in a cluster.
 ///

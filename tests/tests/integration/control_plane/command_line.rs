@@ -182,6 +182,10 @@ fn status_shows_a_job_with_pods_engines_and_what_it_waits_for() {
     let line = "│  └─ sample-inference-0  Ready  -  engine Ready, weights step-0.attempt-0\n";
     assert!(tree.contains(line), "{tree}");
 
+    // Without a terminal, it is printed once.
+    let top = plugin.run(&namespace, &["top", "sample"]).unwrap();
+    assert!(top.contains(line), "{top}");
+
     simulated.run.lock().end = Some("Finished");
     let watched = plugin.run(&namespace, &["status", "sample", "--watch"]).unwrap();
     assert!(watched.trim_end().lines().any(|line| line.contains("Completed")), "{watched}");
