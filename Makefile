@@ -4,7 +4,7 @@
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards objectives
+	dashboards krew objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -66,6 +66,10 @@ test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a 
 
 dashboards: ## Write the Grafana dashboards of the chart from scripts/dashboards.py
 	scripts/dashboards.py charts/rljob/files/dashboards
+
+krew: ## Build the archive of the kubectl plugin and its krew manifest in target/krew
+	cargo build --release --locked --package rljob-operator --bin rljob
+	scripts/krew.sh target/release/rljob target/krew
 
 manifests: setup-helm ## Render manifests/install.yaml from charts/rljob
 	scripts/install_manifest.sh >manifests/install.yaml.part

@@ -138,9 +138,29 @@ pub struct Progress {
     /// Trained tokens per second in the newest step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
+    /// Newest evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationStatus>,
     /// Time of the last change of these numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+}
+
+/// Results of an evaluation.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct EvaluationStatus {
+    /// Completed steps when it was made.
+    pub step: u32,
+    /// Mean reward of sampled completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<f64>,
+    /// Mean reward of greedy completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub greedy: Option<f64>,
+    /// Mean loss per token of held-out completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
 }
 
 /// Pods of a role.

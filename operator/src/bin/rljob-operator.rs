@@ -6,7 +6,6 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
-use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ use rljob_crds::names::MANAGED_BY;
 use rljob_operator::context::Context;
 use rljob_operator::controller;
 use rljob_operator::desired::tokens::TokenKey;
-use rljob_operator::desired::{Scrapers, Settings};
+use rljob_operator::desired::{Labels, Scrapers, Settings, labels};
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
 use rljob_operator::leader::{Elector, Term};
 use rljob_operator::memory::Memory;
@@ -83,18 +82,6 @@ struct Arguments {
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = (Ipv6Addr::UNSPECIFIED, METRICS_PORT).into())]
     listen: SocketAddr,
-}
-
-type Labels = BTreeMap<String, String>;
-
-/// Parses `key=value`, or several separated by commas.
-fn labels(text: &str) -> Result<Labels, String> {
-    let label = |pair: &str| {
-        let (key, value) = pair.split_once('=')?;
-        (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
-    };
-    let labels = text.split(',').map(|pair| label(pair).ok_or(pair)).collect::<Result<_, _>>();
-    labels.map_err(|pair| format!("`{pair}` is not a label of the form key=value"))
 }
 
 #[tokio::main]

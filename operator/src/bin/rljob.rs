@@ -1,4 +1,5 @@
-//! `rljob`: runs jobs on this machine, shows runs, validates and renders job files.
+//! `rljob`: runs jobs on this machine, shows runs, validates and renders job files. Installed as
+//! `kubectl-rljob`, it is a kubectl plugin.
 
 #![cfg_attr(
     not(test),
@@ -8,55 +9,14 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use rljob_operator::cli::program::{self, Command};
 use rljob_operator::terminal::printable;
 use rljob_operator::{cli, local};
-
-/// Reinforcement-learning post-training of language models as one Kubernetes object.
-#[derive(Parser)]
-#[command(name = "rljob", version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Run the jobs of a file on this machine.
-    Run(local::RunArgs),
-    /// Show the state of runs, on this machine or in a cluster.
-    Status(cli::StatusArgs),
-    /// Print the logs of a run's processes.
-    Logs(cli::LogsArgs),
-    /// Write reports of runs.
-    Report(cli::ReportArgs),
-    /// Check job files and report all problems with their lines.
-    Validate(cli::ValidateArgs),
-    /// Print the objects that the operator would create for a job.
-    Render(cli::RenderArgs),
-    /// Print the CustomResourceDefinition.
-    Crd,
-    /// Run a program and kill it with all descendants when standard input closes.
-    #[command(hide = true)]
-    WithParent(cli::WithParentArgs),
-}
 
 /// Local runs need the main thread: their processes exit with the thread that started them.
 #[tokio::main]
 async fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Run(arguments) => local::run(arguments).await,
-        Command::Status(arguments) => cli::status(&arguments).await.and_then(|text| print(&text)),
-        Command::Logs(arguments) => {
-            cli::logs(&arguments, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS)
-        }
-        Command::Report(arguments) => cli::report(&arguments).and_then(|text| print(&text)),
-        Command::Validate(arguments) => cli::validate(&arguments).and_then(|text| print(&text)),
-        Command::Render(arguments) => cli::render(&arguments).and_then(|text| print(&text)),
-        Command::Crd => cli::crd().and_then(|text| print(&text)),
-        Command::WithParent(arguments) => cli::with_parent(&arguments).await,
-    };
-    result.unwrap_or_else(|error| {
+    Box::pin(run(program::parse())).await.unwrap_or_else(|error| {
         for line in rljob_protocol::error_line(error.as_ref()).lines() {
             eprintln!("error: {}", printable(line));
         }
@@ -64,10 +24,49 @@ async fn main() -> ExitCode {
     })
 }
 
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(arguments) => local::run(arguments).await,
+        Command::WithParent(arguments) => cli::with_parent(&arguments).await,
+        Command::Status(arguments) => {
+            until_closed(cli::status(&arguments, &mut std::io::stdout()).await)
+        }
+        Command::Top(arguments) => until_closed(cli::top(&arguments, &mut std::io::stdout()).await),
+        Command::Logs(arguments) => {
+            until_closed(cli::logs(&arguments, &mut std::io::stdout()).await)
+        }
+        Command::Events(arguments) => print(&cli::events(&arguments).await?),
+        Command::Checkpoints(arguments) => print(&cli::checkpoints(&arguments).await?),
+        Command::Suspend(arguments) => print(&cli::suspend(&arguments).await?),
+        Command::Resume(arguments) => print(&cli::resume(&arguments).await?),
+        Command::Scale(arguments) => print(&cli::scale(&arguments).await?),
+        Command::Report(arguments) => print(&cli::report(&arguments)?),
+        Command::Init(arguments) => print(&cli::init(&arguments)?),
+        Command::Validate(arguments) => print(&cli::validate(&arguments)?),
+        Command::Render(arguments) => print(&cli::render(&arguments)?),
+        Command::Crd => print(&cli::crd()?),
+        Command::Completion(arguments) => {
+            let parser = program::parser(false);
+            until_closed(cli::completion(&arguments, parser, &mut std::io::stdout()))
+        }
+        Command::Complete(arguments) => {
+            print(&cli::complete(&arguments, program::parser(true)).await)
+        }
+    }
+}
+
 fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match writeln!(std::io::stdout().lock(), "{}", printable(text.trim_end())) {
-        // The reader, such as `head`, has read enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+    let line = format!("{}\n", printable(text.trim_end()));
+    until_closed(std::io::stdout().write_all(line.as_bytes()).map_err(anyhow::Error::from))
+}
+
+/// Success if the reader of the output, such as `head`, has read enough.
+fn until_closed(result: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    match result {
+        Err(error)
+            if error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) => {}
         result => result?,
     }
     Ok(ExitCode::SUCCESS)

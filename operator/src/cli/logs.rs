@@ -1,5 +1,5 @@
-//! `rljob logs`: prints the logs of a local run, each line with its process. In a cluster, use
-//! `kubectl logs -l rljob.dev/job=NAME`.
+//! `rljob logs`: prints the logs of a local run, each line with its process, or those of an RLJob's
+//! pods.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,8 +7,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
+use super::connection::{Connection, PlaceArgs};
+use super::pod_logs::{self, Selection};
 use crate::local::directory::{LOCK_FILE, LOGS_DIR};
 use crate::local::inspect;
 use crate::terminal::printable;
@@ -18,14 +20,18 @@ const POLL: Duration = Duration::from_millis(300);
 /// Bytes per read.
 const CHUNK: u64 = 1 << 20;
 
-/// Prints the logs of a run's processes.
-#[derive(clap::Args, Debug)]
+/// Print the logs of a run's processes.
+///
+/// With `--cluster`, of an RLJob's pods; with `--follow` also of pods and containers that start
+/// later. Needs the permissions to get `rljobs`, to list `pods` and to get `pods/log`.
+#[derive(clap::Args, Debug, Default)]
 pub struct LogsArgs {
-    /// The run directory, `RUNS/<namespace>/<name>`.
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
-    /// One process: coordinator, inference-0, trainer-0, … Default: all, in sequence.
-    #[arg(value_name = "PROCESS")]
+    /// The run directory, `RUNS/<namespace>/<name>`; with `--cluster`, the name of an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: String,
+    /// One process: coordinator, inference-0, trainer-0, … With `--cluster`, also a role
+    /// (coordinator, inference, trainer) or the name of a pod. Default: all.
+    #[arg(value_name = "PROCESS", index = 2)]
     pub process: Option<String>,
     /// Follow the logs until the run ends.
     #[arg(short, long)]
@@ -33,19 +39,53 @@ pub struct LogsArgs {
     /// Number of last lines of each process to print.
     #[arg(long, value_name = "LINES")]
     pub tail: Option<usize>,
+    /// With `--cluster`: print the logs of the containers before their last restart.
+    #[arg(short, long, conflicts_with = "follow")]
+    pub previous: bool,
+    /// With `--cluster`: the container, for example `rewards` of the coordinator. Default: the main
+    /// one.
+    #[arg(short, long)]
+    pub container: Option<String>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 /// Prints the logs to `out`.
 ///
 /// # Errors
-/// The run or process does not exist, or a file cannot be read.
-pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+/// The run or process does not exist, or a log cannot be read.
+pub async fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    arguments.place.check()?;
+    if !arguments.place.cluster {
+        ensure!(
+            !arguments.previous && arguments.container.is_none(),
+            "--previous and --container need --cluster: a local log has all attempts"
+        );
+        return local_logs(arguments, out);
+    }
+    let connection = Connection::open(&arguments.place.connection).await?;
+    let selection = Selection {
+        job: &arguments.target,
+        part: arguments.process.as_deref(),
+        container: arguments.container.as_deref(),
+        previous: arguments.previous,
+        tail: arguments.tail,
+    };
+    if arguments.follow {
+        pod_logs::follow(&connection, &selection, out).await
+    } else {
+        pod_logs::print(&connection, &selection, out).await
+    }
+}
+
+fn local_logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let directory = Path::new(&arguments.target);
     let mut offsets = BTreeMap::new();
     let mut first = true;
     loop {
         // Checked before the files are read, so that the last lines are printed.
-        let running = inspect::is_locked(&arguments.dir.join(LOCK_FILE))?;
-        let files = files(&arguments.dir, arguments.process.as_deref())?;
+        let running = inspect::is_locked(&directory.join(LOCK_FILE))?;
+        let files = files(directory, arguments.process.as_deref())?;
         let (several, is_last) = (files.len() > 1, !arguments.follow || !running);
         for (name, path) in files {
             let offset = offsets.entry(name.clone()).or_insert(0);
@@ -175,13 +215,13 @@ mod tests {
         fs::write(directory.log("trainer-0"), "th\u{1b}[2Jree\r\nkilled he").unwrap();
         let print = |process: Option<&str>, tail| {
             let arguments = LogsArgs {
-                dir: directory.path().to_owned(),
+                target: directory.path().display().to_string(),
                 process: process.map(ToOwned::to_owned),
-                follow: false,
                 tail,
+                ..LogsArgs::default()
             };
             let mut out = Vec::new();
-            logs(&arguments, &mut out)
+            local_logs(&arguments, &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
                 .map_err(|error| error.to_string())
         };

@@ -10,17 +10,36 @@ use crate::local;
 use crate::local::set::Set;
 use crate::validate::{cluster_warnings, job_text, warnings};
 
+mod change;
+mod checkpoints;
+mod completion;
+mod connection;
 mod data;
+mod events;
+mod init;
+mod job_view;
 mod logs;
+mod pod_logs;
+pub mod program;
 mod render;
 mod report;
+mod rows;
 mod status;
+mod table;
+mod top;
+mod tree;
 mod with_parent;
 
+pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
+pub use checkpoints::{CheckpointsArgs, checkpoints};
+pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
+pub use events::{EventsArgs, events};
+pub use init::{InitArgs, init};
 pub use logs::{LogsArgs, logs};
 pub use render::{RenderArgs, render};
 pub use report::{ReportArgs, report};
 pub use status::{StatusArgs, status};
+pub use top::{TopArgs, top};
 pub use with_parent::{WithParentArgs, with_parent};
 
 /// Checks job files and reports all problems.

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use crate::children::children;
 use crate::decide::WantedRoles;
-use crate::desired::{Pinned, Settings, Tokens, build};
+use crate::desired::meta::OPERATOR_NAMESPACE;
+use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
 use crate::install::DEFAULT_IMAGE;
+use crate::local::set::Set;
 use crate::validate::{Policy, ValidatedJob, validate};
 
 /// Prints the objects that the operator would create for a job.
@@ -21,6 +23,36 @@ pub struct RenderArgs {
     /// Image of roles without an image; the operator uses its own.
     #[arg(long, default_value = DEFAULT_IMAGE)]
     pub image: String,
+    /// As for `rljob run`: sets a field before the objects are rendered. Repeatable.
+    #[arg(long, value_name = "[NAME:]PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Namespace of the operator, whose pods the NetworkPolicies admit.
+    #[arg(long, value_name = "NAMESPACE", default_value = OPERATOR_NAMESPACE)]
+    pub operator_namespace: String,
+    /// As for the operator: labels of namespaces whose pods may scrape metrics (the chart's
+    /// `jobs.scrapers`), as `key=value`. Default: no pod may.
+    #[arg(long, value_name = "LABELS", value_parser = labels)]
+    pub metrics_namespace_selector: Option<Labels>,
+    /// As for the operator: labels of the pods in these namespaces that may. Default: all.
+    #[arg(
+        long,
+        value_name = "LABELS",
+        value_parser = labels,
+        requires = "metrics_namespace_selector"
+    )]
+    pub metrics_pod_selector: Option<Labels>,
+}
+
+impl RenderArgs {
+    fn settings(&self) -> Settings {
+        let pods = self.metrics_pod_selector.clone().unwrap_or_default();
+        let namespace = self.metrics_namespace_selector.clone();
+        Settings {
+            image: self.image.clone(),
+            namespace: self.operator_namespace.clone(),
+            scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
+        }
+    }
 }
 
 /// Renders all jobs of the file.
@@ -28,9 +60,10 @@ pub struct RenderArgs {
 /// # Errors
 /// A job is invalid, or has paths that pods do not have.
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
-    let settings = Settings::new(&arguments.image);
+    let settings = arguments.settings();
+    let sets = arguments.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     let mut text = String::new();
-    for mut job in super::read_jobs(&arguments.file, &[])? {
+    for mut job in super::read_jobs(&arguments.file, &sets)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
         let job: ValidatedJob = validate(&job, Policy::of_operator(true))?;
         let resources = build(
@@ -46,4 +79,42 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::test_support::MINIMAL;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        render: RenderArgs,
+    }
+
+    #[test]
+    fn fields_the_operators_namespace_and_scrapers_can_be_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.yaml");
+        std::fs::write(&path, MINIMAL).unwrap();
+        let path = path.display().to_string();
+        let of = |more: &[&str]| {
+            let words = ["render", "--file", &path].into_iter().chain(more.iter().copied());
+            super::render(&Arguments::try_parse_from(words).unwrap().render).unwrap()
+        };
+        let plain = of(&[]);
+        assert!(plain.contains("kubernetes.io/metadata.name: rljob-system"), "{plain}");
+        assert!(!plain.contains("team: monitoring"), "{plain}");
+        let text = of(&[
+            "--set=spec.inference.replicas=7",
+            "--operator-namespace=ops",
+            "--metrics-namespace-selector=team=monitoring",
+            "--metrics-pod-selector=app=prometheus",
+        ]);
+        for part in ["replicas: 7", "metadata.name: ops", "team: monitoring", "app: prometheus"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("rljob-system"), "{text}");
+    }
 }

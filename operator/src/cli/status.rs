@@ -1,164 +1,193 @@
-//! `rljob status`: shows the state of local runs or of the RLJobs of a cluster.
+//! `rljob status`: shows local runs and RLJobs as a table, and one RLJob as a tree.
 
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
-use anyhow::Context;
-use kube::{Api, Client, ResourceExt};
+use anyhow::ensure;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::ListParams;
 use rljob_crds::RLJob;
-use rljob_crds::names::CONDITION_SUCCEEDED;
+use rljob_crds::names::LABEL_JOB;
 
-use crate::local::inspect::{self, Run};
-use crate::local::lines;
+use super::connection::{Connection, PlaceArgs};
+use super::job_view::{self, JobView};
+use super::rows::{Row, job_row, runs, table};
+use super::tree::tree;
+use crate::cache::Pod;
+use crate::children::objects;
+use crate::terminal::printable;
 
-/// Shows the state of local runs, or with `--cluster` of RLJobs.
+/// Interval of requests with `--watch`.
+const POLL: Duration = Duration::from_secs(2);
+/// Moves the cursor of a terminal to the top left and clears it.
+pub(super) const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Show the state of runs, on this machine or in a cluster.
+///
+/// Several are shown as a table. One RLJob is shown as a tree: roles with pods and nodes, engines
+/// with the versions of their weights, progress, the last failure and incident, and what it waits
+/// for. Needs the permission to get or list `rljobs`; without that to list `pods`, pods are not
+/// shown.
 #[derive(clap::Args, Debug)]
 pub struct StatusArgs {
-    /// Run directory, or folder of run directories.
-    #[arg(value_name = "DIR", default_value = "runs", conflicts_with = "cluster")]
-    pub dir: PathBuf,
-    /// Show the RLJobs of the cluster in the current kubeconfig, or the one with this name.
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
-    pub cluster: Option<String>,
-    /// Namespace of the RLJobs. Default: that of the kubeconfig.
-    #[arg(short, long, requires = "cluster")]
-    pub namespace: Option<String>,
+    /// Run directory, or folder of run directories (default: `runs`); with `--cluster`, the name of
+    /// an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: Option<String>,
+    /// Format of the output.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+    /// Show the state again whenever it changes, until the run has ended. Needs the name of an
+    /// RLJob or a run directory.
+    #[arg(short, long, requires = "target")]
+    pub watch: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
-/// Row of the table.
-struct Row {
-    name: String,
-    status: String,
-    steps: String,
-    reward: Option<f64>,
-    message: String,
+/// Format of an output.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    #[default]
+    Text,
+    Json,
+    Yaml,
 }
 
-/// Returns the table.
+/// What is shown.
+enum View {
+    Table(Vec<Row>),
+    Job(Box<JobView>),
+}
+
+impl View {
+    fn text(&self, output: Output, now: Timestamp) -> anyhow::Result<String> {
+        Ok(match (output, self) {
+            (Output::Text, Self::Table(rows)) => table(rows),
+            (Output::Text, Self::Job(job)) => tree(job, now),
+            (Output::Json, Self::Table(rows)) => serde_json::to_string_pretty(rows)?,
+            (Output::Json, Self::Job(job)) => serde_json::to_string_pretty(job)?,
+            (Output::Yaml, Self::Table(rows)) => serde_yaml::to_string(rows)?,
+            (Output::Yaml, Self::Job(job)) => serde_yaml::to_string(job)?,
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Table(rows) => rows.iter().all(|row| row.has_ended),
+            Self::Job(job) => job.completion_time.is_some(),
+        }
+    }
+}
+
+/// Prints the table or tree to `out`; with `--watch`, repeatedly.
 ///
 /// # Errors
 /// There is no run, or a request to the cluster fails.
-pub async fn status(arguments: &StatusArgs) -> anyhow::Result<String> {
-    let rows = match &arguments.cluster {
-        Some(name) => cluster_rows(name, arguments.namespace.as_deref()).await?,
-        None => inspect::find(&arguments.dir)?
-            .iter()
-            .map(|directory| match Run::read(directory) {
-                Ok(run) => run_row(&run),
-                Err(error) => unreadable_row(&arguments.dir, directory, &error),
-            })
-            .collect(),
-    };
-    Ok(table(&rows))
-}
-
-fn run_row(run: &Run) -> Row {
-    let step = run.metrics.as_ref().map_or(0, |metrics| metrics.step);
-    let message = match &run.state.failure {
-        Some(cause) if !run.running => cause.clone(),
-        _ => run.directory.display().to_string(),
-    };
-    Row {
-        name: format!("{}/{}", run.config.namespace, run.config.name),
-        status: run.status().to_owned(),
-        steps: format!("{step}/{}", run.config.spec.training.steps),
-        reward: run
-            .metrics
-            .as_ref()
-            .and_then(|metrics| metrics.get(rljob_protocol::metrics::REWARD)),
-        message,
-    }
-}
-
-/// A run whose files cannot be read. The others are still shown.
-fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
-    let name = directory.strip_prefix(dir).ok().filter(|name| name.components().next().is_some());
-    Row {
-        name: name.unwrap_or(directory).display().to_string(),
-        status: "Unreadable".to_owned(),
-        steps: "-".to_owned(),
-        reward: None,
-        message: format!("{error:#}"),
-    }
-}
-
-async fn cluster_rows(name: &str, namespace: Option<&str>) -> anyhow::Result<Vec<Row>> {
-    let client = Client::try_default().await.context(
-        "failed to find a cluster: set KUBECONFIG, or omit --cluster to show local runs",
-    )?;
-    let api: Api<RLJob> = namespace.map_or_else(
-        || Api::default_namespaced(client.clone()),
-        |namespace| Api::namespaced(client.clone(), namespace),
+pub async fn status(arguments: &StatusArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    arguments.place.check()?;
+    ensure!(
+        !arguments.watch || arguments.output == Output::Text,
+        "--watch prints text: omit --output"
     );
-    let jobs = match name {
-        "" => {
-            api.list(&kube::api::ListParams::default())
-                .await
-                .context("failed to list the RLJobs")?
-                .items
-        }
-        name => vec![api.get(name).await.with_context(|| format!("failed to get RLJob {name}"))?],
+    let connection = if arguments.place.cluster {
+        Some(Connection::open(&arguments.place.connection).await?)
+    } else {
+        None
     };
-    Ok(jobs.iter().map(job_row).collect())
-}
-
-fn job_row(job: &RLJob) -> Row {
-    let status = job.status.clone().unwrap_or_default();
-    let summary = status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
-    let progress = status.progress.as_ref();
-    Row {
-        name: format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()),
-        status: summary.map_or_else(|| "Unknown".to_owned(), |summary| summary.reason.clone()),
-        steps: format!(
-            "{}/{}",
-            progress.map_or(0, |progress| progress.step),
-            job.spec.training.steps
-        ),
-        reward: progress.and_then(|progress| progress.reward),
-        message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
+    let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+    let mut before = String::new();
+    loop {
+        let view = match (&connection, &arguments.target) {
+            (Some(connection), Some(name)) => View::Job(Box::new(job(connection, name).await?)),
+            (Some(connection), None) => View::Table(jobs(connection).await?),
+            (None, target) => View::Table(runs(target.as_deref().unwrap_or("runs").as_ref())?),
+        };
+        // Ages are not a change.
+        let same = view.text(Output::Text, Timestamp::UNIX_EPOCH)?;
+        if same != before {
+            let text = view.text(arguments.output, Timestamp::now())?;
+            let clear = if arguments.watch { clear } else { "" };
+            writeln!(out, "{clear}{}", printable(text.trim_end()))?;
+            out.flush()?;
+            before = same;
+        }
+        if !arguments.watch || view.has_ended() {
+            return Ok(());
+        }
+        tokio::time::sleep(POLL).await;
     }
 }
 
-fn table(rows: &[Row]) -> String {
-    let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"].map(ToOwned::to_owned);
-    let cells = rows.iter().map(|row| {
-        let reward = row.reward.map_or_else(|| "-".to_owned(), |reward| format!("{reward:.3}"));
-        [
-            row.name.clone(),
-            row.status.clone(),
-            row.steps.clone(),
-            reward,
-            lines::one_line(&row.message),
-        ]
-    });
-    let all: Vec<[String; 5]> = std::iter::once(head).chain(cells).collect();
-    let width = |column: usize| {
-        let cells = all.iter().filter_map(|cells| cells.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..4).map(width).collect();
-    let line = |[name, status, steps, reward, message]: &[String; 5]| {
-        let [a, b, c, d] = widths[..] else { return String::new() };
-        format!("{name:a$}  {status:b$}  {steps:c$}  {reward:d$}  {message}").trim_end().to_owned()
-    };
-    all.iter().map(line).collect::<Vec<_>>().join("\n")
+async fn jobs(connection: &Connection) -> anyhow::Result<Vec<Row>> {
+    let jobs = connection.api::<RLJob>().list(&ListParams::default()).await;
+    let jobs = jobs.map_err(|error| connection.failed("list the RLJobs", error))?;
+    Ok(jobs.items.iter().map(job_row).collect())
+}
+
+/// The state of a job. Without the permission to list pods, they are not shown.
+pub(super) async fn job(connection: &Connection, name: &str) -> anyhow::Result<JobView> {
+    let job = connection.job(name).await?;
+    let resource = kube::core::ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+    let api: Api<Pod> = objects(&connection.client, Some(&connection.namespace), &resource);
+    let own = ListParams::default().labels(&format!("{LABEL_JOB}={name}"));
+    let pods = api
+        .list(&own)
+        .await
+        .map_err(|error| format!("{:#}", connection.failed("list pods", error)));
+    Ok(job_view::view(&job, pods.as_ref().map(|pods| pods.items.as_slice()).map_err(Clone::clone)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::local::inspect::test_support::run_directory;
+
+    async fn shown(dir: &Path, output: Output) -> String {
+        let arguments = StatusArgs {
+            target: Some(dir.display().to_string()),
+            output,
+            watch: false,
+            place: PlaceArgs::default(),
+        };
+        let mut out = Vec::new();
+        status(&arguments, &mut out).await.unwrap();
+        String::from_utf8(out).unwrap().trim_end().to_owned()
+    }
+
+    #[tokio::test]
+    async fn options_of_a_cluster_need_cluster() {
+        let connection = crate::cli::connection::ConnectionArgs {
+            namespace: Some("lab".to_owned()),
+            ..Default::default()
+        };
+        let place = PlaceArgs { cluster: false, connection };
+        let arguments = StatusArgs { target: None, output: Output::Text, watch: false, place };
+        let error = status(&arguments, &mut Vec::new()).await.unwrap_err().to_string();
+        assert!(error.contains("need --cluster"), "{error}");
+    }
 
     #[tokio::test]
     async fn runs_are_shown_as_a_table() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
-        let of = |dir: PathBuf| StatusArgs { dir, cluster: None, namespace: None };
         let expected = format!(
             "NAME      STATUS   STEP  REWARD  MESSAGE\nlab/sums  Running  7/10  0.500   {}",
             directory.path().display()
         );
-        assert_eq!(status(&of(runs.path().to_owned())).await.unwrap(), expected);
-        assert_eq!(status(&of(directory.path().to_owned())).await.unwrap(), expected);
+        assert_eq!(shown(runs.path(), Output::Text).await, expected);
+        assert_eq!(shown(directory.path(), Output::Text).await, expected);
+        let json: serde_json::Value =
+            serde_json::from_str(&shown(runs.path(), Output::Json).await).unwrap();
+        let message = directory.path().display().to_string();
+        let expected = serde_json::json!([{
+            "name": "lab/sums", "status": "Running", "step": 7, "totalSteps": 10, "reward": 0.5,
+            "message": message,
+        }]);
+        assert_eq!(json, expected);
     }
 
     #[tokio::test]
@@ -168,31 +197,11 @@ mod tests {
         let damaged = runs.path().join("lab/damaged");
         std::fs::create_dir_all(&damaged).unwrap();
         std::fs::write(damaged.join("run.json"), "{").unwrap();
-        let dir = runs.path().to_owned();
-        let table = status(&StatusArgs { dir, cluster: None, namespace: None }).await.unwrap();
+        let table = shown(runs.path(), Output::Text).await;
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 3, "{table}");
         assert!(lines[1].starts_with("lab/damaged  Unreadable  -     -       "), "{table}");
         assert!(lines[1].contains("run configuration"), "{table}");
         assert!(lines[2].starts_with("lab/sums     Running     7/10  0.500   "), "{table}");
-    }
-
-    #[test]
-    fn rows_of_rljobs_show_their_conditions() {
-        let mut job = crate::validate::test_support::minimal();
-        let condition = serde_json::json!({
-            "type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory",
-            "lastTransitionTime": null,
-        });
-        let text = serde_json::json!({
-            "conditions": [condition], "progress": {"step": 3, "totalSteps": 10, "reward": 0.25},
-        });
-        let text = text.to_string().replace("null", "\"2026-01-01T00:00:00Z\"");
-        job.status = Some(serde_json::from_str(&text).unwrap());
-        assert_eq!(
-            table(&[job_row(&job)]),
-            "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | \
-                memory"
-        );
     }
 }

@@ -42,7 +42,7 @@ pub use meta::Role;
 pub use pin::Pinned;
 #[cfg(test)] // compared with the chart
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
-pub use settings::{Scrapers, Settings};
+pub use settings::{Labels, Scrapers, Settings, labels};
 pub use tokens::Tokens;
 
 /// All objects of a job, ready to be applied.

@@ -26,7 +26,23 @@ impl Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scrapers {
     /// Labels of their namespace.
-    pub namespace: BTreeMap<String, String>,
+    pub namespace: Labels,
     /// Labels of the pods; all pods of the namespace if empty.
-    pub pods: BTreeMap<String, String>,
+    pub pods: Labels,
+}
+
+/// Labels that a selector requires.
+pub type Labels = BTreeMap<String, String>;
+
+/// Parses `key=value`, or several separated by commas.
+///
+/// # Errors
+/// The part that is not a label.
+pub fn labels(text: &str) -> Result<Labels, String> {
+    let label = |pair: &str| {
+        let (key, value) = pair.split_once('=')?;
+        (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
+    };
+    let labels = text.split(',').map(|pair| label(pair).ok_or(pair)).collect::<Result<_, _>>();
+    labels.map_err(|pair| format!("`{pair}` is not a label of the form key=value"))
 }

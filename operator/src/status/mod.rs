@@ -20,10 +20,7 @@ use rljob_crds::names::{
     CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED, REASON_INVALID_SPEC,
     REASON_PODS_CANNOT_START,
 };
-use rljob_crds::status::{
-    AppliedRules, CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus,
-};
-use rljob_protocol::metrics;
+use rljob_crds::status::{AppliedRules, CheckpointStatus, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
 use crate::decide::{Decision, Epoch, Facts, Obstacle, Outcome, Recorded, RoleCounts};
@@ -34,6 +31,7 @@ mod engines;
 mod events;
 mod failure;
 mod incidents;
+mod progress;
 mod text;
 mod throttle;
 
@@ -136,7 +134,7 @@ fn compute(
         failure_rules: applied_rules(old, facts, now),
         last_failure: failure::newest(old, report, facts.exit.as_ref(), now),
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
-        progress: progress(old, report, &inference, now),
+        progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
         checkpoint: checkpoint(old, report, now),
@@ -238,30 +236,6 @@ fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Opti
         _ if facts.suspend => old.drain_deadline.clone(),
         _ => None,
     }
-}
-
-fn progress(
-    old: &RLJobStatus,
-    report: Option<&CoordinatorStatus>,
-    inference: &InferenceStatus,
-    now: Timestamp,
-) -> Option<Progress> {
-    let Some(report) = report else {
-        return old.progress.clone();
-    };
-    let newest = |name| report.metrics.as_ref().and_then(|step| step.get(name));
-    let mut new = Progress {
-        step: report.step,
-        total_steps: report.total_steps,
-        reward: newest(metrics::REWARD),
-        tokens_per_second: newest(metrics::TOKENS_PER_SECOND),
-        time: old.progress.as_ref().and_then(|old| old.time.clone()),
-    };
-    let engines = old.inference.as_ref().map(|old| &old.engines);
-    if old.progress.as_ref() != Some(&new) || engines != Some(&inference.engines) {
-        new.time = Some(Time(now));
-    }
-    Some(new)
 }
 
 fn checkpoint(

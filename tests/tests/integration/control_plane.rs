@@ -13,6 +13,7 @@ mod admission;
 mod alerts;
 mod api_server;
 mod children;
+mod command_line;
 mod coordinator;
 mod devices;
 mod faults;

@@ -187,7 +187,7 @@ fn owned(arguments: &[&str]) -> impl Iterator<Item = String> {
 }
 
 /// Writes a kubeconfig with a token of a service account, given by namespace and name.
-fn account_config(
+pub(super) fn account_config(
     cluster: &Cluster,
     (namespace, account): (&str, &str),
     file: &str,
@@ -202,7 +202,7 @@ fn account_config(
         config["clusters"][0]["cluster"] = json!({"server": server});
     }
     config["contexts"][0]["context"]["namespace"] = json!(namespace);
-    let path = admin.with_file_name(format!("operator-{file}.kubeconfig"));
+    let path = admin.with_file_name(format!("{account}-{file}.kubeconfig"));
     fs::write(&path, config.to_string()).unwrap();
     path.display().to_string()
 }

@@ -1,0 +1,265 @@
+//! `rljob checkpoints`: lists checkpoints of local runs and of RLJobs, and verifies those of local
+//! runs against their manifests.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use jiff::Timestamp;
+use rljob_crds::names::CHECKPOINTS_DIR;
+use rljob_protocol::checkpoint::{FileEntry, MANIFEST_FILE, Manifest};
+use rljob_protocol::version::Version;
+use sha2::{Digest, Sha256};
+
+use super::connection::{Connection, PlaceArgs};
+use super::table::table;
+use super::tree::age;
+use crate::local::inspect::{self, Run};
+
+/// List or verify checkpoints.
+#[derive(clap::Args, Debug)]
+pub struct CheckpointsArgs {
+    #[command(subcommand)]
+    pub command: CheckpointsCommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub enum CheckpointsCommand {
+    List(ListArgs),
+    Verify(VerifyArgs),
+}
+
+/// List checkpoints.
+///
+/// A local run has all of its checkpoints in its folder. With `--cluster`, the newest checkpoint of
+/// the status of an RLJob is shown; older ones are in the run's storage.
+#[derive(clap::Args, Debug)]
+pub struct ListArgs {
+    /// Run directory, or folder of run directories (default: `runs`); with `--cluster`, the name of
+    /// an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: Option<String>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Verify that the files of local checkpoints match their manifests: names, sizes and SHA-256.
+///
+/// Folders without a manifest are incomplete; runs ignore them.
+#[derive(clap::Args, Debug)]
+pub struct VerifyArgs {
+    /// Run directory, or folder of run directories.
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub dir: PathBuf,
+}
+
+/// Lists or verifies checkpoints; returns the lines to print.
+///
+/// # Errors
+/// There is no run, or a checkpoint does not match its manifest.
+pub async fn checkpoints(arguments: &CheckpointsArgs) -> anyhow::Result<String> {
+    match &arguments.command {
+        CheckpointsCommand::Verify(arguments) => verify(&arguments.dir),
+        CheckpointsCommand::List(ListArgs { target, place }) => {
+            place.check()?;
+            if place.cluster {
+                let name = target.as_deref().context("the name of an RLJob is missing")?;
+                return newest(&Connection::open(&place.connection).await?, name).await;
+            }
+            list(Path::new(target.as_deref().unwrap_or("runs")))
+        }
+    }
+}
+
+async fn newest(connection: &Connection, name: &str) -> anyhow::Result<String> {
+    let job = connection.job(name).await?;
+    let checkpoint = job.status.and_then(|status| status.checkpoint);
+    let Some(checkpoint) = checkpoint else {
+        bail!("RLJob {name} has no complete checkpoint yet");
+    };
+    let now = Timestamp::now();
+    let at = checkpoint.time.map_or_else(|| "-".to_owned(), |time| age(time.0, now));
+    let row = [name.to_owned(), checkpoint.step.to_string(), at, checkpoint.path];
+    Ok(table(["NAME", "STEP", "AGE", "FOLDER"], &[row]))
+}
+
+/// A folder of a run's checkpoints.
+struct Found {
+    /// `namespace/name` of the run.
+    run: String,
+    folder: PathBuf,
+    version: Version,
+    /// Absent while it is written, and after a failed write.
+    manifest: Option<Manifest>,
+}
+
+/// Checkpoints of the run directory `dir` or of those in the folder, oldest first.
+fn find(dir: &Path) -> anyhow::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for directory in inspect::find(dir)? {
+        let config = Run::read(&directory)?.config;
+        let run = format!("{}/{}", config.namespace, config.name);
+        ensure!(
+            config.bucket.is_none(),
+            "checkpoints of {run} are in its bucket: list them with a client of the bucket"
+        );
+        let first = found.len();
+        let entries = match fs::read_dir(directory.join(CHECKPOINTS_DIR)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries.with_context(|| format!("failed to list checkpoints of {run}"))?,
+        };
+        for entry in entries {
+            let entry = entry.with_context(|| format!("failed to list checkpoints of {run}"))?;
+            let Ok(version) = entry.file_name().to_string_lossy().parse() else { continue };
+            let (run, folder) = (run.clone(), entry.path());
+            let manifest = manifest(&folder)?;
+            found.push(Found { run, folder, version, manifest });
+        }
+        if let Some(own) = found.get_mut(first..) {
+            own.sort_by_key(|checkpoint| checkpoint.version);
+        }
+    }
+    ensure!(!found.is_empty(), "{} contains no checkpoint", dir.display());
+    Ok(found)
+}
+
+fn manifest(folder: &Path) -> anyhow::Result<Option<Manifest>> {
+    let path = folder.join(MANIFEST_FILE);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(|| format!("failed to read {}", path.display()))?,
+    };
+    let manifest = serde_json::from_str(&text);
+    manifest.map(Some).with_context(|| format!("failed to read {}", path.display()))
+}
+
+fn list(dir: &Path) -> anyhow::Result<String> {
+    let row = |found: &Found| {
+        let (ranks, bytes, state) = found.manifest.as_ref().map_or_else(
+            || ("-".to_owned(), "-".to_owned(), "Incomplete"),
+            |manifest| (manifest.world_size.to_string(), size(manifest).to_string(), "Complete"),
+        );
+        let (step, attempt) = (found.version.step.to_string(), found.version.attempt.to_string());
+        let folder = found.folder.display().to_string();
+        [found.run.clone(), step, attempt, ranks, bytes, state.to_owned(), folder]
+    };
+    let rows: Vec<_> = find(dir)?.iter().map(row).collect();
+    Ok(table(["NAME", "STEP", "ATTEMPT", "RANKS", "BYTES", "STATE", "FOLDER"], &rows))
+}
+
+fn size(manifest: &Manifest) -> u64 {
+    manifest.files.iter().fold(0, |sum, file| file.size.saturating_add(sum))
+}
+
+fn verify(dir: &Path) -> anyhow::Result<String> {
+    let (mut lines, mut problems) = (Vec::new(), Vec::new());
+    for found in find(dir)? {
+        let folder = found.folder.display();
+        let Some(manifest) = found.manifest else {
+            lines.push(format!("{folder}: incomplete, ignored by runs"));
+            continue;
+        };
+        let before = problems.len();
+        if manifest.version != found.version {
+            problems.push(format!("{folder}: its manifest is that of {}", manifest.version));
+        }
+        problems.extend(manifest.files.iter().filter_map(|entry| {
+            let problem = problem(&found.folder, entry)?;
+            Some(format!("{folder}: {}: {problem}", entry.name))
+        }));
+        if problems.len() == before {
+            let (files, bytes) = (manifest.files.len(), size(&manifest));
+            lines.push(format!("{folder}: {files} files of {bytes} bytes match the manifest"));
+        }
+    }
+    if problems.is_empty() {
+        return Ok(lines.join("\n"));
+    }
+    bail!(lines.into_iter().chain(problems).collect::<Vec<_>>().join("\n"))
+}
+
+/// Why a file does not match its entry.
+fn problem(folder: &Path, entry: &FileEntry) -> Option<String> {
+    // A manifest names files of its folder only.
+    if Path::new(&entry.name).file_name().is_none_or(|name| name != entry.name.as_str()) {
+        return Some("is not the name of a file".to_owned());
+    }
+    let path = folder.join(&entry.name);
+    let compare = || {
+        let size = fs::metadata(&path)?.len();
+        if size != entry.size {
+            return Ok(Some(format!("has {size} bytes instead of {}", entry.size)));
+        }
+        let sum = sha256(&path)?;
+        let message = || format!("has SHA-256 {sum} instead of {}", entry.sha256);
+        Ok((sum != entry.sha256).then(message))
+    };
+    compare().unwrap_or_else(|error: io::Error| Some(format!("cannot be read: {error}")))
+}
+
+fn sha256(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut hash)?;
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::local::inspect::test_support::run_directory;
+
+    #[test]
+    fn checkpoints_are_listed_and_compared_with_their_manifests() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        let folder = |name: &str| {
+            let folder = directory.path().join("checkpoints").join(name);
+            fs::create_dir_all(&folder).unwrap();
+            folder
+        };
+        let (complete, incomplete) = (folder("step-2.attempt-0"), folder("step-10.attempt-1"));
+        folder("other");
+        let manifest = |name: &str| {
+            let sum = format!("{:x}", Sha256::digest("abc"));
+            let manifest = json!({
+                "format": 1, "version": "step-2.attempt-0", "worldSize": 1,
+                "model": {"sha256": "0", "blockNumels": []},
+                "optimizer": {"updates": 2, "skippedInARow": 0},
+                "files": [{"name": name, "size": 3, "sha256": sum}],
+            });
+            fs::write(complete.join(MANIFEST_FILE), manifest.to_string()).unwrap();
+        };
+        manifest("rank-0.safetensors");
+        let file = complete.join("rank-0.safetensors");
+        fs::write(&file, "abc").unwrap();
+        let (complete, incomplete) = (complete.display(), incomplete.display());
+        assert_eq!(
+            list(runs.path()).unwrap(),
+            format!(
+                "NAME      STEP  ATTEMPT  RANKS  BYTES  STATE       FOLDER\n\
+                 lab/sums  2     0        1      3      Complete    {complete}\n\
+                 lab/sums  10    1        -      -      Incomplete  {incomplete}"
+            )
+        );
+        let verified = || verify(runs.path()).map_err(|error| error.to_string());
+        let ignored = format!("{incomplete}: incomplete, ignored by runs");
+        let ok = format!("{complete}: 1 files of 3 bytes match the manifest\n{ignored}");
+        assert_eq!(verified(), Ok(ok));
+
+        let fails = |problem: &str| {
+            assert_eq!(verified(), Err(format!("{ignored}\n{complete}: {problem}")));
+        };
+        fs::write(&file, "abd").unwrap();
+        let sums = ["abd", "abc"].map(|text| format!("{:x}", Sha256::digest(text)));
+        fails(&format!("rank-0.safetensors: has SHA-256 {} instead of {}", sums[0], sums[1]));
+        fs::write(&file, "ab").unwrap();
+        fails("rank-0.safetensors: has 2 bytes instead of 3");
+        fs::remove_file(&file).unwrap();
+        fails("rank-0.safetensors: cannot be read: No such file or directory (os error 2)");
+        manifest("../journal.sqlite");
+        fails("../journal.sqlite: is not the name of a file");
+    }
+}

@@ -1,0 +1,127 @@
+//! `rljob events`: events of an RLJob, its StatefulSets and its pods, in the order of time.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use rljob_crds::RLJob;
+
+use super::connection::{Connection, ConnectionArgs};
+use super::tree::age;
+use crate::desired::Role;
+use crate::local::lines::one_line;
+
+/// Events per request.
+const PAGE: u32 = 500;
+
+/// Print the events of an RLJob, its StatefulSets and its pods, in the order of time.
+///
+/// The API server keeps events for a limited time, an hour by default. Needs the permissions to get
+/// `rljobs` and to list `events`.
+#[derive(clap::Args, Debug)]
+pub struct EventsArgs {
+    /// Name of the RLJob.
+    pub name: String,
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+}
+
+/// Returns the table of events.
+///
+/// # Errors
+/// The job does not exist, or a request fails.
+pub async fn events(arguments: &EventsArgs) -> anyhow::Result<String> {
+    let connection = Connection::open(&arguments.connection).await?;
+    let job = connection.job(&arguments.name).await?;
+    let (api, mut events) = (connection.api::<Event>(), Vec::new());
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = api.list(&page).await;
+        let list = list.map_err(|error| connection.failed("list events", error))?;
+        events.extend(list.items.into_iter().filter(|event| is_about(event, &job)));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    if events.is_empty() {
+        anyhow::bail!(
+            "RLJob {} has no events: the API server may have deleted them after its --event-ttl",
+            arguments.name
+        );
+    }
+    events.sort_by_key(last_time);
+    Ok(table(&events, Timestamp::now()))
+}
+
+/// Whether an event is about a job, or about a child since the job exists.
+fn is_about(event: &Event, job: &RLJob) -> bool {
+    let object = &event.involved_object;
+    if object.kind.as_deref() == Some("RLJob") {
+        return object.uid.is_some() && object.uid == job.metadata.uid;
+    }
+    let created = job.creation_timestamp().map(|time| time.0);
+    object.name.as_deref().is_some_and(|name| is_child(name, &job.name_any()))
+        && last_time(event) >= created
+}
+
+/// Whether a name is that of a role's objects, or of one of its pods: `JOB-trainer`,
+/// `JOB-trainer-0`.
+fn is_child(name: &str, job: &str) -> bool {
+    let Some(rest) = name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')) else {
+        return false;
+    };
+    let (role, ordinal) = rest.split_once('-').unwrap_or((rest, "0"));
+    Role::parse(role).is_some()
+        && !ordinal.is_empty()
+        && ordinal.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn last_time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
+    series
+        .map(|time| time.0)
+        .or_else(|| event.last_timestamp.as_ref().map(|time| time.0))
+        .or_else(|| event.event_time.as_ref().map(|time| time.0))
+        .or_else(|| event.metadata.creation_timestamp.as_ref().map(|time| time.0))
+}
+
+fn count(event: &Event) -> i32 {
+    let series = event.series.as_ref().and_then(|series| series.count);
+    series.or(event.count).unwrap_or(1)
+}
+
+fn table(events: &[Event], now: Timestamp) -> String {
+    let row = |event: &Event| {
+        let object = &event.involved_object;
+        let name = |text: &Option<String>| text.clone().unwrap_or_default();
+        let number = count(event);
+        let times = if number > 1 { format!(" (x{number})") } else { String::new() };
+        [
+            last_time(event).map_or_else(|| "-".to_owned(), |time| age(time, now)),
+            name(&event.type_),
+            name(&event.reason),
+            format!("{}/{}", name(&object.kind).to_lowercase(), name(&object.name)),
+            format!("{}{times}", one_line(event.message.as_deref().unwrap_or_default())),
+        ]
+    };
+    super::table::table(
+        ["AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"],
+        &events.iter().map(row).collect::<Vec<_>>(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_other_jobs_are_not_children() {
+        for name in ["a-trainer", "a-trainer-0", "a-inference-12", "a-coordinator-0"] {
+            assert!(is_child(name, "a"), "{name}");
+        }
+        for name in ["a", "ab-trainer-0", "a-trainer-b", "a-b-trainer-0", "a-trainer-", "b"] {
+            assert!(!is_child(name, "a"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `rljob init`: writes a job file from a preset. Presets are the samples of the repository, which
+//! tests apply to an API server.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, ensure};
+use clap::ValueEnum;
+
+use crate::local::jobs::parse_objects;
+use crate::validate::{Policy, validate};
+
+/// A job file to start from.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// Two small jobs on additions, for one machine: SFT, then GRPO. Needs the data of
+    /// `make quickstart`.
+    Quickstart,
+    /// GRPO on GSM8K with Qwen2.5-1.5B, one GPU each for engine and learner; from the Hugging Face
+    /// Hub.
+    Grpo,
+    /// Asynchronous GRPO: engines sample up to 4 steps ahead.
+    Async,
+    /// Supervised fine-tuning on demonstrations, without engines.
+    Sft,
+    /// GRPO on GSM8K with SmolLM2-135M, small enough for a CPU.
+    Cpu,
+    /// Two engines with tensor parallelism, and a trainer pod with FSDP over four GPUs.
+    MultiGpu,
+    /// Engines on preemptible nodes, and failure rules.
+    Spot,
+    /// Checkpoints and exports in an S3-compatible bucket.
+    Bucket,
+}
+
+impl Preset {
+    /// Name of the sample without its extension, which its comments and its job have, and its text.
+    fn sample(self) -> (&'static str, &'static str) {
+        macro_rules! sample {
+            ($name:literal) => {
+                ($name, include_str!(concat!("../../../manifests/samples/", $name, ".yaml")))
+            };
+        }
+        match self {
+            Self::Quickstart => sample!("quickstart"),
+            Self::Grpo => sample!("gsm8k-grpo"),
+            Self::Async => sample!("gsm8k-async"),
+            Self::Sft => sample!("sft"),
+            Self::Cpu => sample!("gsm8k-smollm2"),
+            Self::MultiGpu => sample!("multi-gpu"),
+            Self::Spot => sample!("spot"),
+            Self::Bucket => sample!("bucket"),
+        }
+    }
+
+    /// The job file, whose comments name it `file`. Another name of the job is possible if there is
+    /// one job.
+    fn text(self, file: &str, name: Option<&str>) -> anyhow::Result<String> {
+        let (sample, text) = self.sample();
+        let text = text.replace(&format!("manifests/samples/{sample}.yaml"), file);
+        let Some(name) = name else { return Ok(text) };
+        ensure!(
+            text.matches("kind: RLJob").count() == 1,
+            "the preset has several jobs that refer to each other: omit --name, and edit the names"
+        );
+        // Commands in the comments name the job, too.
+        let text = text
+            .replace(&format!("  name: {sample}\n"), &format!("  name: {name}\n"))
+            .replace(&format!("rljob/{sample} "), &format!("rljob/{name} "))
+            .replace(&format!("rljob: {{name: {sample}}}"), &format!("rljob: {{name: {name}}}"));
+        let jobs = parse_objects(Path::new(file), &text, &[])?;
+        for job in &jobs {
+            validate(job, Policy::LOCAL).map_err(|error| anyhow!("--name: {error}"))?;
+        }
+        Ok(text)
+    }
+}
+
+/// Write a commented job file from a preset.
+///
+/// The preset names models, data and claims that you replace; `rljob validate` checks the result.
+#[derive(clap::Args, Debug)]
+pub struct InitArgs {
+    /// What to start from.
+    #[arg(value_enum, default_value = "grpo")]
+    pub preset: Preset,
+    /// File to write, or `-` for standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "job.yaml")]
+    pub file: PathBuf,
+    /// Name of the job. Default: that of the preset.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Overwrite FILE if it exists.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Writes the file; returns the answer, or the file's text for standard output.
+///
+/// # Errors
+/// The file exists or cannot be written, or the name is invalid.
+pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
+    let InitArgs { preset, file, name, force } = arguments;
+    if file == Path::new("-") {
+        return preset.text("job.yaml", name.as_deref());
+    }
+    let shown = file.display().to_string();
+    let text = preset.text(&shown, name.as_deref())?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).create_new(!force);
+    let mut opened = options.open(file).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            anyhow!("{shown} exists: choose another --file, or pass --force to overwrite it")
+        }
+        _ => anyhow::Error::new(error).context(format!("failed to create {shown}")),
+    })?;
+    opened.write_all(text.as_bytes()).with_context(|| format!("failed to write {shown}"))?;
+    let mut answer = format!(
+        "wrote {shown}: replace its model, data and storage by yours, then run\n\
+        \x20 rljob validate -f {shown}"
+    );
+    if *preset == Preset::Quickstart {
+        answer.push_str(
+            "\nits data are quickstart/data beside it: `make quickstart` generates them in \
+             manifests/samples of a checkout",
+        );
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{ValidateArgs, validate as check};
+
+    fn arguments(preset: Preset, file: &Path) -> InitArgs {
+        InitArgs { preset, file: file.to_owned(), name: None, force: false }
+    }
+
+    fn problems(file: &Path) -> Result<String, String> {
+        let arguments = ValidateArgs {
+            files: vec![file.to_owned()],
+            data: false,
+            local: false,
+            set: Vec::new(),
+            dir: "runs".into(),
+            use_bucket: false,
+            engine_command: None,
+        };
+        check(&arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_preset_is_valid_and_names_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for preset in Preset::value_variants() {
+            let file = folder.path().join(format!("{preset:?}.yaml"));
+            init(&arguments(*preset, &file)).unwrap();
+            let lines = problems(&file).unwrap();
+            assert!(lines.ends_with(" is valid"), "{preset:?}: {lines}");
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(text.starts_with("# "), "{preset:?} has no comment: {text}");
+            let sample = format!("{}.yaml", preset.sample().0);
+            assert!(!text.contains(&sample), "{preset:?} names the sample: {text}");
+            assert!(text.contains("-f "), "{preset:?} shows no command: {text}");
+        }
+    }
+
+    #[test]
+    fn the_name_is_that_of_the_job_and_of_its_commands() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.yaml");
+        let named = |preset, name: &str| {
+            let name = Some(name.to_owned());
+            let force = true;
+            init(&InitArgs { name, force, ..arguments(preset, &file) })
+                .map_err(|error| error.to_string())
+        };
+        named(Preset::Grpo, "mine").unwrap();
+        assert!(problems(&file).unwrap().ends_with("rljob mine is valid"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("rljob/mine ") && !text.contains("gsm8k-grpo"), "{text}");
+        let invalid = named(Preset::Grpo, "Not a name").unwrap_err();
+        assert!(invalid.contains("metadata.name"), "{invalid}");
+        let several = named(Preset::Quickstart, "mine").unwrap_err();
+        assert!(several.contains("several jobs"), "{several}");
+    }
+
+    #[test]
+    fn a_file_is_overwritten_only_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.yaml");
+        std::fs::write(&file, "mine").unwrap();
+        let error = init(&arguments(Preset::Sft, &file)).unwrap_err().to_string();
+        assert!(error.contains("exists: choose another --file"), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        init(&InitArgs { force: true, ..arguments(Preset::Sft, &file) }).unwrap();
+        assert_ne!(std::fs::read_to_string(&file).unwrap(), "mine");
+    }
+}

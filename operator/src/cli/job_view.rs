@@ -1,0 +1,294 @@
+//! State of an RLJob with its pods, for people and scripts. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use rljob_crds::RLJob;
+use rljob_crds::names::{
+    CONDITION_INFERENCE_READY, CONDITION_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
+    CONDITION_SUCCEEDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
+};
+use rljob_crds::status::{
+    CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, Progress, RLJobStatus,
+};
+use serde::Serialize;
+
+use crate::cache::Pod;
+use crate::desired::Role;
+use crate::pods;
+
+/// State of an RLJob.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobView {
+    pub namespace: String,
+    pub name: String,
+    /// Reason of condition `Succeeded`: the STATUS column.
+    pub status: String,
+    pub message: String,
+    pub suspended: bool,
+    /// Number of the learner group, and the restarts that count.
+    pub attempt: u32,
+    pub restarts: u32,
+    pub max_restarts: u32,
+    pub start_time: Option<Timestamp>,
+    pub completion_time: Option<Timestamp>,
+    /// Absent before the first report of the coordinator.
+    pub progress: Option<Progress>,
+    pub checkpoint: Option<CheckpointStatus>,
+    pub roles: Vec<RoleView>,
+    pub last_failure: Option<Failure>,
+    pub last_incident: Option<Incident>,
+    /// Conditions that the job waits for; empty once it has ended.
+    pub waits_for: Vec<WaitView>,
+    /// Why pods are not shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods_unknown: Option<String>,
+}
+
+/// A role with its pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleView {
+    pub role: &'static str,
+    pub desired: i32,
+    pub ready: i32,
+    pub pods: Vec<PodView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    pub name: String,
+    pub node: Option<String>,
+    /// `Ready`, `Terminating`, what keeps it from starting, or its phase.
+    pub state: String,
+    pub restarts: i32,
+    /// Engines only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineStanding>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+}
+
+/// A condition that a job waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitView {
+    pub condition: String,
+    pub reason: String,
+    pub message: String,
+    pub since: Timestamp,
+}
+
+/// Whether the job has ended, and its reason: `Completed`, `Failed`, …
+pub fn outcome(job: &RLJob) -> Option<&Condition> {
+    let condition = condition(job.status.as_ref()?, CONDITION_SUCCEEDED)?;
+    (condition.status != "Unknown").then_some(condition)
+}
+
+fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The state of a job; `pods` may be unknown, with the reason.
+pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
+    let status = job.status.clone().unwrap_or_default();
+    let summary = condition(&status, CONDITION_SUCCEEDED);
+    let role = |role: Role| role_view(role, &status, pods.as_ref().copied().unwrap_or_default());
+    JobView {
+        namespace: job.namespace().unwrap_or_default(),
+        name: job.name_any(),
+        status: summary.map_or_else(|| "Unknown".to_owned(), |summary| summary.reason.clone()),
+        message: summary.map_or_else(
+            || "the operator has not seen this RLJob: is it running?".to_owned(),
+            |summary| summary.message.clone(),
+        ),
+        suspended: job.spec.suspend,
+        attempt: status.attempt,
+        restarts: status.restarts,
+        max_restarts: job.spec.failure_policy.max_restarts,
+        start_time: status.start_time.as_ref().map(|time| time.0),
+        completion_time: status.completion_time.as_ref().map(|time| time.0),
+        roles: [Role::Coordinator, Role::Inference, Role::Trainer].map(role).into(),
+        last_incident: status.incidents.last().cloned(),
+        waits_for: if outcome(job).is_some() { Vec::new() } else { waits(&status) },
+        progress: status.progress,
+        checkpoint: status.checkpoint,
+        last_failure: status.last_failure,
+        pods_unknown: pods.err(),
+    }
+}
+
+/// The conditions that keep a job from training, the most important first. `Ready` often repeats
+/// the cause of another one.
+fn waits(status: &RLJobStatus) -> Vec<WaitView> {
+    let wanted = [
+        (CONDITION_STALLED, "False"),
+        (CONDITION_READY, "True"),
+        (CONDITION_INFERENCE_READY, "True"),
+        (CONDITION_TRAINER_READY, "True"),
+        (CONDITION_WEIGHTS_SYNCED, "True"),
+        (CONDITION_SETTINGS_EFFECTIVE, "True"),
+    ];
+    let mut waits: Vec<WaitView> = Vec::new();
+    for (type_, good) in wanted {
+        let Some(condition) = condition(status, type_) else { continue };
+        let is_repeated = waits.iter().any(|wait| wait.message == condition.message);
+        let is_wanted = condition.reason != rljob_crds::names::REASON_NOT_WANTED;
+        if condition.status != good && is_wanted && !is_repeated {
+            waits.push(WaitView {
+                condition: type_.to_owned(),
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+                since: condition.last_transition_time.0,
+            });
+        }
+    }
+    waits
+}
+
+fn role_view(role: Role, status: &RLJobStatus, pods: &[Pod]) -> RoleView {
+    let mut of_role: Vec<&Pod> =
+        pods.iter().filter(|pod| pod.labels().get(LABEL_ROLE).is_some_and(is(role))).collect();
+    of_role.sort_by_key(|pod| pods::ordinal(pod));
+    let engines = status.inference.as_ref().map(|inference| inference.engines.as_slice());
+    let views: Vec<PodView> =
+        of_role.iter().map(|pod| pod_view(pod, engines.unwrap_or_default())).collect();
+    let (desired, ready) = match (role, &status.inference, &status.trainer) {
+        (Role::Inference, Some(inference), _) => (inference.desired, inference.ready),
+        (Role::Trainer, _, Some(trainer)) => (trainer.desired, trainer.ready),
+        _ => {
+            let ready = views.iter().filter(|pod| pod.state == READY).count();
+            let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+            (number(views.len()), number(ready))
+        }
+    };
+    RoleView { role: role.as_str(), desired, ready, pods: views }
+}
+
+fn is(role: Role) -> impl Fn(&String) -> bool {
+    move |label| label == role.as_str()
+}
+
+/// State of a pod whose containers are ready.
+const READY: &str = "Ready";
+
+fn pod_view(pod: &Pod, engines: &[EngineStatus]) -> PodView {
+    let name = pod.name_any();
+    let status = pod.status.as_ref();
+    let engine = engines.iter().find(|engine| engine.name == name);
+    let containers = status.and_then(|status| status.container_statuses.as_ref());
+    let restarts =
+        containers.into_iter().flatten().map(|container| container.restart_count).sum::<i32>();
+    PodView {
+        node: pod.spec.node_name.clone(),
+        state: state(pod),
+        restarts,
+        engine: engine.map(|engine| engine.state),
+        weights: engine.and_then(|engine| engine.version.clone()),
+        name,
+    }
+}
+
+fn state(pod: &Pod) -> String {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    // An engine's pod is ready only with weights: its container tells whether its server is up.
+    let is_up = conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "ContainersReady" && condition.status == "True");
+    if pod.metadata.deletion_timestamp.is_some() {
+        "Terminating".to_owned()
+    } else if is_up {
+        READY.to_owned()
+    } else if let Some(waiting) = pods::waiting(pod) {
+        waiting.reason
+    } else {
+        status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Unknown".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(status: &Value) -> RLJob {
+        let mut job = crate::validate::test_support::minimal();
+        job.status = Some(serde_json::from_value(status.clone()).unwrap());
+        job
+    }
+
+    fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+        json!({
+            "type": type_, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    }
+
+    fn pod(role: &str, ordinal: u32, status: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": format!("sums-{role}-{ordinal}"), "labels": {"rljob.dev/role": role},
+            },
+            "spec": {"nodeName": "node-1"}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pods_are_listed_by_role_with_their_engines() {
+        let status = json!({
+            "inference": {
+                "desired": 2, "ready": 1, "engines": [{
+                    "name": "sums-inference-1", "state": "Ready", "version": "step-3.attempt-0",
+                }],
+            },
+        });
+        let up = json!({"conditions": [{"type": "ContainersReady", "status": "True"}]});
+        let pods = [
+            pod("inference", 1, &up),
+            pod("inference", 0, &json!({"phase": "Pending"})),
+            pod("coordinator", 0, &up),
+        ];
+        let roles = view(&job(&status), Ok(&pods)).roles;
+        let counts: Vec<_> =
+            roles.iter().map(|role| (role.role, role.desired, role.ready)).collect();
+        assert_eq!(counts, [("coordinator", 1, 1), ("inference", 2, 1), ("trainer", 0, 0)]);
+        let view = |ordinal: u32, state: &str, engine, weights: Option<&str>| PodView {
+            name: format!("sums-inference-{ordinal}"),
+            node: Some("node-1".to_owned()),
+            state: state.to_owned(),
+            restarts: 0,
+            engine,
+            weights: weights.map(ToOwned::to_owned),
+        };
+        let ready = Some(EngineStanding::Ready);
+        let expected =
+            [view(0, "Pending", None, None), view(1, "Ready", ready, Some("step-3.attempt-0"))];
+        assert_eq!(roles[1].pods, expected);
+    }
+
+    #[test]
+    fn a_job_waits_for_its_unmet_conditions_until_it_ends() {
+        let unmet = |succeeded: &str| {
+            json!({"conditions": [
+                condition("Succeeded", succeeded, "Starting", "waits for pods"),
+                condition("Ready", "False", "Starting", "waits for pods"),
+                condition("Stalled", "False", "AsExpected", ""),
+                condition("InferenceReady", "False", "PodsNotReady", "sums-inference-0"),
+                condition("TrainerReady", "False", "NotWanted", ""),
+                condition("WeightsSynced", "True", "Synced", ""),
+            ]})
+        };
+        let waits = |status: &str| {
+            let view = view(&job(&unmet(status)), Ok(&[]));
+            view.waits_for.into_iter().map(|wait| wait.condition).collect::<Vec<_>>()
+        };
+        assert_eq!(waits("Unknown"), ["Ready", "InferenceReady"]);
+        assert_eq!(waits("False"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,131 @@
+//! Rows of local runs and RLJobs.
+
+use std::path::{Path, PathBuf};
+
+use kube::ResourceExt;
+use rljob_crds::RLJob;
+use rljob_crds::names::CONDITION_SUCCEEDED;
+use serde::Serialize;
+
+use super::job_view::outcome;
+use super::table;
+use crate::local::inspect::{self, Run};
+use crate::local::lines;
+
+/// Row of the table.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// `namespace/name`.
+    name: String,
+    status: String,
+    /// Absent if the run cannot be read.
+    step: Option<u32>,
+    total_steps: Option<u32>,
+    reward: Option<f64>,
+    message: String,
+    #[serde(skip)]
+    pub has_ended: bool,
+}
+
+/// Rows of the run directory `dir`, or of those in the folder.
+///
+/// # Errors
+/// There is no run directory.
+pub fn runs(dir: &Path) -> anyhow::Result<Vec<Row>> {
+    let row = |directory: &PathBuf| match Run::read(directory) {
+        Ok(run) => run_row(&run),
+        Err(error) => unreadable_row(dir, directory, &error),
+    };
+    Ok(inspect::find(dir)?.iter().map(row).collect())
+}
+
+fn run_row(run: &Run) -> Row {
+    let message = match &run.state.failure {
+        Some(cause) if !run.running => cause.clone(),
+        _ => run.directory.display().to_string(),
+    };
+    Row {
+        name: format!("{}/{}", run.config.namespace, run.config.name),
+        status: run.status().to_owned(),
+        step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
+        total_steps: Some(run.config.spec.training.steps),
+        has_ended: !run.running,
+        reward: run
+            .metrics
+            .as_ref()
+            .and_then(|metrics| metrics.get(rljob_protocol::metrics::REWARD)),
+        message,
+    }
+}
+
+/// A run whose files cannot be read. The others are still shown.
+fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
+    let name = directory.strip_prefix(dir).ok().filter(|name| name.components().next().is_some());
+    Row {
+        name: name.unwrap_or(directory).display().to_string(),
+        status: "Unreadable".to_owned(),
+        step: None,
+        total_steps: None,
+        has_ended: true,
+        reward: None,
+        message: format!("{error:#}"),
+    }
+}
+
+/// Row of an RLJob.
+pub fn job_row(job: &RLJob) -> Row {
+    let status = job.status.clone().unwrap_or_default();
+    let summary = status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
+    let progress = status.progress.as_ref();
+    Row {
+        name: format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()),
+        status: summary.map_or_else(|| "Unknown".to_owned(), |summary| summary.reason.clone()),
+        step: Some(progress.map_or(0, |progress| progress.step)),
+        total_steps: Some(job.spec.training.steps),
+        has_ended: outcome(job).is_some(),
+        reward: progress.and_then(|progress| progress.reward),
+        message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
+    }
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> String {
+    let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"];
+    let cells = rows.iter().map(|row| {
+        let reward = row.reward.map_or_else(|| "-".to_owned(), |reward| format!("{reward:.3}"));
+        let steps = row.step.zip(row.total_steps);
+        [
+            row.name.clone(),
+            row.status.clone(),
+            steps.map_or_else(|| "-".to_owned(), |(step, total)| format!("{step}/{total}")),
+            reward,
+            lines::one_line(&row.message),
+        ]
+    });
+    table::table(head, &cells.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_rljobs_show_their_conditions() {
+        let mut job = crate::validate::test_support::minimal();
+        let condition = serde_json::json!({
+            "type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory",
+            "lastTransitionTime": null,
+        });
+        let text = serde_json::json!({
+            "conditions": [condition], "progress": {"step": 3, "totalSteps": 10, "reward": 0.25},
+        });
+        let text = text.to_string().replace("null", "\"2026-01-01T00:00:00Z\"");
+        job.status = Some(serde_json::from_str(&text).unwrap());
+        assert_eq!(
+            table(&[job_row(&job)]),
+            "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | \
+                memory"
+        );
+    }
+}

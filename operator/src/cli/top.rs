@@ -1,0 +1,238 @@
+//! `rljob top`: curves and newest numbers of a local run or an RLJob, drawn again until the run has
+//! ended. Without a terminal, they are printed once.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rljob_crds::names::METRICS_FILE;
+use rljob_protocol::metrics::{self, StepMetrics};
+
+use super::connection::{Connection, PlaceArgs};
+use super::job_view::JobView;
+use super::status::{CLEAR, job};
+use super::tree::tree;
+use crate::local::inspect::Run;
+use crate::local::lines;
+use crate::local::records::Tail;
+use crate::terminal::printable;
+
+/// Interval of reads.
+const POLL: Duration = Duration::from_secs(2);
+/// Width of a curve.
+const WIDTH: usize = 60;
+/// Characters of a curve, lowest first.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Curves of a local run: metric and title.
+const CURVES: [(&str, &str); 5] = [
+    (metrics::REWARD, "reward"),
+    (metrics::LOSS, "loss"),
+    (metrics::TOKENS_PER_SECOND, "tokens/s"),
+    (metrics::ROLLOUT_SECONDS, "rollouts, s"),
+    (metrics::TRAIN_SECONDS, "training, s"),
+];
+
+/// Show curves and the newest numbers of a run until it has ended.
+///
+/// A local run has the curves of all steps. With `--cluster`, curves start with the command, with
+/// the values of the status of the RLJob, which is written at most once a minute; its pods, engines
+/// and conditions are shown as by `status`. Without a terminal, the output is printed once.
+#[derive(clap::Args, Debug)]
+pub struct TopArgs {
+    /// The run directory, `RUNS/<namespace>/<name>`; with `--cluster`, the name of an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: String,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Values by step.
+type Curve = BTreeMap<u32, f64>;
+
+/// What is drawn.
+struct Frame {
+    title: String,
+    curves: Vec<(&'static str, Curve)>,
+    /// Text below the curves.
+    rest: String,
+    has_ended: bool,
+}
+
+/// Draws to `out`.
+///
+/// # Errors
+/// The run does not exist, or a read fails.
+pub async fn top(arguments: &TopArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    arguments.place.check()?;
+    let mut source = if arguments.place.cluster {
+        let connection = Connection::open(&arguments.place.connection).await?;
+        let (name, curves) = (arguments.target.clone(), Vec::new());
+        Source::Cluster { connection, name, curves }
+    } else {
+        let directory = PathBuf::from(&arguments.target);
+        let tail = Tail::new(directory.join(METRICS_FILE));
+        Source::Local(Local { directory, tail, steps: BTreeMap::new() })
+    };
+    let is_terminal = std::io::stdout().is_terminal();
+    loop {
+        let frame = source.read().await?;
+        let clear = if is_terminal { CLEAR } else { "" };
+        writeln!(out, "{clear}{}", printable(&text(&frame)))?;
+        out.flush()?;
+        if !is_terminal || frame.has_ended {
+            return Ok(());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+enum Source {
+    Local(Local),
+    Cluster { connection: Connection, name: String, curves: Vec<(&'static str, Curve)> },
+}
+
+impl Source {
+    async fn read(&mut self) -> anyhow::Result<Frame> {
+        match self {
+            Self::Local(local) => local.read(),
+            Self::Cluster { connection, name, curves } => {
+                let view = job(connection, name).await?;
+                extend(curves, &view);
+                Ok(Frame {
+                    title: String::new(),
+                    curves: curves.clone(),
+                    rest: tree(&view, Timestamp::now()),
+                    has_ended: view.completion_time.is_some(),
+                })
+            }
+        }
+    }
+}
+
+/// Adds the progress of a job to the curves.
+fn extend(curves: &mut Vec<(&'static str, Curve)>, view: &JobView) {
+    let Some(progress) = &view.progress else { return };
+    let values = [("reward", progress.reward), ("tokens/s", progress.tokens_per_second)];
+    for (title, value) in values {
+        let Some(value) = value else { continue };
+        match curves.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, curve)) => drop(curve.insert(progress.step, value)),
+            None => curves.push((title, Curve::from([(progress.step, value)]))),
+        }
+    }
+}
+
+/// A run directory.
+struct Local {
+    directory: PathBuf,
+    tail: Tail,
+    /// A repeated step replaces the one of an earlier attempt.
+    steps: BTreeMap<u32, StepMetrics>,
+}
+
+impl Local {
+    fn read(&mut self) -> anyhow::Result<Frame> {
+        let run = Run::read(Path::new(&self.directory))?;
+        let new: Vec<StepMetrics> = self.tail.read()?;
+        self.steps.extend(new.into_iter().map(|step| (step.step, step)));
+        let curve = |name: &str| -> Curve {
+            let values = self.steps.values();
+            values.filter_map(|step| Some((step.step, step.get(name)?))).collect()
+        };
+        let total = run.config.spec.training.steps;
+        let mut rest: Vec<String> =
+            self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
+        rest.extend(run.evaluation.as_ref().map(|newest| lines::evaluation(newest, total)));
+        rest.extend(run.state.failure.clone().filter(|_| !run.running));
+        Ok(Frame {
+            title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),
+            curves: CURVES.iter().map(|(name, title)| (*title, curve(name))).collect(),
+            rest: rest.join("\n"),
+            has_ended: !run.running,
+        })
+    }
+}
+
+/// The frame as text. Pure.
+fn text(frame: &Frame) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(Some(frame.title.clone()).filter(|title| !title.is_empty()));
+    lines.extend(frame.curves.iter().filter_map(|(title, curve)| line(title, curve)));
+    lines.push(frame.rest.clone());
+    lines.join("\n")
+}
+
+/// Title, newest value, curve and range; nothing without values.
+fn line(title: &str, curve: &Curve) -> Option<String> {
+    let values: Vec<f64> = curve.values().copied().filter(|value| value.is_finite()).collect();
+    let newest = values.last()?;
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let [newest, from, to] = [*newest, low, high].map(number);
+    let bars = sparkline(&values, (low, high));
+    Some(format!("{title:12} {newest:>10}  {bars:WIDTH$}  {from} to {to}"))
+}
+
+/// A number of about four digits.
+fn number(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        0.001.. => format!("{value:.3}"),
+        size if size > 0.0 => format!("{value:.1e}"),
+        _ => "0".to_owned(),
+    }
+}
+
+/// One character per value, or per mean of neighbors if there are more values than characters.
+fn sparkline(values: &[f64], (low, high): (f64, f64)) -> String {
+    let size = values.len().div_ceil(WIDTH).max(1);
+    let bar = |part: &[f64]| {
+        let mean = part.iter().sum::<f64>() / part.len() as f64;
+        let share = if high > low { (mean - low) / (high - low) } else { 0.0 };
+        let index = (share * (BARS.len() as f64 - 1.0)).round() as usize;
+        BARS.get(index).copied().unwrap_or_default()
+    };
+    values.chunks(size).map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::inspect::test_support::run_directory;
+
+    #[test]
+    fn curves_have_at_most_their_width_and_keep_their_range() {
+        let values: Vec<f64> = (0..8).map(f64::from).collect();
+        assert_eq!(sparkline(&values, (0.0, 7.0)), "▁▂▃▄▅▆▇█");
+        assert_eq!(sparkline(&[2.0, 2.0], (2.0, 2.0)), "▁▁");
+        let many: Vec<f64> = (0..1_000).map(f64::from).collect();
+        let text = sparkline(&many, (0.0, 999.0));
+        assert!(text.chars().count() <= WIDTH && text.starts_with('▁') && text.ends_with('█'));
+    }
+
+    #[tokio::test]
+    async fn a_local_run_is_drawn_with_its_curves() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        let path = directory.path().join(METRICS_FILE);
+        let step = |step: u32, reward: f64| {
+            serde_json::to_string(&StepMetrics::with_scalars(step, [("reward", reward)])).unwrap()
+        };
+        let steps = [step(1, 0.0), step(2, 0.25), step(2, 0.5), step(3, 1.0)];
+        std::fs::write(&path, steps.map(|line| line + "\n").concat()).unwrap();
+        let target = directory.path().display().to_string();
+        let mut source = Source::Local(Local {
+            directory: target.into(),
+            tail: Tail::new(path),
+            steps: BTreeMap::new(),
+        });
+        let text = text(&source.read().await.unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "lab/sums  Running", "{text}");
+        let curve = format!("reward            1.000  ▁▅█{}  0 to 1.000", " ".repeat(WIDTH - 3));
+        assert_eq!(lines[1], curve, "{text}");
+        assert!(lines[2].contains("3/10"), "{text}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Progress of a run in the status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus};
+use rljob_protocol::metrics::{self, EvaluationMetrics};
+use rljob_protocol::status::CoordinatorStatus;
+
+/// The progress that the coordinator reports; while none does, the recorded one.
+pub(super) fn progress(
+    old: &RLJobStatus,
+    report: Option<&CoordinatorStatus>,
+    inference: &InferenceStatus,
+    now: Timestamp,
+) -> Option<Progress> {
+    let Some(report) = report else {
+        return old.progress.clone();
+    };
+    let newest = |name| report.metrics.as_ref().and_then(|step| step.get(name));
+    let mut new = Progress {
+        step: report.step,
+        total_steps: report.total_steps,
+        reward: newest(metrics::REWARD),
+        tokens_per_second: newest(metrics::TOKENS_PER_SECOND),
+        // A coordinator that has just started may report none.
+        evaluation: report
+            .evaluation
+            .as_ref()
+            .map(evaluation)
+            .or_else(|| old.progress.as_ref().and_then(|old| old.evaluation.clone())),
+        time: old.progress.as_ref().and_then(|old| old.time.clone()),
+    };
+    let engines = old.inference.as_ref().map(|old| &old.engines);
+    if old.progress.as_ref() != Some(&new) || engines != Some(&inference.engines) {
+        new.time = Some(Time(now));
+    }
+    Some(new)
+}
+
+fn evaluation(metrics: &EvaluationMetrics) -> EvaluationStatus {
+    EvaluationStatus {
+        step: metrics.step,
+        sampled: metrics.sampled,
+        greedy: metrics.greedy,
+        loss: metrics.loss,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::{at, report};
+
+    #[test]
+    fn the_newest_evaluation_is_kept_while_a_coordinator_reports_none() {
+        let metrics: EvaluationMetrics = serde_json::from_value(serde_json::json!({
+            "step": 2, "prompts": 8, "seconds": 1.0, "sampled": 0.5, "greedy": 0.625,
+        }))
+        .unwrap();
+        let expected =
+            Some(EvaluationStatus { step: 2, sampled: Some(0.5), greedy: Some(0.625), loss: None });
+        let engines = InferenceStatus::default();
+        let evaluated = CoordinatorStatus { evaluation: Some(metrics), ..report() };
+        let old = RLJobStatus {
+            progress: progress(&RLJobStatus::default(), Some(&evaluated), &engines, at(0)),
+            ..RLJobStatus::default()
+        };
+        let of = |progress: Option<Progress>| progress.unwrap().evaluation;
+        assert_eq!(of(old.progress.clone()), expected);
+        assert_eq!(of(progress(&old, Some(&report()), &engines, at(1))), expected);
+    }
+}
