@@ -1,12 +1,13 @@
 //! The memory plan at the start of a learner: reads the memory of the GPU and logs the plan.
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::ModelRole;
 use rljob_kernels::device::capacity;
 use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit};
 use super::plan::Settings;
-use crate::model::Model;
+use crate::model::{Head, Model, ModelLayout};
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
 /// (device, number of ranks); passes compute in `compute`.
@@ -20,6 +21,9 @@ pub fn planned(
     compute: Kind,
 ) -> Result<Model, DoesNotFit> {
     let roles = spec.algorithm.resolve().map(rljob_crds::algorithm::Algorithm::model_roles);
+    let has = |role| roles.as_ref().is_some_and(|roles| roles.contains(&role));
+    let critic =
+        has(ModelRole::Critic).then(|| ModelLayout::with_head(model.config(), Head::Scalar));
     let exports = spec.checkpoint.export_every_steps.is_some();
     let settings = Settings {
         config: model.config(),
@@ -27,7 +31,8 @@ pub fn planned(
         world_size,
         element: compute.elt_size_in_bytes() as u64,
         sharding: spec.training.sharding,
-        frozen: roles.map_or(0, |roles| roles.len().saturating_sub(1)) as u64,
+        critic: critic.as_ref(),
+        frozen: u64::from(has(ModelRole::Reference)),
         publishes: spec.algorithm.has_rollouts() || exports,
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };

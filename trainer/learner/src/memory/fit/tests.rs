@@ -4,7 +4,7 @@ use rljob_crds::algorithm::{Activations, Sharding};
 
 use super::{check, choose, usable, warning};
 use crate::memory::plan::{MemoryPlan, Settings};
-use crate::model::{ModelConfig, ModelLayout};
+use crate::model::{Head, ModelConfig, ModelLayout};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 /// An H200 and an H100.
@@ -46,6 +46,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         world_size,
         element: 2,
         sharding: Sharding::Full,
+        critic: None,
         frozen: 0,
         publishes: false,
         tokens: 16_384,
@@ -83,6 +84,21 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
 }
 
 #[test]
+fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_own_parameters() {
+    with(true, 2, |settings| {
+        let critic = ModelLayout::with_head(settings.config, Head::Scalar);
+        let alone = MemoryPlan::new(&settings, 28);
+        let plan = MemoryPlan::new(&Settings { critic: Some(&critic), ..settings }, 28);
+        let share = critic.numel().unsigned_abs() / 2;
+        let (table, layer) = (152_064 * 3584, critic.blocks()[1].numel().unsigned_abs());
+        let buffers = 6 * (table + 2 * 3584 + 2 * layer) + 4 * table / 2;
+        assert_eq!(plan.critic, 18 * share + buffers);
+        assert_eq!(plan, MemoryPlan { critic: plan.critic, ..alone });
+        assert_eq!(plan.fixed(), alone.fixed() + plan.critic);
+    });
+}
+
+#[test]
 fn as_many_layers_keep_their_activations_as_fit_unless_the_spec_decides() {
     let recomputed = |large, world_size, activations, free| {
         with(large, world_size, |settings| choose(&settings, activations, free).recomputed_layers)
@@ -113,8 +129,7 @@ fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
         let remedies = message.rsplit_once("): ").unwrap().1;
         assert_eq!(
             remedies,
-            "use at least 3 GPUs (now 2), or set algorithm.grpo.klCoefficient to 0, which needs \
-             no reference"
+            "use at least 3 GPUs (now 2), or set klCoefficient to 0, which needs no reference"
         );
         check(&settings, H100).unwrap();
     });
