@@ -23,7 +23,7 @@ SAMPLES = ROOT / "manifests/samples"
 
 RAW = {"mean": "None", "scale": "None"}
 
-# Settings of `algorithm.grpo`, and of the rest of the spec by path.
+# Settings of `algorithm.grpo` (of `algorithm.ppo` for ppo), and of the rest of the spec by path.
 SETTINGS = {
     "grpo": ({}, {}),
     "dapo": ({"clipHigh": 0.28}, {"rollout.dynamicSampling": {}}),
@@ -61,6 +61,16 @@ SETTINGS = {
         {"rollout.maxStaleness": 2},
     ),
     "m2po": ({"secondMomentLimit": 0.04}, {"rollout.maxStaleness": 4}),
+    "ppo": (
+        {
+            "groupSize": 1,
+            "epochs": 2,
+            "gaeLambda": 0.95,
+            "criticWarmupSteps": 5,
+            "criticOptimizer": {"learningRate": 2e-3, "warmupSteps": 5, "schedule": "Linear"},
+        },
+        {"rollout.batchSize": 512},
+    ),
 }
 
 
@@ -75,8 +85,9 @@ def arguments():
 
 def sets(name, seed):
     """Values of `--set` that make the quick start's second job train with the objective."""
-    grpo, others = SETTINGS[name]
-    values = {"spec.algorithm.grpo": {"groupSize": 8, **grpo}, "spec.training.seed": seed}
+    own, others = SETTINGS[name]
+    kind = "ppo" if name == "ppo" else "grpo"
+    values = {"spec.algorithm": {kind: {"groupSize": 8, **own}}, "spec.training.seed": seed}
     values.update({f"spec.{path}": value for path, value in others.items()})
     return [f"quickstart:{path}={json.dumps(value)}" for path, value in values.items()]
 

@@ -1,23 +1,33 @@
-//! Algorithm, optimizer, number of steps, batching and numerics.
+//! Algorithm, number of steps, batching and numerics.
+
+use std::borrow::Cow;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grpo::GrpoSpec;
+pub use crate::optimizer::{OptimizerSpec, Schedule};
+use crate::ppo::PpoSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo` and `sft`.
+/// Algorithm. Exactly one of `grpo`, `ppo` and `sft`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.grpo), has(self.sft)].filter(x, x).size() == 1")
-        .message("set exactly one of grpo and sft")
+    validation = Rule::new(
+        "[has(self.grpo), has(self.ppo), has(self.sft)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of grpo, ppo and sft")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
     /// asymmetric clip and token-level loss (arXiv 2503.14476).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpo: Option<GrpoSpec>,
+    /// Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347) with a critic, a model
+    /// of the policy's size that learns the value of each token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ppo: Option<PpoSpec>,
     /// Supervised fine-tuning: cross entropy of the completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
@@ -29,6 +39,8 @@ pub struct AlgorithmSpec {
 pub enum Algorithm<'a> {
     /// Group Relative Policy Optimization.
     Grpo(&'a GrpoSpec),
+    /// Proximal Policy Optimization.
+    Ppo(&'a PpoSpec),
     /// Supervised fine-tuning.
     Sft(&'a SftSpec),
 }
@@ -58,9 +70,10 @@ pub enum ModelRole {
 impl AlgorithmSpec {
     /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
     pub fn resolve(&self) -> Option<Algorithm<'_>> {
-        match (&self.grpo, &self.sft) {
-            (Some(grpo), None) => Some(Algorithm::Grpo(grpo)),
-            (None, Some(sft)) => Some(Algorithm::Sft(sft)),
+        match (&self.grpo, &self.ppo, &self.sft) {
+            (Some(grpo), None, None) => Some(Algorithm::Grpo(grpo)),
+            (None, Some(ppo), None) => Some(Algorithm::Ppo(ppo)),
+            (None, None, Some(sft)) => Some(Algorithm::Sft(sft)),
             _ => None,
         }
     }
@@ -76,6 +89,7 @@ impl<'a> Algorithm<'a> {
     pub fn name(self) -> &'static str {
         match self {
             Self::Grpo(_) => "grpo",
+            Self::Ppo(_) => "ppo",
             Self::Sft(_) => "sft",
         }
     }
@@ -83,7 +97,7 @@ impl<'a> Algorithm<'a> {
     /// Rows that a step trains on.
     pub fn data(self) -> DataKind {
         match self {
-            Self::Grpo(_) => DataKind::Prompts,
+            Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
         }
     }
@@ -96,25 +110,27 @@ impl<'a> Algorithm<'a> {
     /// Whether training samples are scored.
     pub fn needs_reward(self) -> bool {
         match self {
-            Self::Grpo(_) => true,
+            Self::Grpo(_) | Self::Ppo(_) => true,
             Self::Sft(_) => false,
         }
     }
 
     /// Models that learners hold, the policy first.
     pub fn model_roles(self) -> Vec<ModelRole> {
-        match self {
-            Self::Grpo(grpo) if grpo.kl_coefficient > 0.0 => {
-                vec![ModelRole::Policy, ModelRole::Reference]
-            }
-            Self::Grpo(_) | Self::Sft(_) => vec![ModelRole::Policy],
-        }
+        let (kl_coefficient, critic) = match self {
+            Self::Grpo(grpo) => (grpo.kl_coefficient, None),
+            Self::Ppo(ppo) => (ppo.kl_coefficient, Some(ModelRole::Critic)),
+            Self::Sft(_) => (0.0, None),
+        };
+        let reference = (kl_coefficient > 0.0).then_some(ModelRole::Reference);
+        std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
     }
 
     /// Samples of one prompt in a step.
     pub fn group_size(self) -> u32 {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
+            Self::Ppo(ppo) => ppo.group_size,
             Self::Sft(_) => 1,
         }
     }
@@ -122,16 +138,25 @@ impl<'a> Algorithm<'a> {
     /// Prompts or demonstrations of a step.
     pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
         match self {
-            Self::Grpo(_) => rollout.batch_size,
+            Self::Grpo(_) | Self::Ppo(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
         }
     }
 
-    /// Settings of `grpo`.
-    pub fn grpo(self) -> Option<&'a GrpoSpec> {
+    /// Settings of rewards and of the policy's loss, of an algorithm that learns from rewards.
+    pub fn policy(self) -> Option<Cow<'a, GrpoSpec>> {
         match self {
-            Self::Grpo(grpo) => Some(grpo),
+            Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
+            Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
             Self::Sft(_) => None,
+        }
+    }
+
+    /// Optimizer of the critic, if the algorithm trains one.
+    pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
+        match self {
+            Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
+            Self::Grpo(_) | Self::Sft(_) => None,
         }
     }
 }
@@ -148,108 +173,6 @@ pub struct SftSpec {
 
 fn sft_batch_size() -> u32 {
     64
-}
-
-/// AdamW (Loshchilov and Hutter, arXiv 1711.05101) and its learning-rate schedule.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OptimizerSpec {
-    /// Learning rate after warm-up. Default 1e-6.
-    #[serde(default = "learning_rate")]
-    #[schemars(range(min = 0.0, max = 10.0))]
-    pub learning_rate: f64,
-    /// Steps over which the learning rate rises linearly from 0. Default 0.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 1_000_000))]
-    pub warmup_steps: u32,
-    /// Learning-rate schedule after warm-up. Default Constant.
-    #[serde(default)]
-    pub schedule: Schedule,
-    /// Fraction of learningRate at which Linear and Cosine end. Default 0.
-    #[serde(default)]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub minimum_learning_rate: f64,
-    /// Decoupled weight decay. Default 0.01.
-    #[serde(default = "weight_decay")]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub weight_decay: f64,
-    /// Decay of the first moment. Default 0.9.
-    #[serde(default = "beta1")]
-    #[schemars(range(min = 0.0, max = 0.999_999))]
-    pub beta1: f64,
-    /// Decay of the second moment. Default 0.999.
-    #[serde(default = "beta2")]
-    #[schemars(range(min = 0.0, max = 0.999_999))]
-    pub beta2: f64,
-    /// Added to the denominator. Default 1e-8.
-    #[serde(default = "epsilon")]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub epsilon: f64,
-    /// Maximum L2 norm of the gradient of all parameters; 0 disables clipping. Default 1.
-    #[serde(default = "gradient_clipping")]
-    #[schemars(range(min = 0.0, max = 1_000_000.0))]
-    pub gradient_clipping: f64,
-    /// Keeps the two moments of learners on GPUs in pinned memory of the host, 8 bytes for each
-    /// parameter of a rank, which count against the memory limit of the trainer. The update then
-    /// moves them over PCIe: about a second for each 4 billion parameters of a rank. Default
-    /// false.
-    #[serde(default)]
-    pub offload: bool,
-}
-
-fn learning_rate() -> f64 {
-    1e-6
-}
-
-fn weight_decay() -> f64 {
-    0.01
-}
-
-fn beta1() -> f64 {
-    0.9
-}
-
-fn beta2() -> f64 {
-    0.999
-}
-
-fn epsilon() -> f64 {
-    1e-8
-}
-
-fn gradient_clipping() -> f64 {
-    1.0
-}
-
-impl Default for OptimizerSpec {
-    fn default() -> Self {
-        Self {
-            learning_rate: learning_rate(),
-            warmup_steps: 0,
-            schedule: Schedule::default(),
-            minimum_learning_rate: 0.0,
-            weight_decay: weight_decay(),
-            beta1: beta1(),
-            beta2: beta2(),
-            epsilon: epsilon(),
-            gradient_clipping: gradient_clipping(),
-            offload: false,
-        }
-    }
-}
-
-/// Learning-rate schedule after warm-up.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
-pub enum Schedule {
-    /// Constant learning rate.
-    #[default]
-    Constant,
-    /// Linear decay. The rate would reach its minimum one step after the last.
-    Linear,
-    /// Half-cosine decay. The rate would reach its minimum one step after the last.
-    Cosine,
 }
 
 /// Number of steps, batching and numerics.

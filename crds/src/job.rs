@@ -83,6 +83,27 @@ use crate::storage::{StorageSpec, VolumeSpec};
         .message("algorithm.grpo needs inference.replicas of at least 1")
 )]
 #[x_kube(
+    validation = Rule::new(
+        "!has(self.algorithm.ppo) || has(self.rewards) && size(self.rewards) > 0"
+    )
+        .message("algorithm.ppo needs rewards")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.ppo) || !has(self.dataset.evaluation) || \
+             !has(self.dataset.evaluation.completion)")
+        .message("dataset.evaluation.completion is not used by algorithm.ppo; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.ppo) || self.inference.replicas >= 1")
+        .message("algorithm.ppo needs inference.replicas of at least 1")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.ppo) || \
+             self.algorithm.ppo.criticWarmupSteps < self.training.steps")
+        .message("algorithm.ppo.criticWarmupSteps must be below training.steps: the policy would \
+                 not be trained")
+)]
+#[x_kube(
     validation = Rule::new(broadcast_rule())
         .message("weightSync.method Distributed needs engines and learners in one process group: \
                  both on CPUs, or both on NVIDIA GPUs")

@@ -13,8 +13,8 @@ mod roles;
 mod sources;
 mod template;
 
-use algorithm::{check_algorithm, check_grpo};
-use common::{COORDINATOR, INFERENCE, TRAINER, is_dns_label};
+use algorithm::{check_algorithm, check_critic, check_policy};
+use common::{COORDINATOR, INFERENCE, TRAINER, check_optimizer, is_dns_label};
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -35,8 +35,9 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     sources::check_storage(spec, policy, &mut problems);
     sources::check_restore(spec, name, &mut problems);
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, &mut problems);
-    if let Some(grpo) = &spec.algorithm.grpo {
-        check_grpo(grpo, &spec.rollout, &mut problems);
+    check_policy(spec, &mut problems);
+    if let Some(ppo) = &spec.algorithm.ppo {
+        check_critic(ppo, spec.training.steps, &mut problems);
     }
     check_lengths(&spec.rollout, &mut problems);
     roles::check_engines(spec, &mut problems);
@@ -123,12 +124,7 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("must not exceed maxSeconds = {}", backoff.max_seconds),
         ));
     }
-    if spec.optimizer.warmup_steps > spec.training.steps {
-        problems.push(Problem::new(
-            "spec.optimizer.warmupSteps",
-            format!("must not exceed training.steps = {}", spec.training.steps),
-        ));
-    }
+    check_optimizer("spec.optimizer", &spec.optimizer, spec.training.steps, problems);
     let location = spec.restore_from.as_ref().and_then(|source| source.location());
     let folder = location.and_then(|path| path.trim_end_matches('/').rsplit('/').next());
     let restored = folder.and_then(|folder| folder.parse::<Version>().ok());
@@ -136,9 +132,6 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         let message =
             format!("{version} has more steps than training.steps = {}", spec.training.steps);
         problems.push(Problem::new("spec.restoreFrom", message));
-    }
-    if spec.optimizer.epsilon <= 0.0 {
-        problems.push(Problem::new("spec.optimizer.epsilon", "must be above 0"));
     }
 }
 

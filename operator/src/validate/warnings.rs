@@ -7,6 +7,7 @@ use rljob_crds::grpo::{
     RatioLevel, Surrogate,
 };
 use rljob_crds::job::WeightSyncSpec;
+use rljob_crds::ppo::PpoSpec;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
@@ -23,13 +24,8 @@ const EVALUATION_FIELDS: [&str; 5] =
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
     check_fields(spec, &mut warnings);
-    if let Some(grpo) = &spec.algorithm.grpo {
-        check_ratio(spec, grpo, &mut warnings);
-        check_kl(grpo, &mut warnings);
-        check_normalization("rewardNormalization", &grpo.reward_normalization, &mut warnings);
-        if let Some(normalization) = &grpo.advantage_normalization {
-            check_normalization("advantageNormalization", normalization, &mut warnings);
-        }
+    if let Some(algorithm) = spec.algorithm.resolve() {
+        check_policy(spec, algorithm, &mut warnings);
     }
     if spec.algorithm.has_rollouts() {
         if spec.rollout.stale_samples != StaleSamples::default() && spec.rollout.max_staleness == 0
@@ -57,10 +53,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }
     let optimizer = &spec.optimizer;
-    if optimizer.schedule == Schedule::Constant && optimizer.minimum_learning_rate > 0.0 {
-        let message = "has no effect: schedule Constant does not decay";
-        warnings.push(Problem::new("spec.optimizer.minimumLearningRate", message));
-    }
+    check_schedule("spec.optimizer", optimizer, &mut warnings);
     if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
         let message = "is 0: training changes no weights";
         warnings.push(Problem::new("spec.optimizer.learningRate", message));
@@ -129,11 +122,44 @@ fn check_unsampled(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Ve
     }
 }
 
+/// Settings of the policy's loss and of the critic.
+fn check_policy(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Vec<Problem>) {
+    let Some(policy) = algorithm.policy() else { return };
+    let updates = match algorithm {
+        Algorithm::Ppo(ppo) => spec.training.minibatches.saturating_mul(ppo.epochs),
+        Algorithm::Grpo(_) | Algorithm::Sft(_) => spec.training.minibatches,
+    };
+    let path = format!("spec.algorithm.{}", algorithm.name());
+    check_ratio((&path, updates), &policy, warnings);
+    check_kl(&path, &policy, warnings);
+    let of_rewards = format!("{path}.rewardNormalization");
+    check_normalization(&of_rewards, &policy.reward_normalization, warnings);
+    if let Some(normalization) = &policy.advantage_normalization {
+        check_normalization(&format!("{path}.advantageNormalization"), normalization, warnings);
+    }
+    let Algorithm::Ppo(ppo) = algorithm else { return };
+    let default = PpoSpec::default().value_clip;
+    if updates <= 1 && ppo.value_clip.total_cmp(&default).is_ne() {
+        let message = "has no effect: with training.minibatches 1 and epochs 1, values are those \
+            of the critic before the step";
+        warnings.push(Problem::new(format!("{path}.valueClip"), message));
+    }
+    if let Some(optimizer) = &ppo.critic_optimizer {
+        check_schedule(&format!("{path}.criticOptimizer"), optimizer, warnings);
+    }
+}
+
+fn check_schedule(path: &str, optimizer: &OptimizerSpec, warnings: &mut Vec<Problem>) {
+    if optimizer.schedule == Schedule::Constant && optimizer.minimum_learning_rate > 0.0 {
+        let message = "has no effect: schedule Constant does not decay";
+        warnings.push(Problem::new(format!("{path}.minimumLearningRate"), message));
+    }
+}
+
 /// Settings of the importance ratio, which is 1 with one update and recomputed log-probabilities,
 /// and which not every surrogate uses.
-fn check_ratio(spec: &RLJobSpec, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
-    let is_on_policy =
-        spec.training.minibatches <= 1 && grpo.proximal_logprobs == ProximalLogprobs::Recompute;
+fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+    let is_on_policy = updates <= 1 && grpo.proximal_logprobs == ProximalLogprobs::Recompute;
     let (default, surrogate) = (GrpoSpec::default(), grpo.surrogate);
     let differs = |own: f64, other: f64| own.total_cmp(&other).is_ne();
     let clips = matches!(surrogate, Surrogate::Clip | Surrogate::CISPO);
@@ -151,17 +177,17 @@ fn check_ratio(spec: &RLJobSpec, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
         let message = if !is_used {
             format!("has no effect: surrogate {surrogate:?} does not use it")
         } else if is_on_policy {
-            "has no effect: with training.minibatches 1 and proximalLogprobs Recompute, the \
-                importance ratio is 1"
+            "has no effect: with one update per step and proximalLogprobs Recompute, the importance \
+                ratio is 1"
                 .to_owned()
         } else {
             continue;
         };
-        warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}"), message));
+        warnings.push(Problem::new(format!("{path}.{field}"), message));
     }
 }
 
-fn check_kl(grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+fn check_kl(path: &str, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
     let default = GrpoSpec::default();
     let fields = [
         ("klEstimator", grpo.kl_estimator != default.kl_estimator),
@@ -170,13 +196,13 @@ fn check_kl(grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
     for (field, is_set) in fields {
         if is_set && grpo.kl_coefficient <= 0.0 {
             let message = "has no effect: klCoefficient is 0";
-            warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}"), message));
+            warnings.push(Problem::new(format!("{path}.{field}"), message));
         }
     }
 }
 
 /// Settings of a mean that is not subtracted and of a deviation that does not divide.
-fn check_normalization(field: &str, spec: &NormalizationSpec, warnings: &mut Vec<Problem>) {
+fn check_normalization(path: &str, spec: &NormalizationSpec, warnings: &mut Vec<Problem>) {
     let default = NormalizationSpec::default();
     let (has_mean, has_scale) =
         (spec.mean != NormalizationMean::None, spec.scale != NormalizationScale::None);
@@ -188,7 +214,7 @@ fn check_normalization(field: &str, spec: &NormalizationSpec, warnings: &mut Vec
     ];
     for (name, _, of) in fields.into_iter().filter(|(_, is_unused, _)| *is_unused) {
         let message = format!("has no effect with {of}: None");
-        warnings.push(Problem::new(format!("spec.algorithm.grpo.{field}.{name}"), message));
+        warnings.push(Problem::new(format!("{path}.{name}"), message));
     }
 }
 
@@ -235,6 +261,24 @@ mod tests {
         );
         let kl = json!({"grpo": {"klTerm": "Loss"}});
         assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
+    }
+
+    #[test]
+    fn settings_of_ppo_without_effect_are_named() {
+        let ppo = |fields: Value| json!({ "ppo": fields });
+        assert_eq!(found(&ppo(json!({})), 1), Vec::<String>::new());
+        let clips = json!({"valueClip": 0.2, "clipHigh": 0.3});
+        assert_eq!(
+            found(&ppo(clips), 1),
+            ["spec.algorithm.ppo.clipHigh", "spec.algorithm.ppo.valueClip"]
+        );
+        let passes = json!({"valueClip": 0.2, "clipHigh": 0.3, "epochs": 2});
+        assert_eq!(found(&ppo(passes), 1), Vec::<String>::new());
+        let critic = json!({"klTerm": "Loss", "criticOptimizer": {"minimumLearningRate": 0.1}});
+        assert_eq!(
+            found(&ppo(critic), 1),
+            ["spec.algorithm.ppo.klTerm", "spec.algorithm.ppo.criticOptimizer.minimumLearningRate"]
+        );
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"inference": {"replicas": 0}}}),
             "algorithm.grpo needs inference.replicas of at least 1",
         ),
-        (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo and sft"),
+        (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo, ppo and sft"),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
@@ -281,7 +281,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
-        (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
+        (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo, ppo and sft"),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
             "set exactly one of path, huggingFace and rljob",
@@ -361,6 +361,18 @@ fn invalid_jobs_are_rejected_with_the_reason() {
                 "secondMomentLimit": 0.1, "proximalLogprobs": "Sampler",
             }}}}),
             "secondMomentLimit needs proximalLogprobs Recompute",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"criticWarmupSteps": 3}}}}),
+            "algorithm.ppo.criticWarmupSteps must be below training.steps",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"rewardNormalization": {}}}}}),
+            "groupSize 1 needs rewardNormalization",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),
+            "algorithm.ppo needs rewards",
         ),
         (
             json!({"spec": {"rollout": {"temprature": 0.7}}}),

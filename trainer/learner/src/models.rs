@@ -4,7 +4,7 @@
 //!  role         head             optimizer   checkpoint            initial weights
 //!  policy       language model   yes         yes                   model folder or seed
 //!  reference    language model   no          no                    those of the policy
-//!  critic       scalar           yes         yes, under its role   given by the algorithm
+//!  critic       scalar           yes         yes, under its role   those of the policy, head 0
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
 
@@ -21,7 +21,7 @@ use tch::Tensor;
 
 use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
 use crate::fsdp::{FrozenParameters, Passes, ShardedParameters};
-use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
+use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs, TokenValues};
 use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
 
@@ -180,11 +180,11 @@ impl Models {
         logprobs.map_err(|error| RoleError::Pass(role, error))
     }
 
-    /// Values of the trained tokens under the critic, without gradients. A collective.
+    /// Values under the critic, without gradients. A collective.
     ///
     /// # Errors
     /// There is no critic, or the pass fails.
-    pub fn values(&mut self, packed: &PackedTokens) -> Result<Tensor, RoleError> {
+    pub fn values(&mut self, packed: &PackedTokens) -> Result<TokenValues, RoleError> {
         let (model, parameters) = self.parts(ModelRole::Critic)?;
         let values = model.values(parameters, packed);
         values.map_err(|error| RoleError::Pass(ModelRole::Critic, error))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rljob_crds::algorithm::{ModelRole, Precision, Sharding};
+use rljob_crds::algorithm::{ModelRole, OptimizerSpec, Precision, Sharding};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
@@ -32,7 +32,8 @@ use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::fit::DoesNotFit;
 use crate::memory::{Phase, planned};
-use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
+use crate::model::layout::TensorSpec;
+use crate::model::{Head, Model, ModelConfig, ModelError, hugging_face, random};
 use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
 use crate::objective;
 use crate::optimizer::OptimizerError;
@@ -69,8 +70,8 @@ pub enum StartError {
     /// The spec sets no algorithm, or several.
     #[error("spec.algorithm must set exactly one algorithm")]
     Algorithm,
-    /// The algorithm needs a model whose weights have no source.
-    #[error("the algorithm needs a {0:?} model, which is not supported")]
+    /// The checkpoint has no part of a model that the algorithm trains.
+    #[error("the checkpoint has no {0:?} model")]
     Role(ModelRole),
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -247,7 +248,14 @@ pub fn first_trainer(
     };
     let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters = blocks.map(shard).collect::<Result<_, _>>()?;
-    let others = other_models(&spec, &model, &ranks, model_directory)?;
+    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
+    if let Some(optimizer) = critic_optimizer(&spec)? {
+        let critic = model.clone().with_head(Head::Scalar);
+        let blocks = initial_blocks(&spec, &model, model_directory)?;
+        let masters = with_zero_head(blocks, &critic).map(shard).collect::<Result<_, _>>()?;
+        let critic = TrainedModel::new(critic, &ranks, optimizer, passes(&spec), masters)?;
+        others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
+    }
     let optimizer = spec.optimizer.clone();
     let policy = TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters)?;
     trainer(spec, ranks, Models::new(policy, others))
@@ -265,13 +273,23 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
-    let restored =
+    let of_critic = critic_optimizer(&spec)?;
+    let critic = of_critic.map(|optimizer| (model.clone().with_head(Head::Scalar), optimizer));
+    let mut shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
+    if let Some((critic, _)) = &critic {
+        shapes.insert(ModelRole::Critic, model_shape(critic.layout()));
+    }
+    let mut restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
-    let restored = restored.into_values().next().ok_or(StartError::Role(ModelRole::Policy))?;
-    let others = other_models(&spec, &model, &ranks, model_directory)?;
-    let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), restored)?;
+    let mut part = |role| restored.remove(&role).ok_or(StartError::Role(role));
+    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
+    if let Some((critic, optimizer)) = critic {
+        let part = part(ModelRole::Critic)?;
+        let critic = TrainedModel::restored(critic, &ranks, optimizer, passes(&spec), part)?;
+        others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
+    }
+    let (optimizer, part) = (spec.optimizer.clone(), part(ModelRole::Policy)?);
+    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), part)?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -281,18 +299,40 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
 }
 
-/// Models of the algorithm's roles other than the policy, with the weights before training.
-fn other_models(
+/// Optimizer of the critic, if the algorithm trains one.
+fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartError> {
+    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
+    Ok(algorithm.critic_optimizer(&spec.optimizer))
+}
+
+/// Blocks of a language model with a scalar head of zeros instead of its own: the critic, whose
+/// values are 0 before its first update.
+fn with_zero_head<'a>(
+    blocks: impl Iterator<Item = Result<Tensor, ModelError>> + 'a,
+    critic: &'a Model,
+) -> impl Iterator<Item = Result<Tensor, ModelError>> + 'a {
+    let layouts = critic.layout().blocks();
+    let last = layouts.len().saturating_sub(1);
+    blocks.zip(layouts).enumerate().map(move |(index, (block, layout))| {
+        let block = block?;
+        if index < last {
+            return Ok(block);
+        }
+        let norm = layout.tensors().first().map_or(0, TensorSpec::numel);
+        let zeros =
+            Tensor::f_zeros([layout.numel().saturating_sub(norm)], (Kind::Float, Device::Cpu))?;
+        Ok(Tensor::f_cat(&[block.f_narrow(0, 0, norm)?, zeros], 0)?)
+    })
+}
+
+/// The reference model, if the algorithm needs one, with the weights before training.
+fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
     ranks: &Rc<Ranks>,
     model_directory: &Path,
 ) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
-    let other = |role: &&ModelRole| !matches!(role, ModelRole::Policy | ModelRole::Reference);
-    if let Some(role) = roles.iter().find(other) {
-        return Err(StartError::Role(*role));
-    }
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }

@@ -26,13 +26,13 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
 use rljob_protocol::metrics::{self, StepMetrics};
 use rljob_protocol::prompts::Prompts;
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{Chunk, Model, PackedTokens};
+use crate::model::{Chunk, Model, PackedTokens, TokenValues};
 use crate::models::{Models, TrainedModel};
-use crate::objective::{Signal, Statistics, StepAdvantages, SumError};
+use crate::objective::{Signal, Statistics, StepAdvantages, SumError, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
@@ -77,14 +77,16 @@ impl Trainer {
         let micro_batches = self.on_device(micro_batches);
         let minibatches =
             header.samples.iter().map(|sample| sample.minibatch + 1).max().unwrap_or(0);
-        let signals = self.objective.signals(minibatches);
+        let epochs = self.objective.epochs();
+        let signals = self.objective.signals(minibatches * epochs);
         let whole = signals.contains(&Signal::Policy);
         let mut prepared = Prepared { header, advantages, micro_batches, whole };
         let before = self.prepare(&signals, &mut prepared)?;
         let trainable_tokens = prepared.advantages.trainable_tokens();
         let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
-        let model = &self.models.policy.model;
-        let operations = prepared.micro_batches.iter().map(|one| model.operations(&one.packed));
+        let operations = prepared.micro_batches.iter().flat_map(|one| {
+            self.models.trained().map(|(_, trained)| trained.model.operations(&one.packed))
+        });
         let [tokens, computed, operations] =
             self.ranks.sum([batch.tokens_T.len() as f64, computed.sum(), operations.sum()])?;
         let rate = learning_rate(&self.spec.optimizer, step, self.spec.training.steps);
@@ -101,14 +103,17 @@ impl Trainer {
             ],
         );
         let mut sums = Sums::default();
-        for minibatch in 0..minibatches {
-            sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
+        for _ in 0..epochs {
+            for minibatch in 0..minibatches {
+                sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
+            }
         }
+        let mut sums = sums.divided_by(epochs);
         sums.statistics = sums.statistics.replaced_by(before);
         self.report(&mut report, &sums)?;
         let seconds = started.elapsed().as_secs_f64();
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
-        self.report_device(&mut report, operations / seconds)?;
+        self.report_device(&mut report, f64::from(epochs) * operations / seconds)?;
         Ok(report)
     }
 
@@ -147,7 +152,10 @@ impl Trainer {
                     Signal::Proximal => {
                         streams.proximal_logprobs_N = logprobs(models, ModelRole::Policy, packed)?;
                     }
-                    Signal::Values => streams.values_N = Some(models.values(packed)?),
+                    Signal::Values => {
+                        let TokenValues { values_N, end_Q } = models.values(packed)?;
+                        (streams.values_N, streams.end_values_Q) = (Some(values_N), Some(end_Q));
+                    }
                     Signal::Policy => {}
                 }
             }
@@ -160,7 +168,8 @@ impl Trainer {
         Ok(self.objective.prepare(&prepared.advantages, &mut streams, &sum)?)
     }
 
-    /// One optimizer update; returns this rank's sums, or zeros if the update is skipped.
+    /// One optimizer update of each model that the step trains; returns this rank's sums, or zeros
+    /// if the update is skipped.
     fn minibatch(
         &mut self,
         minibatch: u32,
@@ -173,14 +182,29 @@ impl Trainer {
             .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
             .sum();
         let mut sums = Sums::default();
-        self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
+        let trains_policy = self.objective.trains_policy(report.step);
+        if trains_policy {
+            self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
+        }
         for micro_batch in prepared.of(minibatch) {
-            sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
+            sums = sums.plus(if trains_policy {
+                self.forward_backward(micro_batch, prepared.whole)?
+            } else {
+                self.forward(micro_batch)?.0
+            });
         }
         tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Update;
         let [loss] = self.ranks.sum([sums.loss])?;
+        let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
+        let all = all * f64::from(self.objective.epochs());
+        if !trains_policy {
+            let critic = self.update_critic(minibatch, prepared, report)?;
+            sums.statistics = sums.statistics.plus(critic);
+            report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
+            return Ok(sums);
+        }
         let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
         let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
         let update = optimizer.update(parameters, learning_rate, loss)?;
@@ -200,12 +224,21 @@ impl Trainer {
                 Ok(Sums::default())
             };
         }
-        sums.statistics =
-            sums.statistics.plus(self.update_critic(minibatch, prepared, learning_rate)?);
+        sums.statistics = sums.statistics.plus(self.update_critic(minibatch, prepared, report)?);
         report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
-        let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
         report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
         Ok(sums)
+    }
+
+    /// A micro-batch without gradients: sums, and the derivative `[N]` of its loss.
+    fn forward(&mut self, micro_batch: &MicroBatch) -> Result<(Sums, Tensor), StepError> {
+        let MicroBatch { packed, streams, .. } = micro_batch;
+        heartbeat::advance();
+        self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
+        let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
+        let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
+        let entropy = policy.entropy_N.sum(Kind::Double).double_value(&[]);
+        Ok((Sums { loss, entropy, statistics }, gradient_N))
     }
 
     fn forward_backward(
@@ -219,12 +252,10 @@ impl Trainer {
         heartbeat::advance_after(self.ranks.device())?;
         let mut whole_gradient_N = None;
         if whole {
-            self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
-            let policy = self.models.logprobs(ModelRole::Policy, packed, temperature)?;
-            let loss = self.objective.loss(&policy, streams);
-            sums.loss = loss.loss;
-            sums.statistics = loss.statistics;
-            whole_gradient_N = Some(loss.gradient_N);
+            let (of_whole, gradient_N) = self.forward(micro_batch)?;
+            // The pass with gradients adds the entropy.
+            sums = Sums { entropy: 0.0, ..of_whole };
+            whole_gradient_N = Some(gradient_N);
         }
         self.phase = Phase::Training { tokens: packed.num_tokens() };
         let objective = &self.objective;

@@ -79,12 +79,26 @@ registry! {
         "Mean |learner − sampler| log-probability before the update; absent for `sft`.";
     MISMATCH_MAX, "mismatchMax", "nats", Learner, 1,
         "Largest |learner − sampler| log-probability before the update; absent for `sft`.";
+    VALUE_LOSS, "valueLoss", "1", Learner, 3,
+        "Mean loss of the critic's values of trainable tokens; only of `ppo`, like the next ones.";
+    VALUE_CLIP_FRACTION, "valueClipFraction", "1", Learner, 3,
+        "Share of trainable tokens whose value was clipped by valueClip.";
+    VALUE_MEAN, "valueMean", "1", Learner, 3,
+        "Mean value of trainable tokens before the update, in the unit of shaped rewards.";
+    RETURN_MEAN, "returnMean", "1", Learner, 3,
+        "Mean return of trainable tokens, which the critic learns.";
+    EXPLAINED_VARIANCE, "explainedVariance", "1", Learner, 3,
+        "1 − variance of (return − value) ÷ variance of returns; 1 for a perfect critic.";
+    CRITIC_GRADIENT_NORM, "criticGradientNorm", "1", Learner, 3,
+        "L2 norm of the critic's gradient in the last minibatch before clipping.";
+    CRITIC_LEARNING_RATE, "criticLearningRate", "1", Learner, 3,
+        "Learning rate of the critic in the last minibatch.";
     GRADIENT_NORM, "gradientNorm", "1", Learner, 1,
-        "L2 norm of the last minibatch's gradient before clipping.";
+        "L2 norm of the last minibatch's gradient before clipping; 0 while only the critic trains.";
     LEARNING_RATE, "learningRate", "1", Learner, 1,
         "Learning rate of the last minibatch.";
     SKIPPED, "skipped", "minibatches", Learner, 1,
-        "Minibatches skipped because loss or gradient was not finite.";
+        "Updates, of policy or critic, skipped because loss or gradient was not finite.";
     TOKENS, "tokens", "tokens", Learner, 1,
         "Tokens in the batch, prompts included.";
     COMPUTED_TOKENS, "computedTokens", "tokens", Learner, 3,

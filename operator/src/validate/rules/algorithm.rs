@@ -1,14 +1,16 @@
 //! Rules of the algorithm, and of the dataset and rewards that it needs.
 
+use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, ProximalLogprobs,
 };
+use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
-use super::common::exactly_one;
+use super::common::{check_optimizer, exactly_one};
 use super::prompts;
 use crate::validate::Problem;
 
@@ -18,7 +20,8 @@ pub(super) fn check_algorithm(
     dataset: &DatasetSpec,
     problems: &mut Vec<Problem>,
 ) {
-    let members = [("grpo", spec.grpo.is_some()), ("sft", spec.sft.is_some())];
+    let members =
+        [("grpo", spec.grpo.is_some()), ("ppo", spec.ppo.is_some()), ("sft", spec.sft.is_some())];
     exactly_one("spec.algorithm", &members, problems);
     for (index, reward) in rewards.iter().enumerate() {
         check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
@@ -135,29 +138,33 @@ fn check_reward(
     }
 }
 
-pub(super) fn check_grpo(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
-    let max_new_tokens = rollout.max_new_tokens;
+/// Rules of rewards and of the policy's loss, which algorithms that sample share.
+pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let Some(algorithm) = spec.algorithm.resolve() else { return };
+    let Some(grpo) = algorithm.policy() else { return };
+    let (grpo, path) = (grpo.as_ref(), format!("spec.algorithm.{}", algorithm.name()));
+    let max_new_tokens = spec.rollout.max_new_tokens;
     if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > max_new_tokens) {
         problems.push(Problem::new(
-            "spec.algorithm.grpo.overlongPenalty.tokens",
+            format!("{path}.overlongPenalty.tokens"),
             format!("must not exceed rollout.maxNewTokens = {max_new_tokens}"),
         ));
     }
     if grpo.group_size == 1 {
-        check_group_of_one(grpo, rollout, problems);
+        check_group_of_one(algorithm.name(), grpo, &spec.rollout, problems);
     }
     if grpo.second_moment_limit.is_some() && grpo.proximal_logprobs == ProximalLogprobs::Sampler {
         problems.push(Problem::new(
-            "spec.algorithm.grpo.secondMomentLimit",
+            format!("{path}.secondMomentLimit"),
             "needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every \
                 moment is 0",
         ));
     }
     let Some(weight) = &grpo.behavior_weight else { return };
-    let path = "spec.algorithm.grpo.behaviorWeight";
+    let path = format!("{path}.behaviorWeight");
     if grpo.proximal_logprobs == ProximalLogprobs::Sampler {
         problems.push(Problem::new(
-            path,
+            path.clone(),
             "needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every \
                 weight is 1",
         ));
@@ -177,13 +184,18 @@ pub(super) fn check_grpo(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut 
 }
 
 /// A sample is normalized by nothing but itself in its group.
-fn check_group_of_one(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
+fn check_group_of_one(
+    name: &str,
+    grpo: &GrpoSpec,
+    rollout: &RolloutSpec,
+    problems: &mut Vec<Problem>,
+) {
     let normalization = &grpo.reward_normalization;
     let divides_by_group = normalization.scale == NormalizationScale::Std
         && normalization.scale_level == NormalizationLevel::Group;
     if normalization.mean == NormalizationMean::Group || divides_by_group {
         problems.push(Problem::new(
-            "spec.algorithm.grpo.groupSize",
+            format!("spec.algorithm.{name}.groupSize"),
             "1 needs rewardNormalization over the batch or none: the group's mean is the sample's \
                 own reward",
         ));
@@ -191,7 +203,21 @@ fn check_group_of_one(grpo: &GrpoSpec, rollout: &RolloutSpec, problems: &mut Vec
     if rollout.dynamic_sampling.is_some() {
         problems.push(Problem::new(
             "spec.rollout.dynamicSampling",
-            "needs algorithm.grpo.groupSize of at least 2: the rewards of one sample are equal",
+            format!(
+                "needs algorithm.{name}.groupSize of at least 2: the rewards of one sample are equal"
+            ),
         ));
+    }
+}
+
+/// Rules of the critic of `ppo`.
+pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem>) {
+    if ppo.critic_warmup_steps >= steps {
+        let message =
+            format!("must be below training.steps = {steps}: the policy would not be trained");
+        problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));
+    }
+    if let Some(optimizer) = &ppo.critic_optimizer {
+        check_optimizer("spec.algorithm.ppo.criticOptimizer", optimizer, steps, problems);
     }
 }

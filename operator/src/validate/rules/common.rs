@@ -2,6 +2,8 @@
 
 use rljob_crds::names::{CONTAINER_COORDINATOR, CONTAINER_ENGINE, CONTAINER_TRAINER};
 
+use rljob_crds::algorithm::OptimizerSpec;
+
 use crate::validate::Problem;
 
 /// Field of the spec of a role, and name of its main container.
@@ -38,5 +40,21 @@ fn listed(names: &[&str]) -> String {
         [] => String::new(),
         [name] => (*name).to_owned(),
         [names @ .., last] => format!("{} and {last}", names.join(", ")),
+    }
+}
+
+/// Rules of an optimizer at `path`, in a run of `steps` steps.
+pub(super) fn check_optimizer(
+    path: &str,
+    optimizer: &OptimizerSpec,
+    steps: u32,
+    problems: &mut Vec<Problem>,
+) {
+    if optimizer.warmup_steps > steps {
+        let message = format!("must not exceed training.steps = {steps}");
+        problems.push(Problem::new(format!("{path}.warmupSteps"), message));
+    }
+    if optimizer.epsilon <= 0.0 {
+        problems.push(Problem::new(format!("{path}.epsilon"), "must be above 0"));
     }
 }

@@ -60,6 +60,35 @@ fn a_group_of_one_sample_is_normalized_over_the_batch_or_not_at_all() {
 }
 
 #[test]
+fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
+    let steps = json!({"criticWarmupSteps": 5});
+    let with = |ppo: Value, steps: u32| {
+        problems_with(
+            &json!({"algorithm": {"grpo": null, "ppo": ppo}, "training": {"steps": steps}}),
+        )
+    };
+    assert_eq!(with(steps.clone(), 6), Vec::<String>::new());
+    let warmup = "spec.algorithm.ppo.criticWarmupSteps: must be below training.steps = 5: the \
+        policy would not be trained";
+    assert_eq!(with(steps, 5), [warmup]);
+    let others = json!({
+        "rewardNormalization": {}, "overlongPenalty": {"tokens": 4096},
+        "criticOptimizer": {"warmupSteps": 6, "epsilon": 0.0},
+    });
+    assert_eq!(
+        with(others, 5),
+        [
+            "spec.algorithm.ppo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = \
+                1024",
+            "spec.algorithm.ppo.groupSize: 1 needs rewardNormalization over the batch or none: \
+                the group's mean is the sample's own reward",
+            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5",
+            "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
+        ]
+    );
+}
+
+#[test]
 fn a_limit_of_the_second_moment_needs_recomputed_log_probabilities() {
     let grpo = json!({"secondMomentLimit": 0.04, "proximalLogprobs": "Sampler"});
     let problem = "spec.algorithm.grpo.secondMomentLimit: needs proximalLogprobs Recompute: with \
@@ -309,8 +338,8 @@ fn steps_seconds_and_batches_must_be_consistent() {
                 of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
             "spec.optimizer.warmupSteps: must not exceed training.steps = 10",
-            "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
             "spec.optimizer.epsilon: must be above 0",
+            "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
         ]
     );
 }

@@ -61,7 +61,11 @@ impl Identity {
         if let Some(hub) = &mut model.hugging_face {
             hub.token_secret_ref = None;
         }
-        let text = serde_json::to_string(&(&model, is("grpo"), is("sft")))?;
+        let text = if is("ppo") {
+            serde_json::to_string(&(&model, false, false, true))
+        } else {
+            serde_json::to_string(&(&model, is("grpo"), is("sft")))
+        }?;
         let spec_hash = format!("{:x}", Sha256::digest(text));
         Ok(Self {
             namespace: config.namespace.clone(),

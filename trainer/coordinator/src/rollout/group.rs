@@ -81,10 +81,10 @@ impl Groups<'_> {
 
     /// The rewards as the learners normalize them.
     fn shaped_rewards(&self, samples: &[Pending]) -> Vec<f64> {
-        let grpo = self.config.spec.algorithm.resolve().and_then(Algorithm::grpo);
+        let policy = self.config.spec.algorithm.resolve().and_then(Algorithm::policy);
         let max_new_tokens = self.config.spec.rollout.max_new_tokens;
-        let shaped = |sample: &Pending| match grpo {
-            Some(grpo) => grpo.shaped_reward(sample.reward, sample.tokens, max_new_tokens),
+        let shaped = |sample: &Pending| match &policy {
+            Some(policy) => policy.shaped_reward(sample.reward, sample.tokens, max_new_tokens),
             None => sample.reward,
         };
         samples.iter().map(shaped).collect()

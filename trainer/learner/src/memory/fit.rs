@@ -94,7 +94,7 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
         None => "use GPUs with more memory".to_owned(),
     });
     if settings.frozen > 0 {
-        remedies.push("set algorithm.grpo.klCoefficient to 0, which needs no reference".to_owned());
+        remedies.push("set klCoefficient to 0, which needs no reference".to_owned());
     }
     Err(DoesNotFit(format!(
         "the model does not fit: of {} on the GPU, {} can be used, and {} are needed without \

@@ -7,6 +7,7 @@
 //!  gradients     4 · S
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
+//!  critic        weights, gradients, optimizer and buffers of the critic
 //!  frozen        e · S of each frozen model, and e · its buffers of whole blocks
 //!  publication   e · P, the copy that engines or an export read while training continues
 //!  activations   per token: e · H of each layer, or all that its backward pass needs
@@ -31,12 +32,22 @@ pub struct Settings<'a> {
     pub sharding: Sharding,
     /// Whether the moments are in memory of the host.
     pub offload: bool,
+    /// The critic, if one is trained beside the policy.
+    pub critic: Option<Critic<'a>>,
     /// Frozen models of the policy's shape.
     pub frozen: u64,
     /// Whether the weights are copied for engines or exports.
     pub publishes: bool,
     /// Tokens of a micro-batch.
     pub tokens: u64,
+}
+
+/// What the memory of a critic depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Critic<'a> {
+    pub layout: &'a ModelLayout,
+    /// Whether its moments are in memory of the host.
+    pub offload: bool,
 }
 
 /// Parts of the memory of a learner, in bytes.
@@ -46,6 +57,7 @@ pub struct MemoryPlan {
     pub gradients: u64,
     pub optimizer: u64,
     pub buffers: u64,
+    pub critic: u64,
     pub frozen: u64,
     pub publication: u64,
     pub activations: u64,
@@ -57,20 +69,21 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// The plan with `recomputed_layers` layers that keep only their input.
     pub fn new(settings: &Settings<'_>, recomputed_layers: usize) -> Self {
-        let Settings { layout, world_size, element, sharding, frozen, .. } = *settings;
-        let numels = layout.block_numels();
-        let shards: Vec<u64> =
-            numels.iter().map(|numel| shard_numel(*numel, world_size).unsigned_abs()).collect();
+        let Settings { layout, element, frozen, .. } = *settings;
+        let Trained { shards, weights, gradients, optimizer, buffers } =
+            Trained::new(settings, layout, settings.offload);
         let share: u64 = shards.iter().sum();
-        let whole = |buffers: Buffers| whole_blocks(buffers, &shards, world_size);
-        let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
+        let ring = whole_blocks(Buffers::Ring, &shards, settings.world_size);
         let (activations, work) = passes(settings, recomputed_layers);
         Self {
-            weights: share * if element == 2 { 6 } else { 4 },
-            gradients: share * 4,
-            optimizer: if settings.offload { 0 } else { share * 8 },
-            buffers: whole(Buffers::of(sharding)) * (element + 4) + largest * 4,
-            frozen: frozen * element * (share + whole(Buffers::Ring)),
+            weights,
+            gradients,
+            optimizer,
+            buffers,
+            critic: settings
+                .critic
+                .map_or(0, |critic| Trained::new(settings, critic.layout, critic.offload).total()),
+            frozen: frozen * element * (share + ring),
             publication: if settings.publishes {
                 layout.numel().unsigned_abs() * element
             } else {
@@ -88,6 +101,7 @@ impl MemoryPlan {
             + self.gradients
             + self.optimizer
             + self.buffers
+            + self.critic
             + self.frozen
             + self.publication
     }
@@ -98,15 +112,49 @@ impl MemoryPlan {
     }
 
     /// The parts that do not depend on the batch, with their names.
-    pub fn fixed_parts(&self) -> [(&'static str, u64); 6] {
+    pub fn fixed_parts(&self) -> [(&'static str, u64); 7] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("optimizer states", self.optimizer),
             ("buffers of whole blocks", self.buffers),
+            ("the critic", self.critic),
             ("the reference model", self.frozen),
             ("the copy for engines and exports", self.publication),
         ]
+    }
+}
+
+/// Parts of a model that is trained, in bytes.
+struct Trained {
+    /// Elements of this rank's shard of each block.
+    shards: Vec<u64>,
+    weights: u64,
+    gradients: u64,
+    optimizer: u64,
+    buffers: u64,
+}
+
+impl Trained {
+    fn new(settings: &Settings<'_>, layout: &ModelLayout, offload: bool) -> Self {
+        let Settings { world_size, element, sharding, .. } = *settings;
+        let numels = layout.block_numels();
+        let shards: Vec<u64> =
+            numels.iter().map(|numel| shard_numel(*numel, world_size).unsigned_abs()).collect();
+        let share: u64 = shards.iter().sum();
+        let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
+        let whole = whole_blocks(Buffers::of(sharding), &shards, world_size);
+        Self {
+            weights: share * if element == 2 { 6 } else { 4 },
+            gradients: share * 4,
+            optimizer: if offload { 0 } else { share * 8 },
+            buffers: whole * (element + 4) + largest * 4,
+            shards,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.weights + self.gradients + self.optimizer + self.buffers
     }
 }
 

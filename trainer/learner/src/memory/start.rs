@@ -1,13 +1,13 @@
 //! The memory plan at the start of a learner: reads the memory of the GPU and logs the plan.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{Sharding, TrainingSpec};
+use rljob_crds::algorithm::{ModelRole, Sharding, TrainingSpec};
 use rljob_kernels::device::capacity;
 use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, choose_sharding};
-use super::plan::Settings;
-use crate::model::Model;
+use super::plan::{Critic, Settings};
+use crate::model::{Head, Model, ModelLayout};
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
 /// (device, number of ranks), and the sharding of the spec, or that which the memory allows. Passes
@@ -22,6 +22,14 @@ pub fn planned(
     compute: Kind,
 ) -> Result<(Model, Sharding), DoesNotFit> {
     let roles = spec.algorithm.resolve().map(rljob_crds::algorithm::Algorithm::model_roles);
+    let has = |role| roles.as_ref().is_some_and(|roles| roles.contains(&role));
+    let critic_optimizer =
+        spec.algorithm.resolve().and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
+    let critic_layout = ModelLayout::with_head(model.config(), Head::Scalar);
+    let critic = critic_optimizer.map(|optimizer| Critic {
+        layout: &critic_layout,
+        offload: optimizer.offload && device.is_cuda(),
+    });
     let exports = spec.checkpoint.export_every_steps.is_some();
     let mut settings = Settings {
         config: model.config(),
@@ -30,7 +38,8 @@ pub fn planned(
         element: compute.elt_size_in_bytes() as u64,
         sharding: Sharding::Full,
         offload: spec.optimizer.offload && device.is_cuda(),
-        frozen: roles.map_or(0, |roles| roles.len().saturating_sub(1)) as u64,
+        critic,
+        frozen: u64::from(has(ModelRole::Reference)),
         publishes: spec.algorithm.has_rollouts() || exports,
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };

@@ -17,9 +17,9 @@
 //!
 //! Shape suffixes: T rows of a micro-batch (its tokens; those of a shared prefix once), N its
 //! trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, G = A ÷ K, D
-//! head size, F feed-forward size, B spans of a bucket, S their padded length. Operations of tch
-//! panic on mismatched shapes; external input is checked in [`config`], [`hugging_face`] and
-//! [`packed`].
+//! head size, F feed-forward size, B spans of a bucket, S their padded length, Q sequences of
+//! a micro-batch. Operations of tch panic on mismatched shapes; external input is checked in
+//! [`config`], [`hugging_face`] and [`packed`].
 
 mod attention;
 mod bucket;
@@ -44,5 +44,5 @@ pub use head::{Head, rows_of_device_chunk};
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Gradient, Parameters, WholeParameters};
-pub use pass::{Chunk, Model, TokenLogprobs};
+pub use pass::{Chunk, Model, TokenLogprobs, TokenValues};
 pub use rows::SharedPrefix;

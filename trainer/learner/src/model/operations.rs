@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!  6 · P        per row            products with the P weights of the layers
-//!  6 · V · H    per trained token  the same for the head
+//!  6 · V · H    per trained token  the same for the head, of V outputs
 //!  6 · L · A·D  per row²           attention with a causal mask: half of 12 · L · A·D
 //! ```
 //! A row of a span attends to the rows of its prefix, all of them, too.
 
-use super::{Model, PackedTokens};
+use super::{Head, Model, PackedTokens};
 
 impl Model {
     /// Operations of a pass over the micro-batch.
@@ -23,10 +23,11 @@ impl Model {
         .map(|size| size as f64);
         let queries = (config.num_attention_heads * config.head_dim) as f64;
         let keys = (config.num_key_value_heads * config.head_dim) as f64;
+        let outputs = if self.head() == Head::LanguageModel { vocabulary } else { 1.0 };
         let weights = hidden * (2.0 * queries + 2.0 * keys + 3.0 * inner);
         let (rows, trained) = (packed.num_tokens() as f64, packed.num_trained() as f64);
         6.0 * layers * weights * rows
-            + 6.0 * vocabulary * hidden * trained
+            + 6.0 * outputs * hidden * trained
             + 6.0 * layers * queries * packed.attended()
     }
 }

@@ -30,6 +30,8 @@ pub struct PackedTokens {
     /// `[N]` rows that predict the trained tokens. Trained tokens that follow a shared prefix have
     /// the same one.
     pub(super) predictors_N: Tensor,
+    /// `[Q]` row of the last token of each sequence.
+    pub(super) last_Q: Tensor,
     /// Rows of each span: without shared prefixes, tokens of each sequence.
     pub(super) lengths: Vec<i64>,
     /// Whether derivatives repeat bit for bit; they do on CPUs.
@@ -86,6 +88,7 @@ impl PackedTokens {
             sequence_N: numbers(&|token| sequence_of[token]),
             targets_N: numbers(&|token| tokens[token]),
             predictors_N: numbers(&|token| rows.row_of[token - 1]),
+            last_Q: Tensor::from_slice(&last_rows(lengths, &rows.row_of)),
             lengths: rows.spans.iter().map(|&(_, length)| length as i64).collect(),
             deterministic: false,
             buckets: buckets(&rows.spans),
@@ -96,13 +99,14 @@ impl PackedTokens {
     /// The same tokens on a device, where derivatives repeat bit for bit if `deterministic`.
     #[must_use]
     pub fn to_device(self, device: Device, deterministic: bool) -> Self {
-        let [tokens_T, positions_T, trained_N, sequence_N, targets_N, predictors_N] = [
+        let [tokens_T, positions_T, trained_N, sequence_N, targets_N, predictors_N, last_Q] = [
             self.tokens_T,
             self.positions_T,
             self.trained_N,
             self.sequence_N,
             self.targets_N,
             self.predictors_N,
+            self.last_Q,
         ]
         .map(|tensor| tensor.to_device(device));
         Self {
@@ -112,6 +116,7 @@ impl PackedTokens {
             sequence_N,
             targets_N,
             predictors_N,
+            last_Q,
             deterministic,
             ..self
         }
@@ -157,6 +162,15 @@ impl PackedTokens {
     pub fn num_trained(&self) -> i64 {
         self.trained_N.size().first().copied().unwrap_or(0)
     }
+}
+
+/// Row of the last token of each sequence.
+fn last_rows(lengths: &[usize], row_of: &[i64]) -> Vec<i64> {
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    ends.map(|end| row_of[end - 1]).collect()
 }
 
 fn check(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Result<(), String> {
@@ -242,6 +256,7 @@ mod tests {
         assert_eq!(vec(&packed.predictors_N), [0, 1, 3]);
         assert_eq!(vec(packed.sequence_N()), [0, 0, 1]);
         assert_eq!(vec(&packed.targets_N), [6, 7, 9]);
+        assert_eq!(vec(&packed.last_Q), [2, 4]);
     }
 
     #[test]
@@ -255,6 +270,7 @@ mod tests {
         assert_eq!(vec(&packed.predictors_N), [1, 1, 3]);
         assert_eq!(vec(packed.sequence_N()), [0, 1, 1]);
         assert_eq!(vec(&packed.targets_N), [7, 8, 9]);
+        assert_eq!(vec(&packed.last_Q), [2, 4]);
         let x_NH = Tensor::from_slice(&[1.0_f32, 20.0, 300.0]).view([3, 1]);
         let sums = Vec::<f32>::try_from(packed.sum_by_predictor(&x_NH).view([-1])).unwrap();
         assert_eq!(sums, [0.0, 21.0, 0.0, 300.0, 0.0]);

@@ -24,6 +24,7 @@ mod logprobs;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
+pub use values::TokenValues;
 
 /// A model: shape and layout, without weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +43,7 @@ enum Kept {
     Input(Tensor),
 }
 
-/// Final norm and head, for the trained tokens.
+/// Final norm and head, for the rows that predict the trained tokens or some others.
 struct Top {
     normed_NH: Tensor,
     norm: NormSaved,
@@ -51,6 +52,10 @@ struct Top {
 }
 
 impl Model {
+    pub(super) fn head(&self) -> Head {
+        self.head
+    }
+
     /// A language model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
@@ -189,14 +194,15 @@ impl Model {
         Ok((norm_H, head_VH))
     }
 
+    /// Final norm and head of some rows.
     fn top(
         &self,
         parameters: &mut dyn Parameters,
-        packed: &PackedTokens,
+        rows_N: &Tensor,
         x_TH: &Tensor,
     ) -> Result<Top, ModelError> {
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
-        let x_NH = x_TH.index_select(0, &packed.predictors_N);
+        let x_NH = x_TH.index_select(0, rows_N);
         let (normed_NH, scale_T1) = rms_norm(&x_NH, &norm_weight_H, self.config.rms_norm_eps)?;
         let norm = NormSaved { x_TH: x_NH, scale_T1 };
         Ok(Top { normed_NH, norm, norm_weight_H, head_VH })

@@ -26,6 +26,8 @@ pub struct SampleAdvantage {
     pub weight: f64,
     /// Tokens that carry loss; 0 for a masked sample.
     pub trainable_tokens: u32,
+    /// Whether the completion reached the maximum length.
+    pub truncated: bool,
 }
 
 /// Advantages and weights of all samples of a step.
@@ -71,6 +73,7 @@ impl StepAdvantages {
             },
             weight: weights[index],
             trainable_tokens: trainable[index],
+            truncated: samples[index].truncated,
         };
         Self { samples: (0..samples.len()).map(sample).collect(), groups }
     }
@@ -85,6 +88,7 @@ impl StepAdvantages {
             advantage: 0.0,
             weight: weights[index],
             trainable_tokens: trainable[index],
+            truncated: samples[index].truncated,
         };
         Self { samples: (0..samples.len()).map(sample).collect(), groups }
     }

@@ -45,7 +45,7 @@ pub struct Grpo {
 }
 
 impl Objective for Grpo {
-    fn signals(&self, minibatches: u32) -> Vec<Signal> {
+    fn signals(&self, updates: u32) -> Vec<Signal> {
         let by_sequence = self
             .spec
             .behavior_weight
@@ -54,7 +54,7 @@ impl Objective for Grpo {
         let is_limited = self.spec.second_moment_limit.is_some();
         // With one update and per-token bounds, the pass with gradients provides them.
         let proximal = self.spec.proximal_logprobs == ProximalLogprobs::Recompute
-            && (minibatches > 1 || by_sequence || is_limited);
+            && (updates > 1 || by_sequence || is_limited);
         let reference = (self.spec.kl_coefficient > 0.0).then_some(Signal::Reference);
         let signals = [
             reference,
@@ -74,34 +74,17 @@ impl Objective for Grpo {
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
     ) -> Result<Statistics, SumError> {
-        if self.spec.kl_term == KlTerm::Reward {
-            for streams in streams.iter_mut() {
-                subtract_kl(&self.spec, streams);
+        for streams in streams.iter_mut() {
+            if let Some(rewards) = kl_rewards(&self.spec, streams) {
+                let to_go = kl::to_go(&rewards, &streams.sequences());
+                let device = streams.advantages_N.device();
+                streams.advantages_N = &streams.advantages_N + fp32(&to_go, device);
             }
         }
         if let Some(spec) = &self.spec.advantage_normalization {
             normalize_over_tokens(spec, advantages.groups, streams, sum)?;
         }
-        let mut statistics = Statistics::default();
-        for streams in streams.iter_mut() {
-            let sampler_N = &streams.sampler_logprobs_N;
-            if let Some(proximal_N) = &streams.proximal_logprobs_N {
-                let mismatch = LossSums::mismatch(proximal_N, sampler_N);
-                statistics = statistics.plus(mismatch.mismatch_statistics());
-            } else if self.spec.proximal_logprobs == ProximalLogprobs::Sampler {
-                streams.proximal_logprobs_N = Some(sampler_N.shallow_clone());
-            }
-            streams.behavior = self.spec.behavior_weight.as_ref().and_then(|bounds| {
-                let proximal_N = streams.proximal_logprobs_N.as_ref()?;
-                let (sampler_N, sequence_N) = (&streams.sampler_logprobs_N, &streams.sequence_N);
-                Some(behavior::weights(bounds, proximal_N, sampler_N, sequence_N))
-            });
-        }
-        if let Some(limit) = self.spec.second_moment_limit {
-            let masked = limit_second_moment(limit, streams, sum)?;
-            statistics = statistics.plus(masked);
-        }
-        Ok(statistics)
+        self.prepare_ratios(streams, sum)
     }
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
@@ -146,6 +129,42 @@ impl Objective for Grpo {
 }
 
 impl Grpo {
+    /// The objective with the effective behavior weight.
+    pub fn new(spec: &GrpoSpec, rollout: &RolloutSpec) -> Self {
+        let behavior_weight = spec.effective_behavior_weight(rollout);
+        let spec = GrpoSpec { behavior_weight, ..spec.clone() };
+        Self { spec, rollout: rollout.clone() }
+    }
+
+    /// Completes proximal log-probabilities, behavior weights and masks. Returns statistics of the
+    /// policy before the update.
+    pub(super) fn prepare_ratios(
+        &self,
+        streams: &mut [&mut TokenStreams],
+        sum: &SumOverRanks<'_>,
+    ) -> Result<Statistics, SumError> {
+        let mut statistics = Statistics::default();
+        for streams in streams.iter_mut() {
+            let sampler_N = &streams.sampler_logprobs_N;
+            if let Some(proximal_N) = &streams.proximal_logprobs_N {
+                let mismatch = LossSums::mismatch(proximal_N, sampler_N);
+                statistics = statistics.plus(mismatch.mismatch_statistics());
+            } else if self.spec.proximal_logprobs == ProximalLogprobs::Sampler {
+                streams.proximal_logprobs_N = Some(sampler_N.shallow_clone());
+            }
+            streams.behavior = self.spec.behavior_weight.as_ref().and_then(|bounds| {
+                let proximal_N = streams.proximal_logprobs_N.as_ref()?;
+                let (sampler_N, sequence_N) = (&streams.sampler_logprobs_N, &streams.sequence_N);
+                Some(behavior::weights(bounds, proximal_N, sampler_N, sequence_N))
+            });
+        }
+        if let Some(limit) = self.spec.second_moment_limit {
+            let masked = limit_second_moment(limit, streams, sum)?;
+            statistics = statistics.plus(masked);
+        }
+        Ok(statistics)
+    }
+
     fn clips(&self) -> bool {
         matches!(self.spec.surrogate, Surrogate::Clip | Surrogate::CISPO)
     }
@@ -160,22 +179,21 @@ impl Grpo {
     }
 }
 
-/// Subtracts the KL penalty from the advantages. Without decoupling, the divergence is that of the
-/// recomputed log-probabilities where there are any, as in AReaL (`PPOActor.compute_advantages`).
-fn subtract_kl(spec: &GrpoSpec, streams: &mut TokenStreams) {
-    let Some(reference_N) = &streams.reference_logprobs_N else { return };
+/// Reward of each token for its KL divergence from the reference model, if that is part of the
+/// reward. Without decoupling, the divergence is that of the recomputed log-probabilities where
+/// there are any, as in AReaL (`PPOActor.compute_advantages`).
+pub(super) fn kl_rewards(spec: &GrpoSpec, streams: &TokenStreams) -> Option<Vec<f64>> {
+    let reference_N = streams.reference_logprobs_N.as_ref();
+    let reference_N = reference_N.filter(|_| spec.kl_term == KlTerm::Reward)?;
     let recomputed_N = streams.proximal_logprobs_N.as_ref();
     let recomputed_N = recomputed_N.filter(|_| spec.behavior_weight.is_none());
     let policy_N = recomputed_N.unwrap_or(&streams.sampler_logprobs_N);
     let (estimates_N, _) = kl::estimate(spec.kl_estimator, policy_N, reference_N);
-    let penalties =
-        kl::penalties(spec.kl_coefficient, &doubles(&estimates_N), &streams.sequences());
-    let device = streams.advantages_N.device();
-    streams.advantages_N = &streams.advantages_N - fp32(&penalties, device);
+    Some(doubles(&estimates_N).iter().map(|estimate| -spec.kl_coefficient * estimate).collect())
 }
 
 /// Normalizes the advantages over the trainable tokens of all ranks.
-fn normalize_over_tokens(
+pub(super) fn normalize_over_tokens(
     spec: &NormalizationSpec,
     groups: usize,
     streams: &mut [&mut TokenStreams],

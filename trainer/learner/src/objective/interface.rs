@@ -26,7 +26,8 @@ pub enum Signal {
     /// whole micro-batches, as objectives with a ratio per sequence need, at the cost of one more
     /// forward pass; without it, chunks that may split sequences.
     Policy,
-    /// Values under the critic before the step's first update, as [`TokenStreams::values_N`].
+    /// Values under the critic before the step's first update, as [`TokenStreams::values_N`] and
+    /// [`TokenStreams::end_values_Q`].
     Values,
 }
 
@@ -52,8 +53,18 @@ pub struct TokenLoss {
 
 /// A training objective.
 pub trait Objective: Debug {
-    /// Signals that a step of `minibatches` updates needs.
-    fn signals(&self, minibatches: u32) -> Vec<Signal>;
+    /// Signals that a step of `updates` updates needs.
+    fn signals(&self, updates: u32) -> Vec<Signal>;
+
+    /// Passes over the batch of a step.
+    fn epochs(&self) -> u32 {
+        1
+    }
+
+    /// Whether a step updates the policy; others update the critic only.
+    fn trains_policy(&self, _step: u32) -> bool {
+        true
+    }
 
     /// Advantage and weight of each sample of the step; every rank computes the same.
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages;

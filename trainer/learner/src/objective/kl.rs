@@ -33,26 +33,25 @@ pub fn estimate(
     (value_N.clamp(-LIMIT, LIMIT), slope_N)
 }
 
-/// Penalty on each token's advantage: coefficient · Σ of the estimates of this and all later tokens
-/// of its sequence.
+/// Sum of the rewards of each token and of all later tokens of its sequence.
 ///
 /// `sequences` has the sequence of each token; tokens of a sequence are consecutive and in order.
-pub fn penalties(coefficient: f64, estimates: &[f64], sequences: &[i64]) -> Vec<f64> {
-    let mut penalties = vec![0.0; estimates.len()];
+pub fn to_go(rewards: &[f64], sequences: &[i64]) -> Vec<f64> {
+    let mut sums = vec![0.0; rewards.len()];
     let mut rest = 0.0;
-    for token in (0..estimates.len()).rev() {
+    for token in (0..rewards.len()).rev() {
         if sequences.get(token + 1) != sequences.get(token) {
             rest = 0.0;
         }
-        rest += coefficient * estimates[token];
-        penalties[token] = rest;
+        rest += rewards[token];
+        sums[token] = rest;
     }
-    penalties
+    sums
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{estimate, penalties};
+    use super::{estimate, to_go};
     use rljob_crds::grpo::KlEstimator;
     use tch::{Kind, Tensor};
 
@@ -89,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_includes_later_tokens_of_the_sequence() {
-        assert_eq!(penalties(0.5, &[1.0, 2.0, -1.0, 4.0], &[0, 0, 2, 2]), [1.5, 1.0, 1.5, 2.0]);
-        assert_eq!(penalties(0.5, &[], &[]), [0.0; 0]);
+    fn a_reward_to_go_includes_later_tokens_of_the_sequence() {
+        assert_eq!(to_go(&[0.5, 1.0, -0.5, 2.0], &[0, 0, 2, 2]), [1.5, 1.0, 1.5, 2.0]);
+        assert_eq!(to_go(&[], &[]), [0.0; 0]);
     }
 }

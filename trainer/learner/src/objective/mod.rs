@@ -16,17 +16,18 @@
 
 pub mod advantages;
 pub mod behavior;
+pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;
 pub mod normalization;
+pub mod ppo;
 pub mod second_moment;
 pub mod sft;
 pub mod statistics;
 pub mod streams;
 
 use rljob_crds::algorithm::{Algorithm, RolloutSpec};
-use rljob_crds::grpo::GrpoSpec;
 
 pub use advantages::StepAdvantages;
 pub use interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
@@ -36,11 +37,8 @@ pub use streams::TokenStreams;
 /// The objective of an algorithm.
 pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective> {
     match algorithm {
-        Algorithm::Grpo(spec) => {
-            let behavior_weight = spec.effective_behavior_weight(rollout);
-            let spec = GrpoSpec { behavior_weight, ..spec.clone() };
-            Box::new(grpo::Grpo { spec, rollout: rollout.clone() })
-        }
+        Algorithm::Grpo(spec) => Box::new(grpo::Grpo::new(spec, rollout)),
+        Algorithm::Ppo(spec) => Box::new(ppo::Ppo::new(spec, rollout)),
         Algorithm::Sft(_) => Box::new(sft::Sft),
     }
 }

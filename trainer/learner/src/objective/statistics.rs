@@ -54,6 +54,13 @@ impl Statistics {
         self
     }
 
+    /// The statistics with sums ÷ `divisor`.
+    #[must_use]
+    pub fn divided_by(mut self, divisor: f64) -> Self {
+        self.sums.values_mut().for_each(|sum| *sum /= divisor);
+        self
+    }
+
     /// Replaces or adds the statistics of `other`.
     #[must_use]
     pub fn replaced_by(mut self, other: Self) -> Self {

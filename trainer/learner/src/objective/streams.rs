@@ -16,6 +16,8 @@ pub struct TokenStreams {
     pub sequence_N: Tensor,
     /// Prompt group of each sequence, numbered from 0 over the step.
     pub groups: Vec<usize>,
+    /// Whether each sequence ends because it reached the maximum length.
+    pub truncated: Vec<bool>,
     /// `[N]` log-probabilities under the sampler's policy, fp32.
     pub sampler_logprobs_N: Tensor,
     /// `[N]` advantages, fp32.
@@ -27,8 +29,12 @@ pub struct TokenStreams {
     /// `[N]` log-probabilities that the ratio is taken against, fp32; absent if they are those of
     /// the current policy.
     pub proximal_logprobs_N: Option<Tensor>,
-    /// `[N]` values under the critic, fp32.
+    /// `[N]` values under the critic before each token, fp32.
     pub values_N: Option<Tensor>,
+    /// `[Q]` value under the critic after the last token of each sequence, fp32.
+    pub end_values_Q: Option<Tensor>,
+    /// `[N]` returns that the critic learns, fp32.
+    pub returns_N: Option<Tensor>,
     /// Behavior weights, if they are known before the pass with gradients.
     pub behavior: Option<Weights>,
 }
@@ -41,12 +47,15 @@ impl TokenStreams {
         Self {
             sequence_N: part(&self.sequence_N),
             groups: self.groups.clone(),
+            truncated: self.truncated.clone(),
             sampler_logprobs_N: part(&self.sampler_logprobs_N),
             advantages_N: part(&self.advantages_N),
             weights_N: part(&self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
             proximal_logprobs_N: self.proximal_logprobs_N.as_ref().map(part),
             values_N: self.values_N.as_ref().map(part),
+            end_values_Q: self.end_values_Q.as_ref().map(Tensor::shallow_clone),
+            returns_N: self.returns_N.as_ref().map(part),
             behavior: self.behavior.as_ref().map(|weights| Weights {
                 weight_N: part(&weights.weight_N),
                 bounded_N: part(&weights.bounded_N),
@@ -61,12 +70,15 @@ impl TokenStreams {
         Self {
             sequence_N: moved(self.sequence_N),
             groups: self.groups,
+            truncated: self.truncated,
             sampler_logprobs_N: moved(self.sampler_logprobs_N),
             advantages_N: moved(self.advantages_N),
             weights_N: moved(self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.map(moved),
             proximal_logprobs_N: self.proximal_logprobs_N.map(moved),
             values_N: self.values_N.map(moved),
+            end_values_Q: self.end_values_Q.map(moved),
+            returns_N: self.returns_N.map(moved),
             behavior: self.behavior.map(|weights| Weights {
                 weight_N: moved(weights.weight_N),
                 bounded_N: moved(weights.bounded_N),

@@ -1,12 +1,15 @@
 //! Updates of the critic, for algorithms that train one.
 
 use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::Prepared;
 use crate::heartbeat;
+use crate::memory::Phase;
 use crate::models::TrainedModel;
 use crate::objective::Statistics;
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
+use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
@@ -16,8 +19,13 @@ impl Trainer {
         &mut self,
         minibatch: u32,
         prepared: &Prepared<'_>,
-        learning_rate: f64,
+        report: &mut StepMetrics,
     ) -> Result<Statistics, StepError> {
+        let algorithm = self.spec.algorithm.resolve();
+        let optimizer =
+            algorithm.and_then(|algorithm| algorithm.critic_optimizer(&self.spec.optimizer));
+        let optimizer = optimizer.as_ref().unwrap_or(&self.spec.optimizer);
+        let learning_rate = learning_rate(optimizer, report.step, self.spec.training.steps);
         let (mut loss, mut statistics) = (0.0, Statistics::default());
         let objective = &self.objective;
         let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
@@ -27,6 +35,7 @@ impl Trainer {
         parameters.begin_minibatch(prepared.of(minibatch).count());
         for micro_batch in prepared.of(minibatch) {
             heartbeat::advance_after(self.ranks.device())?;
+            self.phase = Phase::Training { tokens: micro_batch.packed.num_tokens() };
             let streams = &micro_batch.streams;
             let mut gradient = |values: &tch::Tensor| {
                 let part = objective.value_loss(values, streams);
@@ -36,11 +45,15 @@ impl Trainer {
             };
             model.values_forward_backward(parameters, &micro_batch.packed, &mut gradient)?;
         }
+        self.phase = Phase::Update;
         let [loss] = self.ranks.sum([loss])?;
         let update = optimizer.update(parameters, learning_rate, loss)?;
         if !update.skipped {
+            report.scalars.set(metrics::CRITIC_GRADIENT_NORM, update.gradient_norm);
+            report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);
             return Ok(statistics);
         }
+        report.scalars.add(metrics::SKIPPED, 1.0);
         tracing::warn!(
             minibatch,
             loss,

@@ -130,6 +130,7 @@ fn streams(
     TokenStreams {
         sequence_N: packed.sequence_N().shallow_clone(),
         groups: samples().map(|sample| sample.group).collect(),
+        truncated: samples().map(|sample| sample.truncated).collect(),
         sampler_logprobs_N: Tensor::from_slice(sampler_logprobs_T)
             .index_select(0, packed.trained_N()),
         advantages_N: at_tokens(samples().map(|sample| sample.advantage as f32).collect()),
@@ -137,6 +138,8 @@ fn streams(
         reference_logprobs_N: None,
         proximal_logprobs_N: None,
         values_N: None,
+        end_values_Q: None,
+        returns_N: None,
         behavior: None,
     }
 }
@@ -218,6 +221,7 @@ mod tests {
             advantage: [0.25, -1.0, 2.0][index],
             weight: (index + 1) as f64,
             trainable_tokens: trainable[index],
+            truncated: false,
         };
         StepAdvantages { samples: (0..3).map(sample).collect(), groups: 3 }
     }

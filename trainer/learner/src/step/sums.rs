@@ -20,4 +20,14 @@ impl Sums {
             statistics: self.statistics.plus(other.statistics),
         }
     }
+
+    /// The mean over several passes over the batch.
+    pub fn divided_by(self, epochs: u32) -> Self {
+        let divisor = f64::from(epochs);
+        Self {
+            loss: self.loss / divisor,
+            entropy: self.entropy / divisor,
+            statistics: self.statistics.divided_by(divisor),
+        }
+    }
 }

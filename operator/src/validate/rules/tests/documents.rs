@@ -13,7 +13,11 @@ fn every_block_of_the_page_of_algorithms_is_valid_and_each_of_its_settings_has_a
     let blocks: Vec<&str> = blocks.map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() > 10, "{blocks:?}");
     for block in blocks {
-        let spec: Value = serde_yaml::from_str(block).unwrap();
+        let mut spec: Value = serde_yaml::from_str(block).unwrap();
+        if !spec["algorithm"]["ppo"].is_null() {
+            // The minimal job sets `grpo`.
+            spec["algorithm"]["grpo"] = Value::Null;
+        }
         assert_eq!(problems_with(&spec), Vec::<String>::new(), "{block}");
         let mut job = serde_json::to_value(minimal()).unwrap();
         merge(&mut job, &json!({ "spec": spec }));

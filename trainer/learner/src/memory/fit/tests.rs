@@ -3,8 +3,8 @@
 use rljob_crds::algorithm::{Activations, Sharding};
 
 use super::{check, choose, choose_sharding, usable, warning};
-use crate::memory::plan::{MemoryPlan, Settings};
-use crate::model::{ModelConfig, ModelLayout};
+use crate::memory::plan::{Critic, MemoryPlan, Settings};
+use crate::model::{Head, ModelConfig, ModelLayout};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 /// An H200 and an H100.
@@ -47,6 +47,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         element: 2,
         sharding: Sharding::Full,
         offload: false,
+        critic: None,
         frozen: 0,
         publishes: false,
         tokens: 16_384,
@@ -80,6 +81,22 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
         assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
         assert_eq!(plan.publication, 2 * 2 * half);
+    });
+}
+
+#[test]
+fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_own_parameters() {
+    with(true, 2, |settings| {
+        let layout = ModelLayout::with_head(settings.config, Head::Scalar);
+        let alone = MemoryPlan::new(&settings, 28);
+        let critic = Critic { layout: &layout, offload: false };
+        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, 28);
+        let share = layout.numel().unsigned_abs() / 2;
+        let (table, layer) = (152_064 * 3584, layout.blocks()[1].numel().unsigned_abs());
+        let buffers = 6 * (table + 2 * 3584 + 2 * layer) + 4 * table / 2;
+        assert_eq!(plan.critic, 18 * share + buffers);
+        assert_eq!(plan, MemoryPlan { critic: plan.critic, ..alone });
+        assert_eq!(plan.fixed(), alone.fixed() + plan.critic);
     });
 }
 
@@ -127,8 +144,8 @@ fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
         let remedies = message.rsplit_once("): ").unwrap().1;
         assert_eq!(
             remedies,
-            "set optimizer.offload to true, or use at least 3 GPUs (now 2), or set \
-             algorithm.grpo.klCoefficient to 0, which needs no reference"
+            "set optimizer.offload to true, or use at least 3 GPUs (now 2), or set klCoefficient to \
+             0, which needs no reference"
         );
         check(&settings, H100).unwrap();
     });

@@ -71,7 +71,7 @@ impl Model {
     ) -> Result<TokenLogprobs, ModelError> {
         self.require(Head::LanguageModel)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
-        let top = self.top(parameters, packed, &x_TH)?;
+        let top = self.top(parameters, &packed.predictors_N, &x_TH)?;
         let options = (Kind::Float, x_TH.device());
         let (logprobs_N, entropy_N) = (
             Tensor::empty([packed.num_trained()], options),
@@ -134,7 +134,7 @@ impl Model {
         temperature: f64,
         loss: &mut dyn FnMut(&Chunk) -> Tensor,
     ) -> Result<Tensor, ModelError> {
-        let top = self.top(parameters, packed, x_TH)?;
+        let top = self.top(parameters, &packed.predictors_N, x_TH)?;
         let last = self.config.num_hidden_layers + 1;
         let tied = self.config.tie_word_embeddings;
         let gradient = parameters.gradient(last)?.with_values();

@@ -1,5 +1,5 @@
 //! Passes of a model with a scalar head: the value of each trained token, computed from the hidden
-//! state of the token before it.
+//! state of the token before it, and the value after the last token of each sequence.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -9,8 +9,17 @@ use tch::{Kind, Tensor};
 use super::{Head, Model, Top};
 use crate::model::{ModelError, PackedTokens, Parameters};
 
+/// Values without gradients, fp32.
+#[derive(Debug)]
+pub struct TokenValues {
+    /// `[N]` values of the trained tokens, before each.
+    pub values_N: Tensor,
+    /// `[Q]` value after the last token of each sequence.
+    pub end_Q: Tensor,
+}
+
 impl Model {
-    /// Values `[N]` of the trained tokens in fp32, without gradients.
+    /// Values of the trained tokens and of the ends of sequences, without gradients.
     ///
     /// # Errors
     /// The model has no scalar head, or its weights are not available.
@@ -18,10 +27,16 @@ impl Model {
         &self,
         parameters: &mut dyn Parameters,
         packed: &PackedTokens,
-    ) -> Result<Tensor, ModelError> {
+    ) -> Result<TokenValues, ModelError> {
         self.require(Head::Scalar)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
-        Ok(values(&self.top(parameters, packed, &x_TH)?))
+        let rows_R = Tensor::f_cat(&[&packed.predictors_N, &packed.last_Q], 0)?;
+        let values_R = values(&self.top(parameters, &rows_R, &x_TH)?);
+        let (trained, sequences) = (packed.num_trained(), packed.last_Q.numel() as i64);
+        Ok(TokenValues {
+            values_N: values_R.narrow(0, 0, trained),
+            end_Q: values_R.narrow(0, trained, sequences),
+        })
     }
 
     /// Runs the micro-batch forward and backward. `loss` gets the values `[N]` and returns the
@@ -37,7 +52,7 @@ impl Model {
     ) -> Result<(), ModelError> {
         self.require(Head::Scalar)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
-        let top = self.top(parameters, packed, &x_TH)?;
+        let top = self.top(parameters, &packed.predictors_N, &x_TH)?;
         let dvalues_N1 = loss(&values(&top)).to_kind(top.normed_NH.kind()).unsqueeze(1);
         let dnormed_NH = dvalues_N1.matmul(&top.head_VH);
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;

@@ -20,11 +20,11 @@ use crate::startup::restored_trainer;
 use crate::trainer::Trainer;
 
 /// Steps before the checkpoint.
-const BEFORE: u32 = 2;
+pub(super) const BEFORE: u32 = 2;
 const MINIBATCHES: u32 = 2;
 
 /// Starts to write a checkpoint, as the main loop does.
-fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
+pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let snapshot = trainer.models.snapshot().unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
@@ -39,7 +39,12 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     writer
 }
 
-fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>) -> Trainer {
+pub(super) fn restored(
+    spec: &RLJobSpec,
+    folder: &Path,
+    restore: &Restore,
+    ranks: Rc<Ranks>,
+) -> Trainer {
     let checkpoint = (restore.version, &RunStore::Folder(restore.path.clone()));
     restored_trainer(
         spec.clone(),
@@ -51,7 +56,7 @@ fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>
     .unwrap()
 }
 
-fn restore_point(folder: &Path, attempt: u32) -> Restore {
+pub(super) fn restore_point(folder: &Path, attempt: u32) -> Restore {
     let version = Version { step: BEFORE, attempt };
     Restore { version, path: folder.join(version.to_string()) }
 }

@@ -1,0 +1,197 @@
+//! Settings of `ppo`, in the order in which the learner's objective uses them.
+//!
+//! ```text
+//!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─▶ reward of the last token
+//!  (− klCoefficient · KL of each token) ─ discount, gaeLambda, values of the critic
+//!    ─▶ return of each token ─ valueClip ─▶ loss of the critic
+//!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh, cClip,
+//!       behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
+//! ```
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::grpo::{
+    BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationLevel,
+    NormalizationMean, NormalizationScale, NormalizationSpec, OverlongPenalty, ProximalLogprobs,
+    RewardShaping,
+};
+use crate::optimizer::OptimizerSpec;
+
+/// Settings of `ppo`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("!has(self.behaviorWeight) || self.proximalLogprobs == 'Recompute'")
+        .message("behaviorWeight needs proximalLogprobs Recompute: with the log-probabilities of \
+                 the sampler, every weight is 1")
+)]
+#[x_kube(
+    validation = Rule::new("self.groupSize > 1 || !has(self.rewardNormalization) || \
+             self.rewardNormalization.mean != 'Group' && \
+             (self.rewardNormalization.scale == 'None' || \
+             self.rewardNormalization.scaleLevel == 'Batch')")
+        .message("groupSize 1 needs rewardNormalization over the batch or none: the group's mean \
+                 is the sample's own reward")
+)]
+pub struct PpoSpec {
+    /// Samples per prompt. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub group_size: u32,
+    /// Passes over the batch of a step, each of `training.minibatches` updates. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub epochs: u32,
+    /// Discount γ per token. Default 1.
+    #[serde(default = "unity")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub discount: f64,
+    /// λ of Generalized Advantage Estimation (Schulman et al., arXiv 1506.02438): 1 is the return
+    /// minus the value, without bias of the critic; lower values have less variance. Default 1.
+    #[serde(default = "unity")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub gae_lambda: f64,
+    /// Bound of a value's change from the critic before the step, beyond which its loss has no
+    /// gradient; 0 disables it. In the unit of rewards. Default 0.5.
+    #[serde(default = "value_clip")]
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub value_clip: f64,
+    /// Steps at the start that train the critic only. Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub critic_warmup_steps: u32,
+    /// Optimizer of the critic. Default the settings of `spec.optimizer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic_optimizer: Option<OptimizerSpec>,
+    /// Lower clip of the importance ratio at 1 − clipLow. Default 0.2.
+    #[serde(default = "clip")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub clip_low: f64,
+    /// Upper clip of the importance ratio at 1 + clipHigh. Default 0.2.
+    #[serde(default = "clip")]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub clip_high: f64,
+    /// Dual clip (Ye et al., arXiv 1912.09729): upper bound cClip · |advantage| of a token's loss.
+    /// Default no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1.0, max = 1000.0))]
+    pub c_clip: Option<f64>,
+    /// Aggregation of token losses, of the policy and of the critic. Default Token.
+    #[serde(default)]
+    pub loss_aggregation: LossAggregation,
+    /// Penalty on completions whose length approaches `rollout.maxNewTokens` (DAPO, arXiv
+    /// 2503.14476). Default no penalty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlong_penalty: Option<OverlongPenalty>,
+    /// Transformation of rewards: (reward + bias) · scale, clipped.
+    #[serde(default)]
+    pub reward_shaping: RewardShaping,
+    /// Normalization of rewards before they are the return of a token. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_normalization: Option<NormalizationSpec>,
+    /// Normalization of advantages over trainable tokens; returns are not normalized. Default by
+    /// mean and standard deviation of the batch; `{mean: None, scale: None}` disables it.
+    #[serde(default = "over_batch")]
+    pub advantage_normalization: NormalizationSpec,
+    /// Coefficient of the KL divergence per token from the model before training. With 0, learners
+    /// hold no reference model. Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub kl_coefficient: f64,
+    /// Estimator of the KL divergence (joschu.net/blog/kl-approx.html), clipped to ± 10 per token.
+    /// Default K1.
+    #[serde(default)]
+    pub kl_estimator: KlEstimator,
+    /// Term that contains the KL divergence. Default Reward.
+    #[serde(default)]
+    pub kl_term: KlTerm,
+    /// Log-probabilities in the denominator of the importance ratio. Default Recompute.
+    #[serde(default)]
+    pub proximal_logprobs: ProximalLogprobs,
+    /// Decoupled PPO (arXiv 2505.24298): factor exp(proximal − sampler log-probability) of each
+    /// token's loss, with bounds. Default no factor with `rollout.maxStaleness` 0 or the
+    /// log-probabilities of the sampler, else `{}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behavior_weight: Option<BehaviorWeight>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn unity() -> f64 {
+    1.0
+}
+
+fn value_clip() -> f64 {
+    0.5
+}
+
+fn clip() -> f64 {
+    0.2
+}
+
+fn over_batch() -> NormalizationSpec {
+    NormalizationSpec {
+        mean: NormalizationMean::Batch,
+        scale_level: NormalizationLevel::Batch,
+        ..NormalizationSpec::default()
+    }
+}
+
+impl PpoSpec {
+    /// Settings of rewards and of the policy's loss, which are those of `grpo`: its advantages are
+    /// replaced by the estimates of the critic.
+    pub fn policy(&self) -> GrpoSpec {
+        let none = NormalizationSpec {
+            mean: NormalizationMean::None,
+            scale: NormalizationScale::None,
+            ..NormalizationSpec::default()
+        };
+        GrpoSpec {
+            group_size: self.group_size,
+            clip_low: self.clip_low,
+            clip_high: self.clip_high,
+            c_clip: self.c_clip,
+            loss_aggregation: self.loss_aggregation,
+            overlong_penalty: self.overlong_penalty.clone(),
+            reward_shaping: self.reward_shaping.clone(),
+            reward_normalization: self.reward_normalization.clone().unwrap_or(none),
+            advantage_normalization: Some(self.advantage_normalization.clone()),
+            kl_coefficient: self.kl_coefficient,
+            kl_estimator: self.kl_estimator,
+            kl_term: self.kl_term,
+            proximal_logprobs: self.proximal_logprobs,
+            behavior_weight: self.behavior_weight.clone(),
+            ..GrpoSpec::default()
+        }
+    }
+}
+
+impl Default for PpoSpec {
+    fn default() -> Self {
+        Self {
+            group_size: one(),
+            epochs: one(),
+            discount: unity(),
+            gae_lambda: unity(),
+            value_clip: value_clip(),
+            critic_warmup_steps: 0,
+            critic_optimizer: None,
+            clip_low: clip(),
+            clip_high: clip(),
+            c_clip: None,
+            loss_aggregation: LossAggregation::default(),
+            overlong_penalty: None,
+            reward_shaping: RewardShaping::default(),
+            reward_normalization: None,
+            advantage_normalization: over_batch(),
+            kl_coefficient: 0.0,
+            kl_estimator: KlEstimator::default(),
+            kl_term: KlTerm::default(),
+            proximal_logprobs: ProximalLogprobs::default(),
+            behavior_weight: None,
+        }
+    }
+}

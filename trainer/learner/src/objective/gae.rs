@@ -1,0 +1,136 @@
+//! Generalized Advantage Estimation (Schulman et al., arXiv 1506.02438) over packed sequences.
+//!
+//! ```text
+//!  δ_t = r_t + γ V_{t+1} − V_t
+//!  A_t = δ_t + γ λ A_{t+1}               A after the last token is 0
+//!  R_t = A_t + V_t                       the return that the critic learns
+//!
+//!  r_t   reward of the token; that of the completion is at its last token
+//!  V_t   value of the state before the token
+//!  V after the last token: 0, or the value of that state if the completion was truncated
+//! ```
+//! t counts trained tokens only, as in AReaL: prompts and tool results between the turns of a
+//! completion have neither rewards nor steps.
+
+/// Discount γ and λ.
+#[derive(Clone, Copy, Debug)]
+pub struct Discounts {
+    pub discount: f64,
+    pub lambda: f64,
+}
+
+/// Trained tokens of packed sequences. Tokens of a sequence are consecutive and in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// `[N]` sequence of each token.
+    pub sequences: &'a [i64],
+    /// `[N]` rewards r.
+    pub rewards: &'a [f64],
+    /// `[N]` values V.
+    pub values: &'a [f64],
+    /// `[Q]` value after the last token of each sequence: 0 unless it was truncated.
+    pub end_values: &'a [f64],
+}
+
+impl Packed<'_> {
+    /// Advantage `[N]` of every token.
+    pub fn advantages(&self, discounts: Discounts) -> Vec<f64> {
+        let Discounts { discount, lambda } = discounts;
+        let mut advantages = vec![0.0; self.sequences.len()];
+        let (mut next_value, mut next_advantage, mut next_sequence) = (0.0, 0.0, None);
+        for token in (0..self.sequences.len()).rev() {
+            let sequence = self.sequences[token];
+            if next_sequence != Some(sequence) {
+                (next_value, next_advantage) = (self.end_values[sequence as usize], 0.0);
+                next_sequence = Some(sequence);
+            }
+            let value = self.values[token];
+            let delta = self.rewards[token] + discount * next_value - value;
+            next_advantage = delta + discount * lambda * next_advantage;
+            advantages[token] = next_advantage;
+            next_value = value;
+        }
+        advantages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Discounts, Packed};
+
+    fn close(actual: &[f64], expected: &[f64]) {
+        let near = actual.len() == expected.len()
+            && actual.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-12);
+        assert!(near, "{actual:?} is not {expected:?}");
+    }
+
+    /// A_t as the sum of (γλ)^l δ_{t+l}, from one sequence and the value after it.
+    fn by_definition(rewards: &[f64], values: &[f64], end: f64, discounts: Discounts) -> Vec<f64> {
+        let Discounts { discount, lambda } = discounts;
+        let value = |token: usize| values.get(token).copied().unwrap_or(end);
+        let delta = |token: usize| rewards[token] + discount * value(token + 1) - value(token);
+        let advantage = |token: usize| {
+            let terms = (token..rewards.len()).zip(0..);
+            terms.map(|(later, power)| (discount * lambda).powi(power) * delta(later)).sum()
+        };
+        (0..rewards.len()).map(advantage).collect()
+    }
+
+    #[test]
+    fn a_sequence_computed_by_hand_has_its_advantages() {
+        let packed = Packed {
+            sequences: &[0, 0, 0],
+            rewards: &[0.0, -0.5, 1.0],
+            values: &[0.5, 0.25, 0.75],
+            end_values: &[0.0],
+        };
+        // δ = 0.5·0.25 − 0.5, −0.5 + 0.5·0.75 − 0.25, 1 − 0.75; γλ = 0.25.
+        let expected = [-0.375 + 0.25 * (-0.375 + 0.25 * 0.25), -0.375 + 0.25 * 0.25, 0.25];
+        close(&packed.advantages(Discounts { discount: 0.5, lambda: 0.5 }), &expected);
+    }
+
+    #[test]
+    fn with_lambda_1_and_no_discount_it_is_the_return_minus_the_value() {
+        let packed = Packed {
+            sequences: &[0, 0, 1],
+            rewards: &[0.0, 1.0, 0.0],
+            values: &[0.5, 0.25, 0.125],
+            end_values: &[0.0, 0.75],
+        };
+        let none = Discounts { discount: 1.0, lambda: 1.0 };
+        close(&packed.advantages(none), &[0.5, 0.75, 0.625]);
+    }
+
+    #[test]
+    fn packed_sequences_of_all_lengths_have_the_advantages_of_the_definition() {
+        let lengths = [1_usize, 7, 40, 0, 2, 133];
+        let wave = |seed: usize| 0.7 * (seed as f64 * 1.7).sin();
+        let end_values: Vec<f64> =
+            (0..lengths.len()).map(|at| if at % 2 == 0 { 0.0 } else { wave(at + 3) }).collect();
+        let total: usize = lengths.iter().sum();
+        let sequences: Vec<i64> = lengths
+            .iter()
+            .zip(0..)
+            .flat_map(|(&length, sequence)| std::iter::repeat_n(sequence, length))
+            .collect();
+        let rewards: Vec<f64> = (0..total).map(wave).collect();
+        let values: Vec<f64> = (0..total).map(|at| wave(at * 3 + 1)).collect();
+        let packed = Packed {
+            sequences: &sequences,
+            rewards: &rewards,
+            values: &values,
+            end_values: &end_values,
+        };
+        for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
+            let discounts = Discounts { discount, lambda };
+            let (mut start, mut expected) = (0, Vec::new());
+            for (length, end) in lengths.iter().zip(&end_values) {
+                let range = start..start + length;
+                let (rewards, values) = (&rewards[range.clone()], &values[range.clone()]);
+                expected.extend(by_definition(rewards, values, *end, discounts));
+                start = range.end;
+            }
+            close(&packed.advantages(discounts), &expected);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Proximal Policy Optimization with a critic (Schulman et al., arXiv 1707.06347).
+//!
+//! ```text
+//!  reward of the sample at its last token, − klCoefficient · KL of each token
+//!    ─▶ gae: advantages A and returns R from the values V_old before the step
+//!  policy   the loss of `grpo` with the surrogate Clip and A, normalized over tokens
+//!  critic   Σ weight · max(½ (V − R)², ½ (V_clip − R)²)
+//!           V_clip = V_old + clamp(V − V_old, ± valueClip)
+//!           derivative: weight · (V − R), or 0 where V_clip ≠ V has the larger loss
+//! ```
+//! The first `criticWarmupSteps` steps train the critic only.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use rljob_crds::algorithm::RolloutSpec;
+use rljob_crds::ppo::PpoSpec;
+use rljob_protocol::batch::SampleRow;
+use rljob_protocol::metrics::{
+    EXPLAINED_VARIANCE, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS, VALUE_MEAN,
+};
+use tch::{Kind, Tensor};
+
+use super::advantages::StepAdvantages;
+use super::gae::{Discounts, Packed};
+use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
+use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+use super::statistics::{Statistic, Statistics};
+use super::streams::{TokenStreams, doubles, fp32};
+use crate::model::TokenLogprobs;
+
+/// The objective with its settings.
+#[derive(Clone, Debug)]
+pub struct Ppo {
+    spec: PpoSpec,
+    /// Loss of the policy.
+    policy: Grpo,
+}
+
+impl Ppo {
+    /// The objective of valid settings.
+    pub fn new(spec: &PpoSpec, rollout: &RolloutSpec) -> Self {
+        Self { spec: spec.clone(), policy: Grpo::new(&spec.policy(), rollout) }
+    }
+
+    /// Replaces the samples' advantages, which are their rewards, by estimates, and sets returns.
+    fn estimate(&self, streams: &mut TokenStreams) -> Returns {
+        let sequences = streams.sequences();
+        let of_samples = doubles(&streams.advantages_N);
+        let values = streams.values_N.as_ref().map_or_else(Vec::new, doubles);
+        let mut end_values = streams.end_values_Q.as_ref().map_or_else(Vec::new, doubles);
+        for (value, truncated) in end_values.iter_mut().zip(&streams.truncated) {
+            *value *= f64::from(u8::from(*truncated));
+        }
+        let kl = kl_rewards(&self.policy.spec, streams);
+        let mut rewards = kl.unwrap_or_else(|| vec![0.0; sequences.len()]);
+        for token in 0..sequences.len() {
+            if sequences.get(token + 1) != sequences.get(token) {
+                rewards[token] += of_samples[token];
+            }
+        }
+        let packed = Packed {
+            sequences: &sequences,
+            rewards: &rewards,
+            values: &values,
+            end_values: &end_values,
+        };
+        let (discount, lambda) = (self.spec.discount, self.spec.gae_lambda);
+        let advantages = packed.advantages(Discounts { discount, lambda });
+        let returns: Vec<f64> = advantages.iter().zip(&values).map(|(a, v)| a + v).collect();
+        let device = streams.advantages_N.device();
+        streams.advantages_N = fp32(&advantages, device);
+        streams.returns_N = Some(fp32(&returns, device));
+        Returns { returns, values }
+    }
+}
+
+impl Objective for Ppo {
+    fn signals(&self, updates: u32) -> Vec<Signal> {
+        let mut signals = self.policy.signals(updates);
+        signals.push(Signal::Values);
+        signals
+    }
+
+    fn epochs(&self) -> u32 {
+        self.spec.epochs
+    }
+
+    fn trains_policy(&self, step: u32) -> bool {
+        step > self.spec.critic_warmup_steps
+    }
+
+    fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages {
+        self.policy.advantages(samples)
+    }
+
+    fn prepare(
+        &self,
+        advantages: &StepAdvantages,
+        streams: &mut [&mut TokenStreams],
+        sum: &SumOverRanks<'_>,
+    ) -> Result<Statistics, SumError> {
+        let returns: Vec<Returns> =
+            streams.iter_mut().map(|streams| self.estimate(streams)).collect();
+        let of_values = statistics(&returns, sum)?;
+        normalize_over_tokens(&self.spec.advantage_normalization, advantages.groups, streams, sum)?;
+        Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values))
+    }
+
+    fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
+        self.policy.loss(policy, streams)
+    }
+
+    fn value_loss(&self, values_N: &Tensor, streams: &TokenStreams) -> TokenLoss {
+        let (Some(old_N), Some(returns_N)) = (&streams.values_N, &streams.returns_N) else {
+            let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
+            return TokenLoss { gradient_N, loss: 0.0, statistics };
+        };
+        value_loss(self.spec.value_clip, [values_N, old_N, returns_N, &streams.weights_N])
+    }
+
+    fn statistics(&self) -> Vec<Statistic> {
+        let own = [VALUE_LOSS, VALUE_CLIP_FRACTION, VALUE_MEAN, RETURN_MEAN, EXPLAINED_VARIANCE];
+        self.policy.statistics().into_iter().chain(own.map(Statistic::Mean)).collect()
+    }
+
+    fn derived(&self, reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {
+        self.policy.derived(reduced)
+    }
+}
+
+/// Returns and values of the tokens of a micro-batch before the step's first update.
+struct Returns {
+    returns: Vec<f64>,
+    values: Vec<f64>,
+}
+
+/// Means of values and returns, and 1 − variance of (return − value) ÷ variance of returns over the
+/// tokens of all ranks; 0 if the returns are equal.
+fn statistics(of: &[Returns], sum: &SumOverRanks<'_>) -> Result<Statistics, SumError> {
+    let pairs = || of.iter().flat_map(|of| of.returns.iter().zip(&of.values));
+    let (mut totals, tokens) = ([0.0; 3], pairs().count() as f64);
+    for (r, v) in pairs() {
+        totals = [totals[0] + 1.0, totals[1] + r, totals[2] + v];
+    }
+    let [_, own_returns, own_values] = totals;
+    sum(&mut totals)?;
+    let mean = |total: f64| total / totals[0].max(1.0);
+    let (mean_return, mean_error) = (mean(totals[1]), mean(totals[1] - totals[2]));
+    let mut squares = [0.0; 2];
+    for (r, v) in pairs() {
+        squares[0] += (r - mean_return).powi(2);
+        squares[1] += (r - v - mean_error).powi(2);
+    }
+    sum(&mut squares)?;
+    let explained = if squares[0] > 0.0 { 1.0 - squares[1] / squares[0] } else { 0.0 };
+    Ok(Statistics::new([
+        (Statistic::Mean(RETURN_MEAN), own_returns),
+        (Statistic::Mean(VALUE_MEAN), own_values),
+        // The mean over the tokens of all ranks.
+        (Statistic::Mean(EXPLAINED_VARIANCE), explained * tokens),
+    ]))
+}
+
+/// Loss of the critic; the tensors `[N]` are values, values before the step, returns and weights.
+/// No bound of the change with `clip` 0.
+fn value_loss(clip: f64, [values_N, old_N, returns_N, weights_N]: [&Tensor; 4]) -> TokenLoss {
+    let error_N = values_N - returns_N;
+    let free_N = error_N.square() / 2.0;
+    let change_N = values_N - old_N;
+    let clipped_N = (old_N + change_N.clamp(-clip, clip) - returns_N).square() / 2.0;
+    let is_beyond_N = change_N.abs().gt(if clip > 0.0 { clip } else { f64::INFINITY });
+    let is_clipped_N = is_beyond_N.logical_and(&clipped_N.gt_tensor(&free_N));
+    let loss_N = clipped_N.where_self(&is_clipped_N, &free_N);
+    let sum = |tensor: &Tensor| tensor.sum(Kind::Double).double_value(&[]);
+    TokenLoss {
+        gradient_N: error_N.masked_fill(&is_clipped_N, 0.0) * weights_N,
+        loss: sum(&(&loss_N * weights_N)),
+        statistics: Statistics::new([
+            (Statistic::Mean(VALUE_LOSS), sum(&loss_N)),
+            (Statistic::Mean(VALUE_CLIP_FRACTION), sum(&is_clipped_N)),
+        ]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

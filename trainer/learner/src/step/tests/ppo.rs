@@ -1,0 +1,111 @@
+//! Training with `ppo`: warm-up of the critic, several passes, ranks, checkpoints.
+
+use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::metrics;
+use serde_json::{Value, json};
+
+use super::resume::{BEFORE, checkpoint, restore_point, restored};
+use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
+use crate::ranks::Ranks;
+use crate::trainer::Trainer;
+
+/// Settings that cover every option of the critic.
+fn ppo() -> Value {
+    json!({"ppo": {
+        "discount": 0.99, "gaeLambda": 0.95, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
+        "criticOptimizer": {"learningRate": 2e-3, "warmupSteps": 2},
+    }})
+}
+
+/// Bits of this rank's shards of the critic.
+fn critic(trainer: &mut Trainer) -> Vec<Vec<u32>> {
+    let critic = trainer.models.trained_mut(ModelRole::Critic).unwrap();
+    let bits = |tensor: &tch::Tensor| {
+        Vec::<f32>::try_from(tensor).unwrap().into_iter().map(f32::to_bits).collect()
+    };
+    critic.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
+}
+
+#[test]
+fn the_critic_begins_with_the_weights_of_the_policy_and_values_of_0() {
+    let folder = small_model();
+    let mut trainer = trainer(spec(&ppo(), "Random", 1), folder.path(), Ranks::alone());
+    let (policy, critic) = (weights(&trainer), critic(&mut trainer));
+    assert_eq!(critic[..3], policy[..3]);
+    assert_eq!(critic[3][..32], policy[3][..32]);
+    assert_eq!(critic[3][32..], [0; 32]);
+    let first = train(&mut trainer, 1..=1, 1).remove(0);
+    assert_eq!(first.get(metrics::VALUE_MEAN), Some(0.0));
+    // Returns are advantages: nothing is explained.
+    assert!(first.get(metrics::EXPLAINED_VARIANCE).unwrap().abs() < 1e-9, "{first:?}");
+}
+
+#[test]
+fn the_critic_learns_the_returns() {
+    let folder = small_model();
+    let algorithm = json!({"ppo": {"epochs": 2, "criticOptimizer": {"learningRate": 3e-3}}});
+    let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
+    let steps = train(&mut trainer, 1..=20, 1);
+    let of = |name: &str, range: std::ops::Range<usize>| {
+        steps[range].iter().map(|step| step.get(name).unwrap()).sum::<f64>()
+    };
+    // Rewards are 0 or 1 at random: the best value is 0.5, with half of the error of 0.
+    let errors = [of(metrics::VALUE_LOSS, 0..4), of(metrics::VALUE_LOSS, 16..20)];
+    assert!(errors[1] < 0.85 * errors[0], "{errors:?}");
+    assert!(of(metrics::VALUE_MEAN, 16..20) / 4.0 > 0.2, "{steps:?}");
+}
+
+#[test]
+fn steps_of_warm_up_train_the_critic_only() {
+    let folder = small_model();
+    let algorithm = json!({"ppo": {"criticWarmupSteps": 2}});
+    let mut trainer = trainer(spec(&algorithm, "Random", 2), folder.path(), Ranks::alone());
+    let states = |trainer: &mut Trainer| (weights(trainer), critic(trainer));
+    let before = states(&mut trainer);
+    let steps = train(&mut trainer, 1..=2, 2);
+    let warm = states(&mut trainer);
+    assert_eq!(warm.0, before.0);
+    assert_ne!(warm.1, before.1);
+    assert!(steps.iter().all(|step| {
+        step.get(metrics::GRADIENT_NORM) == Some(0.0)
+            && step.get(metrics::CRITIC_GRADIENT_NORM) > Some(0.0)
+            && step.get(metrics::ENTROPY) > Some(0.0)
+    }));
+    train(&mut trainer, 3..=3, 2);
+    assert_ne!(weights(&trainer), before.0);
+}
+
+#[test]
+fn two_ranks_have_the_metrics_of_one_and_repeat_bit_for_bit() {
+    let folder = small_model();
+    for minibatches in [1, 2] {
+        let run = |ranks| {
+            let spec = spec(&ppo(), "Random", minibatches);
+            let mut trainer = trainer(spec, folder.path(), ranks);
+            let steps = train(&mut trainer, 1..=4, minibatches);
+            (steps, weights(&trainer), critic(&mut trainer))
+        };
+        let alone = run(Ranks::alone());
+        let two = on_ranks(2, run);
+        assert_eq!(two[0].0, two[1].0);
+        assert_close(&alone.0, &two[0].0);
+        assert_eq!(two, on_ranks(2, run));
+    }
+}
+
+#[test]
+fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
+    let folder = small_model();
+    let mut spec = spec(&ppo(), "Random", 2);
+    spec.training.deterministic = true;
+    let restore = restore_point(folder.path(), 0);
+    let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
+    train(&mut uninterrupted, 1..=BEFORE, 2);
+    let mut writer = checkpoint(&uninterrupted, &restore);
+    let after = train(&mut uninterrupted, BEFORE + 1..=5, 2);
+    writer.wait().unwrap();
+    let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
+    assert_eq!(train(&mut resumed, BEFORE + 1..=5, 2), after);
+    assert_eq!(weights(&resumed), weights(&uninterrupted));
+    assert_eq!(critic(&mut resumed), critic(&mut uninterrupted));
+}
