@@ -4,8 +4,8 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`status`], [`run_config`], then
-//! [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
+//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),

@@ -177,8 +177,8 @@ fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec
         let message = if !is_used {
             format!("has no effect: surrogate {surrogate:?} does not use it")
         } else if is_on_policy {
-            "has no effect: with one update per step and proximalLogprobs Recompute, the importance \
-                ratio is 1"
+            "has no effect: with one update per step and proximalLogprobs Recompute, the \
+                importance ratio is 1"
                 .to_owned()
         } else {
             continue;

@@ -305,7 +305,7 @@ fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartErro
     Ok(algorithm.critic_optimizer(&spec.optimizer))
 }
 
-/// Blocks of a language model with a scalar head of zeros instead of its own: the critic, whose
+/// Blocks of a language model with a scalar head of zeros in place of theirs: the critic, whose
 /// values are 0 before its first update.
 fn with_zero_head<'a>(
     blocks: impl Iterator<Item = Result<Tensor, ModelError>> + 'a,

@@ -204,7 +204,8 @@ fn check_group_of_one(
         problems.push(Problem::new(
             "spec.rollout.dynamicSampling",
             format!(
-                "needs algorithm.{name}.groupSize of at least 2: the rewards of one sample are equal"
+                "needs algorithm.{name}.groupSize of at least 2: the rewards of one sample are \
+                    equal"
             ),
         ));
     }

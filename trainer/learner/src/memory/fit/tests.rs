@@ -85,7 +85,7 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
 }
 
 #[test]
-fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_own_parameters() {
+fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters() {
     with(true, 2, |settings| {
         let layout = ModelLayout::with_head(settings.config, Head::Scalar);
         let alone = MemoryPlan::new(&settings, 28);
