@@ -41,7 +41,6 @@ impl Prometheus {
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
         let labels = json!({"namespace": "rljob-system", "pod": "rljob-operator-0"});
-        let targets = |address: &SocketAddr| json!([address.to_string()]);
         let pod = |(address, labels): &(SocketAddr, Value)| {
             let targets = [address.to_string()];
             json!({"targets": targets, "labels": labels})
