@@ -144,8 +144,8 @@ fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
         let remedies = message.rsplit_once("): ").unwrap().1;
         assert_eq!(
             remedies,
-            "set optimizer.offload to true, or use at least 3 GPUs (now 2), or set klCoefficient to \
-             0, which needs no reference"
+            "set optimizer.offload to true, or use at least 3 GPUs (now 2), or set klCoefficient \
+             to 0, which needs no reference"
         );
         check(&settings, H100).unwrap();
     });
