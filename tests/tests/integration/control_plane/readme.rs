@@ -43,10 +43,14 @@ fn the_job_of_the_readme_is_accepted_as_printed() {
 #[test]
 fn every_sample_is_accepted_unchanged() {
     let namespace = Namespace::create(cluster(), "samples").unwrap();
-    let folder = fs::read_dir(workspace().join("manifests/samples")).unwrap();
-    let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    let files_of = |folder: &str| {
+        let entries = fs::read_dir(workspace().join(folder)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<PathBuf>>()
+    };
+    let mut files = files_of("manifests/samples");
+    files.extend(files_of("manifests/samples/algorithms"));
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
-    assert!(files.len() >= 8, "{files:?}");
+    assert!(files.len() >= 20, "{files:?}");
     for file in files {
         let created = accept(&namespace, &file);
         assert!(created.lines().all(|line| line.ends_with(" created")), "{created}");
