@@ -31,24 +31,30 @@ def panel(title, unit, description, *queries, kind="timeseries", columns=2):
     )
 
 
-def number(title, unit, description, *queries):
-    return panel(title, unit, description, *queries, kind="stat", columns=4)
+def number(title, unit, description, *queries, columns=4):
+    return panel(title, unit, description, *queries, kind="stat", columns=columns)
+
+
+def succeeded(reason):
+    """Number of jobs with this reason of `Succeeded`."""
+    return (f'sum(rljob_job_status_condition{{{NAMESPACE}, type="Succeeded", reason="{reason}"}}) '
+            f'or vector(0)')
 
 
 FLEET = [
-    number("Running", "none", "Jobs whose run is in progress.",
-           (f'sum(rljob_job_status_condition{{{NAMESPACE}, type="Ready", status="True"}} '
-            f'and on (namespace, name) rljob_job_status_condition{{type="Succeeded", '
-            f'status="Unknown"}}) or vector(0)', "")),
-    number("Waiting", "none", "Jobs that start, restart or wait.",
+    number("Running", "none", "Jobs in training.", (succeeded("Running"), ""), columns=5),
+    number("Waiting", "none", "Jobs that start, restart or wait for something.",
            (f'sum(rljob_job_status_condition{{{NAMESPACE}, type="Ready", status="False"}} '
-            f'unless on (namespace, name) rljob_job_status_condition{{type="Succeeded", '
-            f'status="False"}}) or vector(0)', "")),
+            f'unless on (namespace, name) (rljob_job_status_condition{{type="Succeeded", '
+            f'status="False"}} == 1 or rljob_job_status_condition{{type="Stalled", '
+            f'status="True"}} == 1)) or vector(0)', ""), columns=5),
+    number("Suspended", "none", "By their users.", (succeeded("Suspended"), ""), columns=5),
     number("Stalled", "none", "Jobs that need a person.",
            (f'sum(rljob_job_status_condition{{{NAMESPACE}, type="Stalled", status="True"}}) '
-            f'or vector(0)', "")),
+            f'or vector(0)', ""), columns=5),
     number("Restarts in a day", "none", "Restarts of learners, counted or not.",
-           (f'sum(increase(rljob_job_restarts_total{{{NAMESPACE}}}[1d])) or vector(0)', "")),
+           (f'sum(increase(rljob_job_restarts_total{{{NAMESPACE}}}[1d])) or vector(0)', ""),
+           columns=5),
     panel("Jobs by reason", "none", "The STATUS column of `kubectl get rljobs`.",
           (f'sum by (reason) (rljob_job_status_condition{{{NAMESPACE}, type="Succeeded"}})',
            "{{reason}}")),
@@ -192,8 +198,10 @@ def dashboard(name):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     for name in DASHBOARDS:
-        path = Path(sys.argv[1]) / f"{name}.json"
+        path = folder / f"{name}.json"
         path.write_text(json.dumps(dashboard(name), indent=1) + "\n")
 
 

@@ -41,8 +41,17 @@ use crate::rollout::RolloutSpec;
     validation = Rule::new("self.groupSize > 1 || self.rewardNormalization.mean != 'Group' && \
              (self.rewardNormalization.scale == 'None' || \
              self.rewardNormalization.scaleLevel == 'Batch')")
-        .message("groupSize 1 needs rewardNormalization over the batch or none: the group's mean \
-                 is the sample's own reward")
+        .message("groupSize 1 needs rewardNormalization with mean Batch or None, and with \
+                 scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
+                 but itself")
+)]
+#[x_kube(
+    validation = Rule::new("self.groupSize > 1 || !has(self.advantageNormalization) || self.advantageNormalization.mean != 'Group' && \
+             (self.advantageNormalization.scale == 'None' || \
+             self.advantageNormalization.scaleLevel == 'Batch')")
+        .message("groupSize 1 needs advantageNormalization with mean Batch or None, and with \
+                 scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
+                 but itself")
 )]
 pub struct GrpoSpec {
     /// Samples per prompt, whose rewards are normalized together. 1 for REINFORCE++ (arXiv

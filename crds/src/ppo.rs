@@ -27,12 +27,20 @@ use crate::optimizer::OptimizerSpec;
                  the sampler, every weight is 1")
 )]
 #[x_kube(
-    validation = Rule::new("self.groupSize > 1 || !has(self.rewardNormalization) || \
-             self.rewardNormalization.mean != 'Group' && \
+    validation = Rule::new("self.groupSize > 1 || !has(self.rewardNormalization) || self.rewardNormalization.mean != 'Group' && \
              (self.rewardNormalization.scale == 'None' || \
              self.rewardNormalization.scaleLevel == 'Batch')")
-        .message("groupSize 1 needs rewardNormalization over the batch or none: the group's mean \
-                 is the sample's own reward")
+        .message("groupSize 1 needs rewardNormalization with mean Batch or None, and with \
+                 scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
+                 but itself")
+)]
+#[x_kube(
+    validation = Rule::new("self.groupSize > 1 || self.advantageNormalization.mean != 'Group' && \
+             (self.advantageNormalization.scale == 'None' || \
+             self.advantageNormalization.scaleLevel == 'Batch')")
+        .message("groupSize 1 needs advantageNormalization with mean Batch or None, and with \
+                 scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
+                 but itself")
 )]
 pub struct PpoSpec {
     /// Samples per prompt. Default 1.
@@ -61,7 +69,8 @@ pub struct PpoSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub critic_warmup_steps: u32,
-    /// Optimizer of the critic. Default the settings of `spec.optimizer`.
+    /// Optimizer of the critic. Default the settings of `spec.optimizer`; fields that are left out
+    /// of a setting have the defaults of an optimizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic_optimizer: Option<OptimizerSpec>,
     /// Lower clip of the importance ratio at 1 − clipLow. Default 0.2.
@@ -91,7 +100,8 @@ pub struct PpoSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_normalization: Option<NormalizationSpec>,
     /// Normalization of advantages over trainable tokens; returns are not normalized. Default by
-    /// mean and standard deviation of the batch; `{mean: None, scale: None}` disables it.
+    /// mean and standard deviation of the batch; `{mean: None, scale: None}` disables it. Fields
+    /// that are left out of a setting have the defaults of a normalization: Group.
     #[serde(default = "over_batch")]
     pub advantage_normalization: NormalizationSpec,
     /// Coefficient of the KL divergence per token from the model before training. With 0, learners

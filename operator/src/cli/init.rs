@@ -68,6 +68,7 @@ impl Preset {
         let text = text
             .replace(&format!("  name: {sample}\n"), &format!("  name: {name}\n"))
             .replace(&format!("rljob/{sample} "), &format!("rljob/{name} "))
+            .replace(&format!("<namespace>/{sample}/"), &format!("<namespace>/{name}/"))
             .replace(&format!("rljob: {{name: {sample}}}"), &format!("rljob: {{name: {name}}}"));
         let jobs = parse_objects(Path::new(file), &text, &[])?;
         for job in &jobs {

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
+
 use crate::children::children;
 use crate::decide::WantedRoles;
 use crate::desired::meta::OPERATOR_NAMESPACE;
@@ -65,7 +67,10 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let mut text = String::new();
     for mut job in super::read_jobs(&arguments.file, &sets)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
-        let job: ValidatedJob = validate(&job, Policy::of_operator(true))?;
+        let name = job.metadata.name.clone().unwrap_or_default();
+        let job: ValidatedJob = validate(&job, Policy::of_operator(true)).with_context(|| {
+            format!("cannot render rljob {name} of {}", arguments.file.display())
+        })?;
         let resources = build(
             &job,
             if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },

@@ -37,6 +37,9 @@ pub enum SetError {
             characters of YAML needs quotes, as in `--set 'PATH=\"text\"'`"
     )]
     Value { text: String, source: serde_yaml::Error },
+    /// `.nan` or `.inf`, which JSON does not have.
+    #[error("the value of `--set {0}` must be a finite number")]
+    NotFinite(String),
     /// The path leads through a scalar.
     #[error("`--set {path}`: `{part}` is neither a mapping nor a list with such an item")]
     NoParts {
@@ -65,6 +68,11 @@ impl FromStr for Set {
         }
         if !matches!(path.first().map(String::as_str), Some("spec" | "metadata")) {
             return Err(SetError::Root(text.to_owned()));
+        }
+        if let Ok(Value::Number(number)) = serde_yaml::from_str(value)
+            && number.as_f64().is_some_and(|number| !number.is_finite())
+        {
+            return Err(SetError::NotFinite(text.to_owned()));
         }
         let invalid = |source| SetError::Value { text: text.to_owned(), source };
         // As JSON, because `{{field}}` is a YAML mapping whose key is a mapping.

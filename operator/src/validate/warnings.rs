@@ -40,10 +40,6 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         let message = "has no effect: one learner has all weights and gradients";
         warnings.push(Problem::new("spec.training.sharding", message));
     }
-    if spec.optimizer.offload && spec.trainer.gpus() == 0 {
-        let message = "has no effect: learners without GPUs have all states in memory of the host";
-        warnings.push(Problem::new("spec.optimizer.offload", message));
-    }
     let every = spec.checkpoint.export_every_steps;
     if every.is_some_and(|every| every >= spec.training.steps) {
         let message = format!(
@@ -52,12 +48,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         );
         warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }
-    let optimizer = &spec.optimizer;
-    check_schedule("spec.optimizer", optimizer, &mut warnings);
-    if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
-        let message = "is 0: training changes no weights";
-        warnings.push(Problem::new("spec.optimizer.learningRate", message));
-    }
+    check_optimizer("spec.optimizer", &spec.optimizer, spec, &mut warnings);
     warnings
 }
 
@@ -145,11 +136,24 @@ fn check_policy(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Vec<P
         warnings.push(Problem::new(format!("{path}.valueClip"), message));
     }
     if let Some(optimizer) = &ppo.critic_optimizer {
-        check_schedule(&format!("{path}.criticOptimizer"), optimizer, warnings);
+        check_optimizer(&format!("{path}.criticOptimizer"), optimizer, spec, warnings);
     }
 }
 
-fn check_schedule(path: &str, optimizer: &OptimizerSpec, warnings: &mut Vec<Problem>) {
+fn check_optimizer(
+    path: &str,
+    optimizer: &OptimizerSpec,
+    spec: &RLJobSpec,
+    warnings: &mut Vec<Problem>,
+) {
+    if optimizer.offload && spec.trainer.gpus() == 0 {
+        let message = "has no effect: learners without GPUs have all states in memory of the host";
+        warnings.push(Problem::new(format!("{path}.offload"), message));
+    }
+    if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
+        let message = "is 0: training changes no weights";
+        warnings.push(Problem::new(format!("{path}.learningRate"), message));
+    }
     if optimizer.schedule == Schedule::Constant && optimizer.minimum_learning_rate > 0.0 {
         let message = "has no effect: schedule Constant does not decay";
         warnings.push(Problem::new(format!("{path}.minimumLearningRate"), message));

@@ -84,12 +84,10 @@ impl Trainer {
         let before = self.prepare(&signals, &mut prepared)?;
         let trainable_tokens = prepared.advantages.trainable_tokens();
         let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
-        let operations = prepared.micro_batches.iter().flat_map(|one| {
-            self.models.trained().map(|(_, trained)| trained.model.operations(&one.packed))
-        });
+        let operations = self.operations(step, &prepared.micro_batches);
         let [tokens, computed, operations] =
-            self.ranks.sum([batch.tokens_T.len() as f64, computed.sum(), operations.sum()])?;
-        let rate = learning_rate(&self.spec.optimizer, step, self.spec.training.steps);
+            self.ranks.sum([batch.tokens_T.len() as f64, computed.sum(), operations])?;
+        let rate = self.policy_learning_rate(step);
         let mut report = StepMetrics::with_scalars(
             step,
             [
@@ -115,6 +113,33 @@ impl Trainer {
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
         self.report_device(&mut report, f64::from(epochs) * operations / seconds)?;
         Ok(report)
+    }
+
+    fn trains_policy(&self, step: u32) -> bool {
+        step > self.objective.critic_warmup_steps()
+    }
+
+    /// The schedule begins with the first step that updates the policy; 0 before.
+    fn policy_learning_rate(&self, step: u32) -> f64 {
+        let before = self.objective.critic_warmup_steps();
+        let steps = self.spec.training.steps.saturating_sub(before);
+        if self.trains_policy(step) {
+            learning_rate(&self.spec.optimizer, step - before, steps)
+        } else {
+            0.0
+        }
+    }
+
+    /// Floating-point operations of a pass over this rank's micro-batches, of all trained models. A
+    /// policy that is not updated needs a third: it has no backward pass.
+    fn operations(&self, step: u32, micro_batches: &[MicroBatch]) -> f64 {
+        let of_model = |(role, trained): (ModelRole, &TrainedModel)| {
+            let is_updated = role != ModelRole::Policy || self.trains_policy(step);
+            let share = if is_updated { 1.0 } else { 1.0 / 3.0 };
+            let model = &trained.model;
+            share * micro_batches.iter().map(|one| model.operations(&one.packed)).sum::<f64>()
+        };
+        self.models.trained().map(of_model).sum()
     }
 
     /// Whether prompts that samples share are computed once.
@@ -168,8 +193,8 @@ impl Trainer {
         Ok(self.objective.prepare(&prepared.advantages, &mut streams, &sum)?)
     }
 
-    /// One optimizer update of each model that the step trains; returns this rank's sums, or zeros
-    /// if the update is skipped.
+    /// One optimizer update of each model that the step trains; returns this rank's sums, without
+    /// those of the policy if its update is skipped.
     fn minibatch(
         &mut self,
         minibatch: u32,
@@ -182,7 +207,7 @@ impl Trainer {
             .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
             .sum();
         let mut sums = Sums::default();
-        let trains_policy = self.objective.trains_policy(report.step);
+        let trains_policy = self.trains_policy(report.step);
         if trains_policy {
             self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
         }
@@ -218,11 +243,11 @@ impl Trainer {
                 "skipped an update because loss or gradient is not finite"
             );
             let give_up = optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW;
-            return if give_up {
-                Err(StepError::NotFinite { samples })
-            } else {
-                Ok(Sums::default())
-            };
+            if give_up {
+                return Err(StepError::NotFinite { samples });
+            }
+            let statistics = self.update_critic(minibatch, prepared, report)?;
+            return Ok(Sums { statistics, ..Sums::default() });
         }
         sums.statistics = sums.statistics.plus(self.update_critic(minibatch, prepared, report)?);
         report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
@@ -233,7 +258,7 @@ impl Trainer {
     /// A micro-batch without gradients: sums, and the derivative `[N]` of its loss.
     fn forward(&mut self, micro_batch: &MicroBatch) -> Result<(Sums, Tensor), StepError> {
         let MicroBatch { packed, streams, .. } = micro_batch;
-        heartbeat::advance();
+        heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
         let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
         let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);

@@ -5,7 +5,7 @@ use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
-    NormalizationScale, ProximalLogprobs,
+    NormalizationScale, NormalizationSpec, ProximalLogprobs,
 };
 use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
@@ -190,15 +190,22 @@ fn check_group_of_one(
     rollout: &RolloutSpec,
     problems: &mut Vec<Problem>,
 ) {
-    let normalization = &grpo.reward_normalization;
-    let divides_by_group = normalization.scale == NormalizationScale::Std
-        && normalization.scale_level == NormalizationLevel::Group;
-    if normalization.mean == NormalizationMean::Group || divides_by_group {
-        problems.push(Problem::new(
-            format!("spec.algorithm.{name}.groupSize"),
-            "1 needs rewardNormalization over the batch or none: the group's mean is the sample's \
-                own reward",
-        ));
+    let path = format!("spec.algorithm.{name}");
+    let mut check = |field: &str, normalization: &NormalizationSpec| {
+        let message = "Group needs groupSize of at least 2: a group of one sample is normalized by \
+            nothing but itself";
+        if normalization.mean == NormalizationMean::Group {
+            problems.push(Problem::new(format!("{path}.{field}.mean"), message));
+        }
+        if normalization.scale == NormalizationScale::Std
+            && normalization.scale_level == NormalizationLevel::Group
+        {
+            problems.push(Problem::new(format!("{path}.{field}.scaleLevel"), message));
+        }
+    };
+    check("rewardNormalization", &grpo.reward_normalization);
+    if let Some(normalization) = &grpo.advantage_normalization {
+        check("advantageNormalization", normalization);
     }
     if rollout.dynamic_sampling.is_some() {
         problems.push(Problem::new(

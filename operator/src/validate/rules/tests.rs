@@ -42,13 +42,26 @@ fn names_that_become_folders_are_dns_labels() {
 #[test]
 fn a_group_of_one_sample_is_normalized_over_the_batch_or_not_at_all() {
     let with = |grpo: Value| problems_with(&json!({"algorithm": {"grpo": grpo}}));
-    let group = "spec.algorithm.grpo.groupSize: 1 needs rewardNormalization over the batch or \
-        none: the group's mean is the sample's own reward";
-    assert_eq!(with(json!({"groupSize": 1})), [group]);
+    let group = |field: &str| {
+        format!(
+            "spec.algorithm.grpo.{field}: Group needs groupSize of at least 2: a group of one \
+                sample is normalized by nothing but itself"
+        )
+    };
+    let of_rewards = ["rewardNormalization.mean", "rewardNormalization.scaleLevel"].map(group);
+    assert_eq!(with(json!({"groupSize": 1})), of_rewards);
     let none = json!({"mean": "None", "scale": "None"});
     assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": none})), Vec::<String>::new());
     let divided = json!({"mean": "Batch", "scale": "Std"});
-    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": divided})), [group]);
+    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": divided})), of_rewards[1..]);
+    let of_advantages =
+        ["advantageNormalization.mean", "advantageNormalization.scaleLevel"].map(group);
+    assert_eq!(
+        with(json!({
+            "groupSize": 1, "rewardNormalization": none, "advantageNormalization": {},
+        })),
+        of_advantages
+    );
     let batch = json!({"mean": "Batch", "scale": "Std", "scaleLevel": "Batch"});
     let spec = json!({
         "algorithm": {"grpo": {"groupSize": 1, "rewardNormalization": batch}},
@@ -80,8 +93,10 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
         [
             "spec.algorithm.ppo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = \
                 1024",
-            "spec.algorithm.ppo.groupSize: 1 needs rewardNormalization over the batch or none: \
-                the group's mean is the sample's own reward",
+            "spec.algorithm.ppo.rewardNormalization.mean: Group needs groupSize of at least 2: a \
+                group of one sample is normalized by nothing but itself",
+            "spec.algorithm.ppo.rewardNormalization.scaleLevel: Group needs groupSize of at least \
+                2: a group of one sample is normalized by nothing but itself",
             "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5",
             "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
         ]

@@ -61,9 +61,9 @@ pub trait Objective: Debug {
         1
     }
 
-    /// Whether a step updates the policy; others update the critic only.
-    fn trains_policy(&self, _step: u32) -> bool {
-        true
+    /// Number of first steps that update the critic only.
+    fn critic_warmup_steps(&self) -> u32 {
+        0
     }
 
     /// Advantage and weight of each sample of the step; every rank computes the same.

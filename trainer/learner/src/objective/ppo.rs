@@ -85,8 +85,8 @@ impl Objective for Ppo {
         self.spec.epochs
     }
 
-    fn trains_policy(&self, step: u32) -> bool {
-        step > self.spec.critic_warmup_steps
+    fn critic_warmup_steps(&self) -> u32 {
+        self.spec.critic_warmup_steps
     }
 
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages {

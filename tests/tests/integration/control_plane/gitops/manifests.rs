@@ -46,7 +46,9 @@ fn block(text: &str) -> String {
 fn applications_and_kustomizations_are_accepted_strictly() {
     let namespace = Namespace::create(cluster(), "gitops").unwrap();
     install_crds(&namespace.kubectl);
-    for file in ["argocd/operator", "argocd/jobs", "flux/jobs", "flux/until-succeeded"] {
+    let files =
+        ["argocd/operator", "argocd/jobs", "flux/source", "flux/jobs", "flux/until-succeeded"];
+    for file in files {
         let text = read(&format!("manifests/gitops/{file}.yaml"));
         // The namespaces of Argo CD and Flux do not exist here.
         let text =
