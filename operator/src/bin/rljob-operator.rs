@@ -79,6 +79,10 @@ struct Arguments {
         requires = "metrics_namespace_selector"
     )]
     metrics_pod_selector: Option<Labels>,
+    /// Serve the metrics `rljob_job_*` of each job, up to ten samples for a job. Alerts on jobs and
+    /// dashboards need them; `false` is for very many jobs.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    job_metrics: bool,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = (Ipv6Addr::UNSPECIFIED, METRICS_PORT).into())]
     listen: SocketAddr,
@@ -110,7 +114,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(path) => token_key::from_file(path)?,
         None => token_key::from_secret(&plain, plain.default_namespace()).await?,
     };
-    let metrics = Metrics::new().context("failed to register metrics")?;
+    let metrics = Metrics::new(arguments.job_metrics).context("failed to register metrics")?;
     let term = if arguments.leader_elect { Term::inactive() } else { Term::endless() };
     let client = requests::client(config, term.clone(), metrics.requests())
         .context("failed to create a client for the API server")?;

@@ -32,16 +32,18 @@ struct JobMetrics {
     ready: IntGaugeVec,
 }
 
-/// The metrics of these jobs.
+/// The metrics of these jobs, with those of each one if `of_each`.
 ///
 /// # Errors
 /// A name that is registered twice or is not valid.
-pub(super) fn families(jobs: &[Arc<RLJob>]) -> Result<Vec<MetricFamily>> {
+pub(super) fn families(jobs: &[Arc<RLJob>], of_each: bool) -> Result<Vec<MetricFamily>> {
     let register = Register(Registry::new());
     count(&register, jobs)?;
-    let metrics = JobMetrics::new(&register)?;
-    for job in jobs {
-        metrics.add(job);
+    if of_each {
+        let metrics = JobMetrics::new(&register)?;
+        for job in jobs {
+            metrics.add(job);
+        }
     }
     Ok(register.0.gather())
 }

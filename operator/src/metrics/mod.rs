@@ -43,6 +43,8 @@ pub struct Metrics {
     leader: IntGauge,
     watches: IntGaugeVec,
     runs: RunMetrics,
+    /// Whether `rljob_job_*` are served.
+    of_each_job: bool,
 }
 
 /// Metrics of runs.
@@ -86,11 +88,11 @@ impl RunMetrics {
 }
 
 impl Metrics {
-    /// Registers every metric.
+    /// Registers every metric, those of each job if `of_each_job`.
     ///
     /// # Errors
     /// A name that is registered twice or is not valid.
-    pub fn new() -> prometheus::Result<Self> {
+    pub fn new(of_each_job: bool) -> prometheus::Result<Self> {
         let register = Register(Registry::new());
         Ok(Self {
             duration: register.histogram(
@@ -117,6 +119,7 @@ impl Metrics {
                 &["resource"],
             )?,
             runs: RunMetrics::new(&register)?,
+            of_each_job,
             registry: register.0,
         })
     }
@@ -191,7 +194,7 @@ impl Metrics {
         self.runs.weight_lag.set(reports.iter().filter_map(weight_lag).max().unwrap_or(0));
         let mut text = Vec::new();
         let mut families = self.registry.gather();
-        families.extend(jobs::families(&jobs)?);
+        families.extend(jobs::families(&jobs, self.of_each_job)?);
         TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
     }

@@ -37,7 +37,7 @@ fn samples(metrics: &Metrics, wanted: &str) -> Vec<String> {
 
 #[test]
 fn restarts_are_counted_by_reason_and_recovery_is_measured() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::new(true).unwrap();
     let restarting = status("False", REASON_RESTARTING, 2, 1);
     metrics.status_written(&status("True", "Running", 0, 0), &restarting, at(0));
     metrics.status_written(&restarting, &status("True", "Running", 2, 1), at(7));
@@ -58,7 +58,7 @@ fn restarts_are_counted_by_reason_and_recovery_is_measured() {
 #[test]
 fn watches_are_healthy_or_not_by_resource() {
     assert_eq!(
-        samples(&Metrics::new().unwrap(), "rljob_watch_healthy"),
+        samples(&Metrics::new(true).unwrap(), "rljob_watch_healthy"),
         [
             r#"rljob_watch_healthy{resource="pods"} 0"#,
             r#"rljob_watch_healthy{resource="services"} 1"#
@@ -68,7 +68,7 @@ fn watches_are_healthy_or_not_by_resource() {
 
 #[test]
 fn an_incident_is_counted_once_per_reason() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::new(true).unwrap();
     let with = |incidents: &[(&str, &str)]| {
         let incident = |(reason, pod): &(&str, &str)| Incident {
             reason: (*reason).to_owned(),
@@ -98,7 +98,7 @@ fn an_incident_is_counted_once_per_reason() {
 
 #[test]
 fn the_number_of_reason_labels_is_bounded() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::new(true).unwrap();
     for number in 0..100 {
         let mut new = status("True", "Running", 1, 1);
         new.last_failure =

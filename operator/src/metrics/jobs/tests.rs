@@ -52,12 +52,23 @@ fn disturbed() -> RLJobStatus {
 
 fn text(jobs: &[Arc<RLJob>]) -> String {
     let mut text = Vec::new();
-    TextEncoder::new().encode(&families(jobs).unwrap(), &mut text).unwrap();
+    TextEncoder::new().encode(&families(jobs, true).unwrap(), &mut text).unwrap();
     String::from_utf8(text).unwrap()
 }
 
 fn samples(jobs: &[Arc<RLJob>]) -> Vec<String> {
     text(jobs).lines().filter(|line| !line.starts_with('#')).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn the_metrics_of_each_job_can_be_left_out() {
+    let job = Arc::new(crate::validate::test_support::minimal());
+    let names = |of_each| {
+        let found = families(&[Arc::clone(&job)], of_each).unwrap();
+        found.iter().map(|family| family.name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(false), ["rljob_jobs"]);
+    assert!(names(true).contains(&"rljob_job_restarts_total".to_owned()));
 }
 
 #[test]

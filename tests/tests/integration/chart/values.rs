@@ -36,6 +36,7 @@ fn values_of_jobs_are_arguments_of_the_operator() {
         (json!({}), json!([])),
         (json!({"namespace": "team-a"}), json!(["--namespace=team-a"])),
         (json!({"allowHostPath": true}), json!(["--allow-host-path"])),
+        (json!({"metrics": false}), json!(["--job-metrics=false"])),
         (
             json!({"scrapers": {
                 "namespaceSelector": {"kubernetes.io/metadata.name": "monitoring", "a": "b"},
