@@ -62,12 +62,12 @@ fn samples(jobs: &[Arc<RLJob>]) -> Vec<String> {
 
 #[test]
 fn the_metrics_of_each_job_can_be_left_out() {
-    let job = Arc::new(crate::validate::test_support::minimal());
+    let job = job("lab", "sums", Some(disturbed()));
     let names = |of_each| {
         let found = families(&[Arc::clone(&job)], of_each).unwrap();
         found.iter().map(|family| family.name().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names(false), ["rljob_jobs"]);
+    assert_eq!(names(false), ["rljob_job_conditions", "rljob_jobs"]);
     assert!(names(true).contains(&"rljob_job_restarts_total".to_owned()));
 }
 
