@@ -46,7 +46,8 @@ use crate::rollout::RolloutSpec;
                  but itself")
 )]
 #[x_kube(
-    validation = Rule::new("self.groupSize > 1 || !has(self.advantageNormalization) || self.advantageNormalization.mean != 'Group' && \
+    validation = Rule::new("self.groupSize > 1 || !has(self.advantageNormalization) || \
+             self.advantageNormalization.mean != 'Group' && \
              (self.advantageNormalization.scale == 'None' || \
              self.advantageNormalization.scaleLevel == 'Batch')")
         .message("groupSize 1 needs advantageNormalization with mean Batch or None, and with \

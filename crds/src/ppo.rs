@@ -27,7 +27,8 @@ use crate::optimizer::OptimizerSpec;
                  the sampler, every weight is 1")
 )]
 #[x_kube(
-    validation = Rule::new("self.groupSize > 1 || !has(self.rewardNormalization) || self.rewardNormalization.mean != 'Group' && \
+    validation = Rule::new("self.groupSize > 1 || !has(self.rewardNormalization) || \
+             self.rewardNormalization.mean != 'Group' && \
              (self.rewardNormalization.scale == 'None' || \
              self.rewardNormalization.scaleLevel == 'Batch')")
         .message("groupSize 1 needs rewardNormalization with mean Batch or None, and with \
