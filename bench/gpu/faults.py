@@ -72,7 +72,8 @@ class Run:
     def steps(self):
         """Steps that were trained, with their attempts, in the order in which they were."""
         for file in self.settings.dir.glob("*/*/metrics.jsonl"):
-            lines = [json.loads(line) for line in file.read_text().splitlines() if line]
+            whole, _, _ = file.read_text().rpartition("\n")  # without a line that is being written
+            lines = [json.loads(line) for line in whole.splitlines()]
             return [(line["attempt"], line["step"]) for line in lines]
         return []
 

@@ -86,17 +86,17 @@ class Rows:
 
     def ours(self, *flags, gpus=1, shape="1.5b"):
         """Figures of ours with these flags, measured once."""
-        if (flags, gpus) not in self.measured:
+        if (flags, gpus, shape) not in self.measured:
             command = [self.settings.bench, "--shape", shape, "--grpo", *flags]
             processes = [self.start(command, rank, gpus) for rank in range(gpus)]
             try:
                 for process in processes[1:]:
                     wait_for(process)
-                self.measured[flags, gpus] = result(processes[0])
+                self.measured[flags, gpus, shape] = result(processes[0])
             finally:
                 for process in processes:
                     end(process)
-        return self.measured[flags, gpus]
+        return self.measured[flags, gpus, shape]
 
     def slower(self, *flags):
         """Figures of the slower of two GPUs, each alone: GPUs of one model differ by some percent,

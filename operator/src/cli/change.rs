@@ -1,5 +1,5 @@
 //! `rljob suspend`, `resume` and `scale`: one patch of one field of an RLJob, as field manager
-//! `kubectl-rljob`.
+//! `rljob-cli`.
 //!
 //! The patch is a merge patch: it takes the field over from other managers, once. A tool that
 //! applies the field again reverts it, so the answer names such tools.
@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use super::connection::{Connection, ConnectionArgs};
 use super::job_view::outcome;
 
-/// Field manager of the patches.
-const FIELD_MANAGER: &str = "kubectl-rljob";
+/// Field manager of the patches. Flux reverts all fields of managers whose names begin with
+/// `kubectl`.
+const FIELD_MANAGER: &str = "rljob-cli";
 
 /// Suspend an RLJob: it completes its step, writes a checkpoint and deletes its pods.
 ///
-/// Sets `spec.suspend` as field manager `kubectl-rljob`. A GitOps tool whose source sets the field
+/// Sets `spec.suspend` as field manager `rljob-cli`. A GitOps tool whose source sets the field
 /// reverts it: suspend the job there. Needs the permissions to get and patch `rljobs`.
 #[derive(clap::Args, Debug)]
 pub struct SuspendArgs {
@@ -32,7 +33,7 @@ pub struct SuspendArgs {
 
 /// Resume a suspended RLJob from its newest checkpoint.
 ///
-/// Sets `spec.suspend` as field manager `kubectl-rljob`. A GitOps tool whose source sets the field
+/// Sets `spec.suspend` as field manager `rljob-cli`. A GitOps tool whose source sets the field
 /// reverts it: resume the job there. Needs the permissions to get and patch `rljobs`.
 #[derive(clap::Args, Debug)]
 pub struct ResumeArgs {
@@ -44,7 +45,7 @@ pub struct ResumeArgs {
 
 /// Set the number of inference engines of an RLJob, through its scale subresource.
 ///
-/// Sets `spec.inference.replicas` as field manager `kubectl-rljob`. A GitOps tool whose source sets
+/// Sets `spec.inference.replicas` as field manager `rljob-cli`. A GitOps tool whose source sets
 /// the field, or an autoscaler, reverts it. Needs the permissions to get `rljobs` and to patch
 /// `rljobs/scale`.
 #[derive(clap::Args, Debug)]
@@ -131,19 +132,19 @@ async fn unfinished(connection: &Connection, name: &str, verb: &str) -> anyhow::
 fn answer(job: &RLJob, done: &str, field: &str, path: &[&str]) -> anyhow::Result<String> {
     let mut text = format!("rljob {} {done}", job.name_any());
     for owner in owners(job, path)? {
-        let _ = write!(text, "\nwarning: {owner} applies spec.{field} and may revert it");
+        let _ = write!(text, "\nwarning: {owner} sets spec.{field} and may revert this");
     }
     Ok(text)
 }
 
-/// Field managers that apply the field at `path`.
+/// Other field managers of the field at `path`.
 fn owners(job: &RLJob, path: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut owners = Vec::new();
     for entry in job.managed_fields() {
         let fields = serde_json::to_value(&entry.fields_v1).context("failed to read managers")?;
         let field = path.iter().try_fold(&fields, |value: &Value, key| value.get(key));
-        let is_apply = entry.operation.as_deref() == Some("Apply");
-        owners.extend(entry.manager.clone().filter(|_| is_apply && field.is_some()));
+        let other = entry.manager.clone().filter(|manager| manager != FIELD_MANAGER);
+        owners.extend(other.filter(|_| field.is_some()));
     }
     Ok(owners)
 }

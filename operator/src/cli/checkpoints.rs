@@ -90,8 +90,8 @@ struct Found {
     run: String,
     folder: PathBuf,
     version: Version,
-    /// Absent while it is written, and after a failed write.
-    manifest: Option<Manifest>,
+    /// Absent while it is written, and after a failed write. An error if it cannot be read.
+    manifest: Result<Option<Manifest>, String>,
 }
 
 /// Checkpoints of the run directory `dir` or of those in the folder, oldest first.
@@ -113,7 +113,7 @@ fn find(dir: &Path) -> anyhow::Result<Vec<Found>> {
             let entry = entry.with_context(|| format!("failed to list checkpoints of {run}"))?;
             let Ok(version) = entry.file_name().to_string_lossy().parse() else { continue };
             let (run, folder) = (run.clone(), entry.path());
-            let manifest = manifest(&folder)?;
+            let manifest = manifest(&folder).map_err(|error| format!("{error:#}"));
             found.push(Found { run, folder, version, manifest });
         }
         if let Some(own) = found.get_mut(first..) {
@@ -136,10 +136,14 @@ fn manifest(folder: &Path) -> anyhow::Result<Option<Manifest>> {
 
 fn list(dir: &Path) -> anyhow::Result<String> {
     let row = |found: &Found| {
-        let (ranks, bytes, state) = found.manifest.as_ref().map_or_else(
-            || ("-".to_owned(), "-".to_owned(), "Incomplete"),
-            |manifest| (manifest.world_size.to_string(), size(manifest).to_string(), "Complete"),
-        );
+        let unknown = || ("-".to_owned(), "-".to_owned());
+        let ((ranks, bytes), state) = match &found.manifest {
+            Ok(Some(manifest)) => {
+                ((manifest.world_size.to_string(), size(manifest).to_string()), "Complete")
+            }
+            Ok(None) => (unknown(), "Incomplete"),
+            Err(_) => (unknown(), "Unreadable"),
+        };
         let (step, attempt) = (found.version.step.to_string(), found.version.attempt.to_string());
         let folder = found.folder.display().to_string();
         [found.run.clone(), step, attempt, ranks, bytes, state.to_owned(), folder]
@@ -156,9 +160,16 @@ fn verify(dir: &Path) -> anyhow::Result<String> {
     let (mut lines, mut problems) = (Vec::new(), Vec::new());
     for found in find(dir)? {
         let folder = found.folder.display();
-        let Some(manifest) = found.manifest else {
-            lines.push(format!("{folder}: incomplete, ignored by runs"));
-            continue;
+        let manifest = match found.manifest {
+            Ok(Some(manifest)) => manifest,
+            Ok(None) => {
+                lines.push(format!("{folder}: incomplete, ignored by runs"));
+                continue;
+            }
+            Err(error) => {
+                problems.push(format!("{folder}: {error}"));
+                continue;
+            }
         };
         let before = problems.len();
         if manifest.version != found.version {
@@ -235,6 +246,7 @@ mod tests {
         manifest("rank-0.safetensors");
         let file = complete.join("rank-0.safetensors");
         fs::write(&file, "abc").unwrap();
+        let complete_folder = complete.clone();
         let (complete, incomplete) = (complete.display(), incomplete.display());
         assert_eq!(
             list(runs.path()).unwrap(),
@@ -261,5 +273,8 @@ mod tests {
         fails("rank-0.safetensors: cannot be read: No such file or directory (os error 2)");
         manifest("../journal.sqlite");
         fails("../journal.sqlite: is not the name of a file");
+        fs::write(complete_folder.join(MANIFEST_FILE), "{").unwrap();
+        assert!(verified().unwrap_err().contains("manifest.json: EOF"), "{:?}", verified());
+        assert!(list(runs.path()).unwrap().contains("Unreadable"));
     }
 }

@@ -95,7 +95,9 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
 pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
     let status = job.status.clone().unwrap_or_default();
     let summary = condition(&status, CONDITION_SUCCEEDED);
-    let role = |role: Role| role_view(role, &status, pods.as_ref().copied().unwrap_or_default());
+    let has_pods = pods.is_ok() && !job.spec.suspend && outcome(job).is_none();
+    let known = pods.as_ref().copied().unwrap_or_default();
+    let role = |role: Role| role_view(role, has_pods, &status, known);
     JobView {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
@@ -148,7 +150,8 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
     waits
 }
 
-fn role_view(role: Role, status: &RLJobStatus, pods: &[Pod]) -> RoleView {
+/// `has_pods`: pods are known, and the job is neither suspended nor has it ended.
+fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> RoleView {
     let mut of_role: Vec<&Pod> =
         pods.iter().filter(|pod| pod.labels().get(LABEL_ROLE).is_some_and(is(role))).collect();
     of_role.sort_by_key(|pod| pods::ordinal(pod));
@@ -161,7 +164,8 @@ fn role_view(role: Role, status: &RLJobStatus, pods: &[Pod]) -> RoleView {
         _ => {
             let ready = views.iter().filter(|pod| pod.state == READY).count();
             let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-            (number(views.len()), number(ready))
+            let desired = if role == Role::Coordinator && has_pods { 1 } else { 0 };
+            (number(views.len()).max(desired), number(ready))
         }
     };
     RoleView { role: role.as_str(), desired, ready, pods: views }

@@ -2,11 +2,11 @@
 //! of pods and containers that start later, until the run has ended.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use futures::{AsyncBufReadExt, TryStreamExt};
+use futures::{AsyncBufRead, AsyncBufReadExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, LogParams};
@@ -63,19 +63,30 @@ impl Selection<'_> {
         }
     }
 
-    /// The selected pods, in the order of names.
-    async fn pods(&self, connection: &Connection) -> anyhow::Result<Vec<Pod>> {
+    /// The selected pods, in the order of names, and the names of all pods of the job.
+    async fn pods(&self, connection: &Connection) -> anyhow::Result<(Vec<Pod>, Vec<String>)> {
         let own = ListParams::default().labels(&format!("{LABEL_JOB}={}", self.job));
         let pods = connection.api::<Pod>().list(&own).await;
         let all = pods.map_err(|error| connection.failed("list pods", error))?.items;
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
-        let found: Vec<Pod> = all.into_iter().filter(|pod| self.includes(pod)).collect();
-        match self.part {
-            Some(part) if found.is_empty() && !names.is_empty() => {
-                bail!("no pod or role `{part}`; found {}", names.join(", "))
-            }
-            _ => Ok(found),
-        }
+        Ok((all.into_iter().filter(|pod| self.includes(pod)).collect(), names))
+    }
+
+    /// Checks that a pod may be selected later: `part` is a role or may be a pod's name.
+    fn check_part(&self) -> anyhow::Result<()> {
+        let Some(part) = self.part else { return Ok(()) };
+        let roles = Role::ALL.map(Role::as_str);
+        let pod = part.strip_prefix(self.job).and_then(|rest| rest.strip_prefix('-'));
+        let pod = pod.unwrap_or(part);
+        let is_pod_of = |role: &&str| {
+            pod.strip_prefix(role).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        ensure!(
+            roles.iter().any(is_pod_of),
+            "no pod or role `{part}`; roles are {}",
+            roles.join(", ")
+        );
+        Ok(())
     }
 }
 
@@ -89,7 +100,10 @@ pub async fn print(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let job = connection.job(selection.job).await?;
-    let pods = selection.pods(connection).await?;
+    let (pods, names) = selection.pods(connection).await?;
+    if let (true, false, Some(part)) = (pods.is_empty(), names.is_empty(), selection.part) {
+        bail!("no pod or role `{part}`; found {}", names.join(", "));
+    }
     let (name, ended) = (selection.job, outcome(&job).map(|outcome| outcome.reason.as_str()));
     ensure!(
         !pods.is_empty(),
@@ -108,9 +122,16 @@ pub async fn print(
                 continue;
             }
         };
-        let mut lines = stream.lines();
-        while let Some(line) = lines.try_next().await? {
-            writeln!(out, "{prefix}{}", printable(&line))?;
+        let mut lines = Lines::new(stream);
+        loop {
+            match lines.next().await {
+                Ok(Some(line)) => writeln!(out, "{prefix}{}", printable(&line))?,
+                Ok(None) => break,
+                Err(error) => {
+                    failures.push(format!("failed to read the log of pod {name}: {error}"));
+                    break;
+                }
+            }
         }
     }
     out.flush()?;
@@ -131,6 +152,7 @@ pub async fn follow(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     connection.job(selection.job).await?;
+    selection.check_part()?;
     let mut follower = Follower::new(connection.api());
     let (sender, mut lines) = mpsc::channel(QUEUE);
     let mut poll = tokio::time::interval(POLL);
@@ -145,7 +167,7 @@ pub async fn follow(
             _ = poll.tick() => {
                 // Read before the pods, so that the last container is not missed.
                 let has_ended = has_ended(connection, selection.job).await?;
-                let pods = selection.pods(connection).await?;
+                let (pods, _) = selection.pods(connection).await?;
                 let is_new = follower.start(selection, &pods, &sender);
                 if has_ended && !is_new && follower.streams.is_empty() {
                     return Ok(());
@@ -255,10 +277,28 @@ impl Container {
 async fn stream(api: &Api<Pod>, pod: &str, parameters: &LogParams, sender: &mpsc::Sender<String>) {
     // A pod may be deleted meanwhile, and a connection may break: the next list tells.
     let Ok(stream) = api.log_stream(pod, parameters).await else { return };
-    let mut lines = stream.lines();
-    while let Ok(Some(line)) = lines.try_next().await {
+    let mut lines = Lines::new(stream);
+    while let Ok(Some(line)) = lines.next().await {
         if sender.send(format!("{pod} | {}", printable(&line))).await.is_err() {
             break;
         }
+    }
+}
+
+/// Lines of a log, with replacement characters for bytes that are not UTF-8.
+struct Lines<R>(R);
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    fn new(reader: R) -> Self {
+        Self(reader)
+    }
+
+    async fn next(&mut self) -> io::Result<Option<String>> {
+        let mut line = Vec::new();
+        if self.0.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(None);
+        }
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        Ok(Some(String::from_utf8_lossy(line).into_owned()))
     }
 }

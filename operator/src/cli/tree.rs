@@ -216,6 +216,7 @@ rljob lab/sums  Running: training
 ├─ progress      step 3 of 10, reward 0.250, 1234 tokens/s (60s ago)
 ├─ evaluation    step 2, sampled 0.500, greedy 0.625
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0
+├─ coordinator   0 of 1 ready
 ├─ inference     1 of 1 ready
 │  └─ sums-inference-0  Ready  node-1  engine Stale, weights step-2.attempt-0
 ├─ trainer       0 of 1 ready

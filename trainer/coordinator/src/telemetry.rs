@@ -60,7 +60,7 @@ impl Metrics {
             lag: gauge(
                 &registry,
                 "rljob_engine_version_lag",
-                "Steps by which the engine furthest behind lags the newest published weights.",
+                "Steps by which the engine furthest behind lags the trainer, of those with weights.",
             )?,
             rollout_tokens: counter(
                 &registry,
@@ -147,14 +147,10 @@ impl Metrics {
         self.engine_idle.inc_by((idle.as_secs_f64() - self.engine_idle.get()).max(0.0));
         self.step.set(status.step.into());
         self.restarts.set(status.restarts.into());
-        let versions = || {
-            status
-                .engines
-                .iter()
-                .map(|engine| engine.version.map_or(0, |version| i64::from(version.step)))
-        };
-        let (newest, oldest) = (versions().max(), versions().min());
-        self.lag.set(newest.unwrap_or_default().saturating_sub(oldest.unwrap_or_default()));
+        let steps = status.engines.iter().filter_map(|engine| engine.version);
+        let oldest = steps.map(|version| version.step).min();
+        let lag = oldest.map_or(0, |oldest| status.step.saturating_sub(oldest));
+        self.lag.set(lag.into());
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())

@@ -84,7 +84,7 @@ impl Trainer {
         let before = self.prepare(&signals, &mut prepared)?;
         let trainable_tokens = prepared.advantages.trainable_tokens();
         let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
-        let operations = self.operations(step, &prepared.micro_batches);
+        let operations = self.operations(step, &signals, &prepared.micro_batches);
         let [tokens, computed, operations] =
             self.ranks.sum([batch.tokens_T.len() as f64, computed.sum(), operations])?;
         let rate = self.policy_learning_rate(step);
@@ -111,7 +111,7 @@ impl Trainer {
         self.report(&mut report, &sums)?;
         let seconds = started.elapsed().as_secs_f64();
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
-        self.report_device(&mut report, f64::from(epochs) * operations / seconds)?;
+        self.report_device(&mut report, operations / seconds)?;
         Ok(report)
     }
 
@@ -130,14 +130,25 @@ impl Trainer {
         }
     }
 
-    /// Floating-point operations of a pass over this rank's micro-batches, of all trained models. A
-    /// policy that is not updated needs a third: it has no backward pass.
-    fn operations(&self, step: u32, micro_batches: &[MicroBatch]) -> f64 {
+    /// Floating-point operations of the step's passes over this rank's micro-batches. A pass without
+    /// gradients has a third of those of one with them.
+    fn operations(&self, step: u32, signals: &[Signal], micro_batches: &[MicroBatch]) -> f64 {
+        let count = |wanted: &[Signal]| {
+            signals.iter().filter(|signal| wanted.contains(signal)).count() as f64
+        };
+        let epochs = f64::from(self.objective.epochs());
+        let thirds = |role| match role {
+            ModelRole::Policy => {
+                let update = if self.trains_policy(step) { 3.0 } else { 1.0 };
+                epochs * (update + count(&[Signal::Policy]))
+                    + count(&[Signal::Reference, Signal::Proximal])
+            }
+            _ => 3.0 * epochs + count(&[Signal::Values]),
+        };
         let of_model = |(role, trained): (ModelRole, &TrainedModel)| {
-            let is_updated = role != ModelRole::Policy || self.trains_policy(step);
-            let share = if is_updated { 1.0 } else { 1.0 / 3.0 };
             let model = &trained.model;
-            share * micro_batches.iter().map(|one| model.operations(&one.packed)).sum::<f64>()
+            let of_pass = micro_batches.iter().map(|one| model.operations(&one.packed));
+            thirds(role) / 3.0 * of_pass.sum::<f64>()
         };
         self.models.trained().map(of_model).sum()
     }

@@ -224,7 +224,7 @@ fn jobs_are_suspended_resumed_and_scaled_and_tools_that_may_revert_it_are_named(
          warning: gitops applies spec.suspend and may revert it\n"
     );
     assert_eq!(suspended(&namespace), true);
-    assert!(managers(&namespace).contains(&"\"kubectl-rljob\" \"Update\"".to_owned()));
+    assert!(managers(&namespace).contains(&"\"rljob-cli\" \"Update\"".to_owned()));
     let again = plugin.run(&namespace, &["suspend", "sample"]).unwrap_err();
     assert!(again.contains("RLJob sample is already suspended"), "{again}");
     let answer = plugin.run(&namespace, &["resume", "sample"]).unwrap();

@@ -24,11 +24,12 @@ use super::{Target, WeightSync, begin, book, deadline, pause, verify_and_continu
 use crate::core::instruct::KeptGroup;
 use crate::engines::{EngineClient, EngineError, check_epoch};
 
+const NCCL: &str = "nccl";
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Backend of the process groups of engines with `gpus` GPUs. Both ends must have the same.
 pub fn backend(gpus: u32) -> &'static str {
-    if gpus > 0 { "nccl" } else { "gloo" }
+    if gpus > 0 { NCCL } else { "gloo" }
 }
 
 /// A sender that is ready.
@@ -165,7 +166,9 @@ async fn join_group(
     sender: &Sender,
     transfer: &Transfer,
 ) -> Result<(), EngineError> {
-    sync.fleet.client.scheduler_responds(&target.url).await?;
+    if sync.backend == NCCL {
+        sync.fleet.client.scheduler_responds(&target.url).await?;
+    }
     if let Some(old) = &target.group {
         leave_group(&sync.fleet.client, &target.url, &old.name).await;
     }

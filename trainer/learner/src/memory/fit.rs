@@ -3,7 +3,7 @@
 
 use rljob_crds::algorithm::{Activations, Sharding};
 
-use super::plan::{MemoryPlan, Settings, gib};
+use super::plan::{Critic, MemoryPlan, Settings, gib};
 
 /// Percent of the memory for libraries and fragmentation.
 const RESERVE_PERCENT: u64 = 6;
@@ -79,8 +79,11 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
     if settings.sharding != Sharding::Full && fits(&full) {
         remedies.push("set training.sharding to Full".to_owned());
     }
-    if !settings.offload && fits(&Settings { offload: true, ..full }) {
-        remedies.push("set optimizer.offload to true".to_owned());
+    let critic = settings.critic.map(|critic| Critic { offload: true, ..critic });
+    if !settings.offload && fits(&Settings { offload: true, critic, ..full }) {
+        let of_critic =
+            if critic.is_some() { ", and that of criticOptimizer if it is set" } else { "" };
+        remedies.push(format!("set optimizer.offload to true{of_critic}"));
     }
     let more = std::iter::successors(Some(settings.world_size), |ranks| ranks.checked_add(1));
     let enough = more

@@ -30,7 +30,6 @@ pub fn planned(
         layout: &critic_layout,
         offload: optimizer.offload && device.is_cuda(),
     });
-    let exports = spec.checkpoint.export_every_steps.is_some();
     let mut settings = Settings {
         config: model.config(),
         layout: model.layout(),
@@ -40,7 +39,7 @@ pub fn planned(
         offload: spec.optimizer.offload && device.is_cuda(),
         critic,
         frozen: u64::from(has(ModelRole::Reference)),
-        publishes: spec.algorithm.has_rollouts() || exports,
+        publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };
     let capacity = match device {
@@ -48,8 +47,11 @@ pub fn planned(
         _ => None,
     };
     let free = capacity.map(|capacity| capacity.free);
-    let TrainingSpec { activations, sharding, .. } = spec.training;
-    settings.sharding = sharding.unwrap_or_else(|| choose_sharding(&settings, activations, free));
+    let TrainingSpec { activations, sharding, deterministic, .. } = spec.training;
+    settings.sharding = sharding.unwrap_or_else(|| {
+        // The memory that is free now must not decide the order of sums.
+        if deterministic { Sharding::Full } else { choose_sharding(&settings, activations, free) }
+    });
     if let Some(capacity) = capacity {
         fit::check(&settings, capacity.total)?;
     }
