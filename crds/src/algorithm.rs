@@ -200,8 +200,8 @@ pub struct TrainingSpec {
     /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
     /// each update instead of each micro-batch; a learner then holds the whole weights in the
     /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full
-    /// on CPUs and with `deterministic`; else `Gradients` on GPUs if an estimate of the memory allows
-    /// it, with all activations that the learner is to keep.
+    /// on CPUs and with `deterministic`; on GPUs `Gradients` if an estimate of the memory allows it
+    /// with all activations that the learner is to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Sharding>,
     /// Compute type of forward and backward passes and of engines; master weights and optimizer
@@ -242,7 +242,8 @@ pub enum Activations {
 }
 
 /// Parts of the model that learners divide among themselves while they train a step. Master weights
-/// and optimizer states are always divided.
+/// and optimizer states are always divided. Default Full on CPUs and with `deterministic`; on GPUs
+/// `Gradients`, which is faster, if an estimate of the memory allows it.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharding {
     /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
