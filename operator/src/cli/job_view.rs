@@ -164,7 +164,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
         _ => {
             let ready = views.iter().filter(|pod| pod.state == READY).count();
             let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-            let desired = if role == Role::Coordinator && has_pods { 1 } else { 0 };
+            let desired = i32::from(role == Role::Coordinator && has_pods);
             (number(views.len()).max(desired), number(ready))
         }
     };
