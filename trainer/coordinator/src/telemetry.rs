@@ -60,7 +60,7 @@ impl Metrics {
             lag: gauge(
                 &registry,
                 "rljob_engine_version_lag",
-                "Steps by which the engine furthest behind lags the trainer, of those with weights.",
+                "Steps by which the engine with the oldest weights lags the trainer.",
             )?,
             rollout_tokens: counter(
                 &registry,

@@ -130,8 +130,8 @@ impl Trainer {
         }
     }
 
-    /// Floating-point operations of the step's passes over this rank's micro-batches. A pass without
-    /// gradients has a third of those of one with them.
+    /// Floating-point operations of the step's passes over this rank's micro-batches. A pass
+    /// without gradients has a third of those of one with them.
     fn operations(&self, step: u32, signals: &[Signal], micro_batches: &[MicroBatch]) -> f64 {
         let count = |wanted: &[Signal]| {
             signals.iter().filter(|signal| wanted.contains(signal)).count() as f64

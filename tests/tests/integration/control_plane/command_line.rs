@@ -221,7 +221,7 @@ fn jobs_are_suspended_resumed_and_scaled_and_tools_that_may_revert_it_are_named(
     assert_eq!(
         answer,
         "rljob sample suspended: it completes its step, writes a checkpoint and deletes its pods\n\
-         warning: gitops applies spec.suspend and may revert it\n"
+         warning: gitops sets spec.suspend and may revert this\n"
     );
     assert_eq!(suspended(&namespace), true);
     assert!(managers(&namespace).contains(&"\"rljob-cli\" \"Update\"".to_owned()));
