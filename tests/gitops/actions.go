@@ -4,16 +4,11 @@ import (
 	"fmt"
 
 	"github.com/argoproj/argo-cd/v3/util/lua"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // actions returns the object as each action that Argo CD offers for it would change it, by name.
 func actions(text []byte, configMap string) (map[string]any, error) {
-	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(text); err != nil {
-		return nil, fmt.Errorf("standard input is not an object: %w", err)
-	}
-	overrides, err := argocdOverrides(configMap)
+	object, overrides, err := judged(text, configMap)
 	if err != nil {
 		return nil, err
 	}

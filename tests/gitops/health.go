@@ -36,11 +36,7 @@ type verdicts struct {
 }
 
 func health(text []byte, configMap, kustomization string) (*verdicts, error) {
-	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(text); err != nil {
-		return nil, fmt.Errorf("standard input is not an object: %w", err)
-	}
-	overrides, err := argocdOverrides(configMap)
+	object, overrides, err := judged(text, configMap)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +60,19 @@ func health(text []byte, configMap, kustomization string) (*verdicts, error) {
 		Kstatus:     verdict{byKstatus.Status.String(), byKstatus.Message},
 		Expressions: byExpressions.Status.String(),
 	}, nil
+}
+
+// judged returns the object on standard input, and the overrides of an argocd-cm by which it is
+// judged.
+func judged(
+	text []byte, configMap string,
+) (*unstructured.Unstructured, lua.ResourceHealthOverrides, error) {
+	object := &unstructured.Unstructured{}
+	if err := object.UnmarshalJSON(text); err != nil {
+		return nil, nil, fmt.Errorf("standard input is not an object: %w", err)
+	}
+	overrides, err := argocdOverrides(configMap)
+	return object, overrides, err
 }
 
 // argocdOverrides reads health checks and actions as Argo CD does: GROUP_KIND in a key is

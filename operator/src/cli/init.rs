@@ -133,22 +133,15 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{ValidateArgs, validate as check};
+    use crate::cli::test_support::arguments as validate_arguments;
+    use crate::cli::validate as check;
 
     fn arguments(preset: Preset, file: &Path) -> InitArgs {
         InitArgs { preset, file: file.to_owned(), name: None, force: false }
     }
 
     fn problems(file: &Path) -> Result<String, String> {
-        let arguments = ValidateArgs {
-            files: vec![file.to_owned()],
-            data: false,
-            local: false,
-            set: Vec::new(),
-            dir: "runs".into(),
-            use_bucket: false,
-            engine_command: None,
-        };
+        let arguments = validate_arguments(&[&file.to_owned()]);
         check(&arguments).map_err(|error| error.to_string())
     }
 

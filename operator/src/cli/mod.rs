@@ -151,11 +151,10 @@ fn read_jobs(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<RLJob>> {
 }
 
 #[cfg(test)]
-mod tests {
+mod test_support {
     use super::*;
-    use crate::validate::test_support::MINIMAL;
 
-    fn arguments(files: &[&PathBuf]) -> ValidateArgs {
+    pub fn arguments(files: &[&PathBuf]) -> ValidateArgs {
         ValidateArgs {
             files: files.iter().map(|&path| path.clone()).collect(),
             data: false,
@@ -166,6 +165,13 @@ mod tests {
             engine_command: None,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::arguments;
+    use super::*;
+    use crate::validate::test_support::MINIMAL;
 
     #[test]
     fn with_local_what_a_run_needs_on_this_machine_is_checked() {

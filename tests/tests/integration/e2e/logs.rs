@@ -149,14 +149,19 @@ fn logs_of_a_cluster_are_selected_and_followed_until_the_run_ends() {
     let text = fs::read_to_string(&path).unwrap();
     ended.expect(&text);
     assert!(follower.0.wait().unwrap().success(), "{text}");
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort_unstable();
-    lines.dedup();
-    let expected = [
-        "sample-coordinator-0 | starts",
-        "sample-inference-0 | starts",
-        "sample-trainer-0 | first",
-        "sample-trainer-0 | second",
-    ];
-    assert_eq!(lines, expected);
+    let count = |line: &str| text.lines().filter(|found| *found == line).count();
+    // Lines once for each container, without the one that exited before the command started; the
+    // second pod may be deleted before its second container starts.
+    assert_eq!(
+        [
+            count("sample-coordinator-0 | starts"),
+            count("sample-inference-0 | starts"),
+            count("sample-trainer-0 | first"),
+        ],
+        [1, 1, 1],
+        "{text}"
+    );
+    let second = count("sample-trainer-0 | second");
+    assert!((1..=2).contains(&second), "{text}");
+    assert_eq!(text.lines().count(), 3 + second, "{text}");
 }
