@@ -81,6 +81,12 @@ impl InBucket {
             .collect()
     }
 
+    /// Waits for a checkpoint, which learners write while they train on.
+    fn wait_for_checkpoint(&self, name: &str) {
+        let complete = || Ok(self.checkpoints().iter().any(|complete| complete == name));
+        wait_until(&format!("checkpoint {name} in the bucket"), LIMIT, complete).unwrap();
+    }
+
     /// Asserts that the run succeeds and that the bucket contains the baseline's weights and all
     /// metrics.
     fn assert_same(&self, local: LocalRun) {
@@ -158,6 +164,7 @@ fn a_corrupted_checkpoint_in_the_bucket_is_rejected_and_the_previous_one_is_used
     let run = InBucket::new();
     let local = run.start("one", &[]);
     local.wait_for_steps("practise", 7);
+    run.wait_for_checkpoint("step-5.attempt-0");
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     let checkpoints = run.checkpoints();
@@ -189,6 +196,7 @@ fn another_job_restores_a_checkpoint_from_the_bucket_with_another_world_size() {
     let run = InBucket::new();
     let local = run.start("one", &[]);
     local.wait_for_steps("practise", 6);
+    run.wait_for_checkpoint("step-5.attempt-0");
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     let path = format!("s3://{BUCKET}/team/default/practise/checkpoints/step-5.attempt-0");
