@@ -17,6 +17,7 @@ use crate::journal::query;
 use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline};
 
 mod kills;
+mod objectives;
 
 pub(crate) use kills::{PausedProcess, RunUnderFaults, Victim};
 
