@@ -14,6 +14,7 @@ use crate::reward::RewardSpec;
 use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
+use crate::tracking::TrackingSpec;
 
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a
 /// coordinator and trainers, run until the last step is done.
@@ -214,6 +215,11 @@ pub struct RLJobSpec {
     /// Checkpoint that a run without checkpoints starts from. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_from: Option<RestoreSource>,
+
+    /// Experiment trackers that get the run's metrics, besides the files `metrics.jsonl` and
+    /// `tensorboard` of the run directory. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracking: Option<TrackingSpec>,
 
     /// Restarts, hang detection and actions on failures.
     #[serde(default)]

@@ -4,7 +4,7 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
+//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`tracking`],
 //! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
@@ -39,6 +39,8 @@ pub mod rollout;
 pub mod roles;
 
 pub mod template;
+
+pub mod tracking;
 
 pub mod restore;
 

@@ -248,5 +248,9 @@ pub const DROPPED_ROWS_FILE: &str = "dropped-rows.jsonl";
 /// The JSONL files of a run directory.
 pub const JSONL_FILES: [&str; 5] =
     [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE, DROPPED_ROWS_FILE];
-/// In a local run's directory: the folder of TensorBoard event files.
-pub const TENSORBOARD_DIR: &str = "tensorboard";
+/// In the run directory: event files of TensorBoard, which reads files with `tfevents` in their
+/// names: metrics of steps, then those of evaluations.
+pub const TENSORBOARD_FILES: [&str; 2] = [
+    "tensorboard/train/events.out.tfevents.rljob",
+    "tensorboard/evaluation/events.out.tfevents.rljob",
+];

@@ -15,6 +15,7 @@
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
+//!  Mlflow                   tracking server of MLflow with a database
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  bench                    medians and verdicts of the benchmarks of all crates
@@ -37,6 +38,7 @@ pub mod hub;
 pub mod image;
 pub mod kubectl;
 pub mod link;
+pub mod mlflow;
 pub mod namespace;
 pub mod netns;
 pub mod node;
@@ -60,6 +62,7 @@ pub use cluster::Cluster;
 pub use helm::Helm;
 pub use hub::Hub;
 pub use kubectl::Kubectl;
+pub use mlflow::Mlflow;
 pub use namespace::Namespace;
 pub use netns::NetworkNamespace;
 pub use prometheus::Prometheus;

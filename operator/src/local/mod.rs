@@ -41,7 +41,6 @@ pub mod report_file;
 pub mod screen;
 pub mod session;
 pub mod set;
-pub mod tensorboard;
 mod watchdog;
 
 pub use args::RunArgs;

@@ -13,7 +13,7 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, TENSORBOARD_DIR};
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{
     CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
@@ -28,7 +28,6 @@ use super::lines;
 use super::processes::Processes;
 use super::records::Tail;
 use super::screen::Screen;
-use super::tensorboard::TensorBoard;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
     Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
@@ -74,7 +73,6 @@ pub struct Session<'a> {
     screen: Screen,
     metrics: Tail,
     evaluations: Tail,
-    tensorboard: TensorBoard,
     recorded: Recorded,
     interrupted: bool,
     sent: Option<Desired>,
@@ -101,15 +99,12 @@ impl<'a> Session<'a> {
     ) -> Result<Self, SessionError> {
         let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
-        let mut tensorboard = TensorBoard::open(&directory.path().join(TENSORBOARD_DIR))?;
         let mut done = 0;
         metrics.each(|step: StepMetrics| {
             done = step.step;
-            tensorboard.add_step(&step, wall_time())
+            Ok(())
         })?;
-        evaluations.each(|evaluation: EvaluationMetrics| {
-            tensorboard.add_evaluation(&evaluation, wall_time())
-        })?;
+        evaluations.each(|_: EvaluationMetrics| Ok(()))?;
         let screen = Screen::new(&job.name, job.spec.training.steps);
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
@@ -127,7 +122,6 @@ impl<'a> Session<'a> {
             screen,
             metrics,
             evaluations,
-            tensorboard,
             recorded,
             interrupted: false,
             sent: None,
@@ -323,11 +317,9 @@ impl<'a> Session<'a> {
         let total = self.job.spec.training.steps;
         for metrics in self.metrics.read()? {
             self.screen.line(&lines::step(&metrics, total))?;
-            self.tensorboard.add_step(&metrics, wall_time())?;
         }
         for metrics in self.evaluations.read()? {
             self.screen.line(&lines::evaluation(&metrics, total))?;
-            self.tensorboard.add_evaluation(&metrics, wall_time())?;
         }
         self.screen.progress(
             status.map_or(self.screen.position(), |status| status.step),
@@ -373,11 +365,6 @@ impl<'a> Session<'a> {
         let log = self.directory.log(supervisor.unwrap_or("coordinator"));
         format!("{} (log: {})", lines::one_line(message), log.display())
     }
-}
-
-/// Unix time in seconds, as TensorBoard records it.
-fn wall_time() -> f64 {
-    Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
 fn released(facts: &Facts) -> Ending {

@@ -266,6 +266,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"restoreFrom": {"path": "/runs/a/b"}}}), "spec.restoreFrom.path"),
         (json!({"spec": {"restoreFrom": {}}}), "set exactly one of rljob, path and s3"),
         (
+            json!({"spec": {"tracking": {"mlflow": {"uri": "mlflow:5000"}}}}),
+            "spec.tracking.mlflow.uri",
+        ),
+        (
             json!({"spec": {"restoreFrom": {"s3": {"uri": "https://runs/step-1.attempt-0"}}}}),
             "spec.restoreFrom.s3.uri",
         ),

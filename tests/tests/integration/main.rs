@@ -30,5 +30,6 @@ mod local_run;
 mod resharding;
 #[cfg(test)]
 mod s3_run;
+mod tracking;
 #[cfg(test)]
 mod validation_and_exports;

@@ -55,6 +55,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
         (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
+        (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),

@@ -16,13 +16,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_crds::names::TENSORBOARD_FILES;
+use rljob_protocol::status::{EvaluationMetrics, Phase, StepMetrics};
 use serde::Serialize;
-use serde_json::Value;
 
-/// TensorBoard reads files with `tfevents` in their names.
-const FILE: &str = "events.out.tfevents.rljob";
+use super::{Position, Records, Tracker, TrackerError, scalars};
 
 /// The event files of a run directory.
 #[derive(Debug)]
@@ -32,15 +32,13 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Opens the files in `folder`, which is created if needed.
+    /// Opens the files in a run directory.
     ///
     /// # Errors
     /// A file cannot be created, read or truncated.
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        Ok(Self {
-            train: EventFile::open(&folder.join("train"))?,
-            evaluation: EventFile::open(&folder.join("evaluation"))?,
-        })
+    pub fn open(run_directory: &Path) -> io::Result<Self> {
+        let [train, evaluation] = TENSORBOARD_FILES.map(|name| run_directory.join(name));
+        Ok(Self { train: EventFile::open(&train)?, evaluation: EventFile::open(&evaluation)? })
     }
 
     /// Appends the scalars of a step, unless they exist. `wall_time` is Unix time in seconds.
@@ -48,7 +46,7 @@ impl TensorBoard {
     /// # Errors
     /// The file cannot be written.
     pub fn add_step(&mut self, metrics: &StepMetrics, wall_time: f64) -> io::Result<()> {
-        self.train.add(metrics.step, wall_time, &scalars(metrics)?)
+        self.train.add(metrics.step, wall_time, &tags(metrics)?)
     }
 
     /// Appends the scalars of an evaluation, unless they exist.
@@ -60,30 +58,38 @@ impl TensorBoard {
         metrics: &EvaluationMetrics,
         wall_time: f64,
     ) -> io::Result<()> {
-        self.evaluation.add(metrics.step, wall_time, &scalars(metrics)?)
+        self.evaluation.add(metrics.step, wall_time, &tags(metrics)?)
     }
 }
 
-/// All numbers of a record except `step`, by their JSON names; `passAt/4` is field `4` of `passAt`.
-fn scalars(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
-    let mut numbers = Vec::new();
-    collect("", &serde_json::to_value(record)?, &mut numbers);
-    Ok(numbers)
+impl Tracker for TensorBoard {
+    const NAME: &'static str = "TensorBoard";
+
+    async fn position(&mut self) -> Result<Position, TrackerError> {
+        let step = self.train.newest.unwrap_or_default();
+        Ok(Position { step, evaluation: self.evaluation.newest })
+    }
+
+    async fn add(&mut self, records: &Records) -> Result<(), TrackerError> {
+        // Some kilobytes, after which nothing is synced.
+        let now = wall_time();
+        records.steps.iter().try_for_each(|metrics| self.add_step(metrics, now))?;
+        Ok(records.evaluations.iter().try_for_each(|metrics| self.add_evaluation(metrics, now))?)
+    }
+
+    async fn note(&mut self, _: Phase) -> Result<(), TrackerError> {
+        Ok(())
+    }
 }
 
-fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f32)>) {
-    match value {
-        Value::Number(number) if name != "step" => {
-            numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32)));
-        }
-        Value::Object(fields) if name.is_empty() => {
-            fields.iter().for_each(|(field, value)| collect(field, value, numbers));
-        }
-        Value::Object(fields) => fields
-            .iter()
-            .for_each(|(field, value)| collect(&format!("{name}/{field}"), value, numbers)),
-        _ => {}
-    }
+/// Unix time in seconds.
+fn wall_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// Scalars as TensorBoard stores them.
+fn tags(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
+    Ok(scalars(record)?.into_iter().map(|(tag, number)| (tag, number as f32)).collect())
 }
 
 /// A file of scalars by step.
@@ -95,10 +101,9 @@ struct EventFile {
 }
 
 impl EventFile {
-    fn open(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
+    fn open(path: &Path) -> io::Result<Self> {
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let (mut rest, mut newest) = (bytes.as_slice(), None);
@@ -221,7 +226,7 @@ mod tests {
         for step in [1, 200, 200] {
             board.add_step(&metrics(step), 1.8e9).unwrap();
         }
-        let path = folder.path().join("train").join(FILE);
+        let [path, evaluation] = TENSORBOARD_FILES.map(|name| folder.path().join(name));
         let mut truncated = fs::read(&path).unwrap();
         truncated.extend(&record(&scalar_event(201, 1.8e9, &[]))[..20]);
         fs::write(&path, truncated).unwrap();
@@ -230,7 +235,7 @@ mod tests {
             board.add_step(&metrics(step), 1.8e9).unwrap();
         }
         assert_eq!(steps(&path), [None, Some(1), Some(200), Some(201)]);
-        assert_eq!(steps(&folder.path().join("evaluation").join(FILE)), [None]);
+        assert_eq!(steps(&evaluation), [None]);
     }
 
     #[test]
@@ -239,19 +244,5 @@ mod tests {
         let expected =
             b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
         assert_eq!(record(&version_event())[..expected.len()], expected[..]);
-    }
-
-    #[test]
-    fn missing_metrics_are_omitted() {
-        let scalars = scalars(&EvaluationMetrics {
-            step: 3,
-            greedy: Some(0.75),
-            ..EvaluationMetrics::default()
-        })
-        .unwrap();
-        assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
-        assert!(scalars.iter().all(|(name, _)| name != "step"));
-        let none = super::scalars(&StepMetrics::default()).unwrap();
-        assert!(none.iter().all(|(name, _)| name != "reward"));
     }
 }
