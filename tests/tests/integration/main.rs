@@ -31,4 +31,6 @@ mod resharding;
 #[cfg(test)]
 mod s3_run;
 #[cfg(test)]
+mod site;
+#[cfg(test)]
 mod validation_and_exports;
