@@ -2,7 +2,6 @@
 //! -p rljob-crds`.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use rljob_crds::crd;
@@ -21,10 +20,10 @@ of Kubernetes' own types (`resources`, `template`) are those of core v1 and are 
 /// Fields whose value is of a type of core v1.
 const CORE_TYPES: [&str; 2] = ["resources", "template"];
 
-/// Sections of the page, and the path of the first section with each schema.
+/// Sections of the page in their order, and the path of the section with each schema.
 #[derive(Default)]
 struct Page {
-    text: String,
+    sections: Vec<String>,
     paths: HashMap<String, String>,
 }
 
@@ -111,56 +110,62 @@ impl Page {
             return Some(existing.clone());
         }
         self.paths.insert(key, path.to_owned());
-        let start = std::mem::take(&mut self.text);
-        let required = schema["required"].as_array().cloned().unwrap_or_default();
-        let mut rows = String::new();
-        for (name, field) in properties {
-            let inner = if field["type"] == "array" { &field["items"] } else { field };
-            let suffix = if field["type"] == "array" { "[]" } else { "" };
-            let section = (!CORE_TYPES.contains(&name.as_str()))
-                .then(|| self.section(&format!("{path}.{name}{suffix}"), inner))
-                .flatten();
-            let kind = type_of(field, section.as_deref());
-            let default = default_of(field, required.iter().any(|required| required == name));
-            let text = cell(field["description"].as_str().unwrap_or_default());
-            writeln!(rows, "| `{name}` | {kind} | {default} | {text} |").unwrap();
-        }
-        let rules = rules(schema);
-        let children = std::mem::take(&mut self.text);
-        self.text = format!(
-            "{start}\n## {path}\n\n{}\n\n| Field | Type | Default | Meaning |\n|---|---|---|---|\n\
-             {rows}{rules}{children}",
-            cell(schema["description"].as_str().unwrap_or("Fields:"))
+        let index = self.sections.len();
+        self.sections.push(String::new());
+        let rows: Vec<String> = properties
+            .iter()
+            .map(|(name, field)| {
+                let is_required = schema["required"].as_array().is_some_and(|required| {
+                    required.iter().any(|required| required.as_str() == Some(name))
+                });
+                self.row(path, name, field, is_required)
+            })
+            .collect();
+        let description = cell(schema["description"].as_str().unwrap_or("Fields:"));
+        self.sections[index] = format!(
+            "\n## {path}\n\n{description}\n\n| Field | Type | Default | Meaning |\n\
+             |---|---|---|---|\n{}\n{}",
+            rows.join("\n"),
+            rules(schema)
         );
         Some(path.to_owned())
+    }
+
+    /// The row of a field, after the sections of its value.
+    fn row(&mut self, path: &str, name: &str, field: &Value, is_required: bool) -> String {
+        let (inner, suffix) =
+            if field["type"] == "array" { (&field["items"], "[]") } else { (field, "") };
+        let section = (!CORE_TYPES.contains(&name))
+            .then(|| self.section(&format!("{path}.{name}{suffix}"), inner))
+            .flatten();
+        let kind = type_of(field, section.as_deref());
+        let default = default_of(field, is_required);
+        let text = cell(field["description"].as_str().unwrap_or_default());
+        format!("| `{name}` | {kind} | {default} | {text} |")
     }
 }
 
 /// Messages of the CEL rules of an object.
 fn rules(schema: &Value) -> String {
-    let messages = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
-    let lines: String = messages
-        .map(|rule| {
-            let message =
-                rule["message"].as_str().unwrap_or_else(|| rule["rule"].as_str().unwrap());
-            format!("- {}\n", cell(message))
-        })
-        .collect();
-    if lines.is_empty() { lines } else { format!("\nRules:\n\n{lines}") }
+    let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+    let messages = rules.filter_map(|rule| rule["message"].as_str().or(rule["rule"].as_str()));
+    let lines: Vec<String> = messages.map(|message| format!("- {}", cell(message))).collect();
+    if lines.is_empty() { String::new() } else { format!("\nRules:\n\n{}\n", lines.join("\n")) }
 }
 
 #[test]
 fn the_reference_page_is_what_the_types_say() {
     let crd = serde_json::to_value(crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    let mut page = Page { text: format!("{HEAD}{}", rules(schema)), ..Page::default() };
+    let mut page = Page::default();
     for root in ["spec", "status"] {
         page.section(root, &schema["properties"][root]).unwrap();
     }
+    let text = format!("{HEAD}{}{}", rules(schema), page.sections.concat());
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/rljob.md");
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &page.text).unwrap();
+        std::fs::write(&path, &text).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(committed, page.text, "run it with UPDATE=1 and review the difference");
+    assert_eq!(committed, text, "run it with UPDATE=1 and review the difference");
 }
