@@ -139,6 +139,17 @@ fn has_value(values: &Value, path: &str) -> bool {
     }
 }
 
+/// Keys of a values file, joined by dots, that the chart does not have.
+fn unknown_values(given: &Value, known: &Value, path: &str) -> Vec<String> {
+    let Some(keys) = given.as_object() else { return Vec::new() };
+    let of_key = |(key, value): (&String, &Value)| match known.get(key) {
+        _ if known.as_object().is_none_or(serde_json::Map::is_empty) => Vec::new(),
+        Some(known) => unknown_values(value, known, &format!("{path}{key}.")),
+        None => vec![format!("{path}{key}")],
+    };
+    keys.iter().flat_map(of_key).collect()
+}
+
 /// Values that a helm command sets.
 fn parse_helm(arguments: &[&str]) -> Result<(), String> {
     let values = chart_values();
@@ -201,12 +212,13 @@ fn yaml_of_the_documents_is_valid() {
             problems_of(&block)
         } else {
             let value: Value = serde_yaml::from_str(&block).unwrap();
-            let has =
-                |keys: &Value| value.as_object().unwrap().keys().all(|key| !keys[key].is_null());
-            match (value["apiVersion"].is_string(), has(spec)) {
-                (true, _) => None,
-                (false, true) => problems_of_members(&value),
-                (false, false) => (!has(&values)).then(|| "neither spec nor values".to_owned()),
+            let unknown = unknown_values(&value, &values, "");
+            if value["apiVersion"].is_string() {
+                None
+            } else if value.as_object().unwrap().keys().all(|key| !spec[key].is_null()) {
+                problems_of_members(&value)
+            } else {
+                (!unknown.is_empty()).then(|| format!("the chart has no values {unknown:?}"))
             }
         };
         problems.extend(found.map(|error| format!("{page}: {error}: {block}")));
