@@ -2,9 +2,9 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-gitops setup-site setup-network setup-cuda build-cuda quickstart test lint build \
+	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards krew objectives site
+	dashboards krew objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -23,7 +23,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops site) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -48,8 +48,6 @@ setup-prometheus:
 
 setup-gitops:
 	tests/gitops/build.sh >/dev/null
-
-setup-site: site
 
 setup-network:
 	scripts/packages.sh ipset=ipset
@@ -140,6 +138,7 @@ bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGE
 	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked \
 		--features rljob-operator/jemalloc --bench '*'
 
+.PHONY: site
 site: ## Build the site of the documents in target/site with mdBook
 	scripts/site.sh
 
