@@ -141,6 +141,10 @@ bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGE
 	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked \
 		--features rljob-operator/jemalloc --bench '*'
 
+.PHONY: site
+site: ## Build the site of the documents in target/site with mdBook
+	scripts/site.sh
+
 docs: setup-libtorch ## Build the API documentation; warnings are errors
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" \
 		cargo doc --workspace --no-deps --document-private-items --locked

@@ -151,6 +151,9 @@ fn read_jobs(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<RLJob>> {
 }
 
 #[cfg(test)]
+mod documents;
+
+#[cfg(test)]
 mod test_support {
     use super::*;
 

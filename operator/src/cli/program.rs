@@ -135,26 +135,4 @@ mod tests {
         assert_eq!(parse(false, &["rljob", "status", "a"]), (false, name.clone()));
         assert_eq!(parse(false, &["rljob", "status", "--cluster", "a"]), (true, name));
     }
-
-    #[test]
-    fn the_commands_of_the_documentation_are_accepted() {
-        let page = include_str!("../../../docs/cli.md");
-        let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let mut checked = 0;
-        for line in blocks.flat_map(str::lines) {
-            let command = line.split_once("<(").map_or(line, |(_, command)| command);
-            let words = shlex::split(command.trim_end_matches(')')).unwrap();
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let (is_plugin, arguments) = match words.as_slice() {
-                ["rljob", rest @ ..] => (false, rest),
-                ["kubectl", "rljob", rest @ ..] => (true, rest),
-                _ => continue,
-            };
-            let arguments = arguments.iter().take_while(|word| !word.starts_with('>'));
-            let parsed = parser(is_plugin).try_get_matches_from(["rljob"].iter().chain(arguments));
-            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
-            checked += 1;
-        }
-        assert!(checked > 10, "{checked}");
-    }
 }

@@ -32,4 +32,6 @@ mod resharding;
 mod s3_run;
 mod tracking;
 #[cfg(test)]
+mod site;
+#[cfg(test)]
 mod validation_and_exports;
