@@ -1,4 +1,5 @@
-//! Suspension: drains the run, deletes its pods, then reports it as suspended.
+//! Suspension, by the user or by a queue: drains the run, deletes its pods, then reports it as
+//! suspended or queued.
 //!
 //! A run that ends while it drains has ended; later policies record its outcome.
 
@@ -14,12 +15,15 @@ pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decisi
     let report = facts.report();
     let ended =
         report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
-    if !facts.suspend || ended {
+    if !facts.must_stop() || ended {
         return None;
     }
     let roles = [facts.roles.inference, facts.roles.coordinator, facts.roles.trainer];
     if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
-        return Some(Decision::Suspended);
+        return Some(match facts.hold() {
+            Some(hold) if !facts.suspend => Decision::Queued { message: hold.to_owned() },
+            _ => Decision::Suspended,
+        });
     }
     let deadline = facts
         .recorded

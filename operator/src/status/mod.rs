@@ -153,6 +153,7 @@ fn is_shown(obstacle: &Obstacle, decision: &Decision) -> bool {
         Decision::Run => obstacle.reason != REASON_PODS_CANNOT_START,
         Decision::Drain { .. } => obstacle.reason == REASON_CHILD_REJECTED,
         Decision::Suspended => obstacle.is_blocking(),
+        Decision::Queued { .. } => obstacle.reason != REASON_PODS_CANNOT_START,
         Decision::Finished(_) | Decision::Expired(_) => obstacle.reason == REASON_INVALID_SPEC,
         Decision::Stall { .. }
         | Decision::AskCoordinator
@@ -194,7 +195,8 @@ fn completion_time(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Op
         | Decision::Run
         | Decision::Drain { .. }
         | Decision::Release
-        | Decision::Suspended => None,
+        | Decision::Suspended
+        | Decision::Queued { .. } => None,
     }
 }
 
@@ -202,7 +204,7 @@ fn completion_time(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Op
 /// run that resumes after its end has a new one.
 fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     match decision {
-        Decision::Release | Decision::Suspended => None,
+        Decision::Release | Decision::Suspended | Decision::Queued { .. } => None,
         Decision::AskCoordinator | Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
             let active = old.active_since.clone().filter(|_| old.completion_time.is_none());
             active.or(Some(Time(now)))
@@ -218,7 +220,7 @@ fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Optio
 fn training_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     let known = old.training_since.clone();
     match decision {
-        Decision::Release | Decision::Suspended => None,
+        Decision::Release | Decision::Suspended | Decision::Queued { .. } => None,
         Decision::Run => known.filter(|_| old.completion_time.is_none()).or(Some(Time(now))),
         Decision::AskCoordinator | Decision::Start(_) | Decision::Drain { .. } => {
             known.filter(|_| old.completion_time.is_none())
@@ -233,7 +235,7 @@ fn training_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Opt
 fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Option<Time> {
     match decision {
         Decision::Drain { deadline } => Some(Time(*deadline)),
-        _ if facts.suspend => old.drain_deadline.clone(),
+        _ if facts.must_stop() => old.drain_deadline.clone(),
         _ => None,
     }
 }
