@@ -213,7 +213,9 @@ impl<'a> Session<'a> {
                 self.recorded.drain_deadline = Some(deadline);
                 None
             }
-            Decision::Release | Decision::Suspended | Decision::Queued { .. } => Some(released(&facts)),
+            Decision::Release | Decision::Suspended | Decision::Queued { .. } => {
+                Some(released(&facts))
+            }
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
             | Decision::Expired(outcome)

@@ -73,7 +73,8 @@ impl Objects {
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered { report, rejection, unreadable, warning, last_write, queue, .. } = remembered;
+        let Remembered { report, rejection, unreadable, warning, last_write, queue, .. } =
+            remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
         let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());

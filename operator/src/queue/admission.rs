@@ -34,7 +34,7 @@ fn hold(job: &Job, workload: Option<&Workload>, problem: Option<&str>) -> Option
         return None;
     }
     let name = workload_name(job);
-    if let Some(evicted) = workload.holding(EVICTED) {
+    if let Some(evicted) = workload.holding(EVICTED).filter(|_| workload.is_reserved()) {
         return Some(format!(
             "Kueue evicted Workload {name}: {}: {}",
             evicted.reason, evicted.message
@@ -132,6 +132,11 @@ mod tests {
             hold_of(&json!([reserved, admitted, evicted])).unwrap(),
             format!("Kueue evicted Workload {name}: Preempted: by a higher priority")
         );
+        let returned = condition("QuotaReserved", "False", "Pending", "by a higher priority");
+        assert_eq!(
+            hold_of(&json!([returned, evicted])).unwrap(),
+            format!("Workload {name} waits: Pending: by a higher priority")
+        );
         let finished = condition("Finished", "True", "Succeeded", "");
         assert!(hold_of(&json!([reserved, admitted, finished])).is_some(), "a run that resumes");
     }
@@ -174,10 +179,7 @@ mod tests {
     #[test]
     fn a_problem_is_the_cause_of_the_wait() {
         let held = |problem| queue(&queued_job(), None, problem).unwrap().hold.unwrap();
-        assert_eq!(
-            held(None),
-            "waiting for Kueue to admit the job from LocalQueue research"
-        );
+        assert_eq!(held(None), "waiting for Kueue to admit the job from LocalQueue research");
         assert_eq!(held(Some("no such class")), "no such class");
     }
 }

@@ -7,6 +7,7 @@
 //! | a deleted job of this name still has objects | Unknown | False | True | False |
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
+//! | waits in a queue | Unknown, reason Queued | False | True | False |
 //! | succeeded | True | True | False | False |
 //! | failed | False | False | False | True |
 //! | a spec that cannot run, foreign objects | Unknown | False | False | True |

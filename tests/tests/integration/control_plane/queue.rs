@@ -4,12 +4,12 @@
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
-use self::kueue::{QUEUE, Kueue, queued};
+use self::kueue::{Kueue, QUEUE, queued};
 use super::fixture::Fixture;
 use super::operator::{LIMIT, field, wait_for_pods};
 
 mod eviction;
-mod kueue;
+pub(super) mod kueue;
 mod priority;
 mod resize;
 
@@ -19,8 +19,7 @@ fn condition(fixture: &Fixture, type_: &str) -> [String; 3] {
     let conditions = job["status"]["conditions"].as_array().into_iter().flatten();
     let found = conditions.cloned().find(|condition| condition["type"] == type_);
     let found = found.unwrap_or_default();
-    ["status", "reason", "message"]
-        .map(|part| found[part].as_str().unwrap_or_default().to_owned())
+    ["status", "reason", "message"].map(|part| found[part].as_str().unwrap_or_default().to_owned())
 }
 
 fn wait_for_condition(fixture: &Fixture, type_: &str, expected: [&str; 3]) {
@@ -89,7 +88,8 @@ fn a_job_has_pods_only_after_its_admission_and_on_the_assigned_nodes() {
     let waits = format!("waiting for Kueue to admit Workload {name} from LocalQueue {QUEUE}");
     wait_for_condition(&fixture, "Suspended", ["True", "Queued", &waits]);
     kueue.reject("WaitingForQuota", "insufficient unused quota for cpu");
-    let waits = format!("Workload {name} waits: WaitingForQuota: insufficient unused quota for cpu");
+    let waits =
+        format!("Workload {name} waits: WaitingForQuota: insufficient unused quota for cpu");
     for (type_, status) in [("Suspended", "True"), ("Succeeded", "Unknown"), ("Ready", "False")] {
         wait_for_condition(&fixture, type_, [status, "Queued", &waits]);
     }
@@ -120,7 +120,10 @@ fn a_job_has_pods_only_after_its_admission_and_on_the_assigned_nodes() {
     }
     fixture.lose_pod("sample-trainer-0");
     fixture.wait_until_idle();
-    assert_eq!(field(&fixture.namespace, "pod/sample-trainer-0", ".spec.nodeSelector.pool"), "spot");
+    assert_eq!(
+        field(&fixture.namespace, "pod/sample-trainer-0", ".spec.nodeSelector.pool"),
+        "spot"
+    );
 }
 
 #[test]

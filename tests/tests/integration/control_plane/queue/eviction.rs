@@ -13,9 +13,8 @@ fn an_evicted_job_drains_returns_its_quota_and_resumes_on_other_nodes() {
     let before = fixture.job()["status"].take();
     let name = kueue.name();
     kueue.evict("Preempted", "to accommodate a workload of higher priority");
-    let cause = format!(
-        "Kueue evicted Workload {name}: Preempted: to accommodate a workload of higher priority"
-    );
+    let cause =
+        format!("Workload {name} waits: Pending: to accommodate a workload of higher priority");
     wait_for_condition(&fixture, "Suspended", ["True", "Queued", &cause]);
     wait_for_pods(&fixture.namespace, 0);
     let message = "to accommodate a workload of higher priority";

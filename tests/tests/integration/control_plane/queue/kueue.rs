@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rljob_tests::files::workspace;
 use rljob_tests::process::wait_until;
-use rljob_tests::{Api, Helm};
+use rljob_tests::{Api, Helm, Kubectl};
 use serde_json::{Value, json};
 
 use super::super::fixture::Fixture;
@@ -22,26 +22,35 @@ pub(super) fn queued(patch: &Value) -> Value {
     queued
 }
 
+/// Installs the CRDs and two flavors.
+pub(in super::super) fn install_crds(kubectl: &Kubectl) {
+    let file = workspace().join("tests/kueue/crds.yaml").display().to_string();
+    kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
+    let kinds = ["workloads", "resourceflavors", "workloadpriorityclasses"];
+    for kind in kinds.map(|kind| format!("{kind}.kueue.x-k8s.io")) {
+        let crd = format!("crd/{kind}");
+        kubectl.run(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
+        let list = ["get", &kind, "--all-namespaces"];
+        wait_until(&format!("{kind} to be served"), LIMIT, || Ok(kubectl.run(&list).is_ok()))
+            .unwrap();
+    }
+    for flavor in ["spot", "reserved"] {
+        let toleration = json!({"key": "pool", "operator": "Equal", "value": flavor});
+        let flavor = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
+            "metadata": {"name": flavor},
+            "spec": {"nodeLabels": {"pool": flavor}, "tolerations": [toleration]},
+        });
+        kubectl.apply(&flavor.to_string()).unwrap();
+    }
+}
+
 /// Installs the CRDs, two flavors, and the operator's permissions, once.
 fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let kubectl = cluster().kubectl();
-        let file = workspace().join("tests/kueue/crds.yaml").display().to_string();
-        kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
-        let crds = ["workloads", "resourceflavors", "workloadpriorityclasses"];
-        for crd in crds.map(|crd| format!("crd/{crd}.kueue.x-k8s.io")) {
-            kubectl.run(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
-        }
-        for flavor in ["spot", "reserved"] {
-            let toleration = json!({"key": "pool", "operator": "Equal", "value": flavor});
-            let flavor = json!({
-                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
-                "metadata": {"name": flavor},
-                "spec": {"nodeLabels": {"pool": flavor}, "tolerations": [toleration]},
-            });
-            kubectl.apply(&flavor.to_string()).unwrap();
-        }
+        install_crds(&kubectl);
         let helm = Helm::offline(SYSTEM).unwrap();
         let chart = Helm::chart();
         let template = [
@@ -63,8 +72,8 @@ fn install() {
     });
 }
 
-/// Kueue for the job of a fixture.
-pub(super) struct Kueue {
+/// Kueue for one job.
+pub(in super::super) struct Kueue {
     api: Api,
     path: String,
 }
@@ -72,19 +81,24 @@ pub(super) struct Kueue {
 impl Kueue {
     pub(super) fn of(fixture: &Fixture) -> Self {
         install();
-        let path = fixture.path("apis/kueue.x-k8s.io/v1beta2", "workloads");
-        Self { api: fixture.api.clone(), path }
+        Self::at(fixture.api.clone(), &fixture.namespace.name)
+    }
+
+    /// Kueue for the job of a namespace.
+    pub(in super::super) fn at(api: Api, namespace: &str) -> Self {
+        let path = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads");
+        Self { api, path }
     }
 
     /// The job's Workload.
-    pub(super) fn workload(&self) -> Option<Value> {
+    pub(in super::super) fn workload(&self) -> Option<Value> {
         let mut list = self.api.get(&self.path).unwrap();
         let Value::Array(mut items) = list["items"].take() else { return None };
         assert!(items.len() < 2, "a job has several Workloads: {items:#?}");
         items.pop()
     }
 
-    pub(super) fn wait_for_workload(&self) {
+    pub(in super::super) fn wait_for_workload(&self) {
         wait_until("the Workload", LIMIT, || Ok(self.workload().is_some())).unwrap();
     }
 
@@ -133,7 +147,7 @@ impl Kueue {
     }
 
     /// Admits the Workload with pods on one flavor, and fewer engines if given.
-    pub(super) fn admit(&self, flavor: &str, engines: Option<u64>) {
+    pub(in super::super) fn admit(&self, flavor: &str, engines: Option<u64>) {
         let workload = self.workload().unwrap();
         let sets = workload["spec"]["podSets"].as_array().unwrap();
         let assignment = |set: &Value| {
@@ -167,7 +181,7 @@ impl Kueue {
             .map(|part| found[part].as_str().unwrap_or_default().to_owned())
     }
 
-    pub(super) fn wait_for(&self, type_: &str, expected: [&str; 3]) {
+    pub(in super::super) fn wait_for(&self, type_: &str, expected: [&str; 3]) {
         wait_until(&format!("{type_} of the Workload to be {expected:?}"), LIMIT, || {
             Ok(self.condition(type_) == expected)
         })

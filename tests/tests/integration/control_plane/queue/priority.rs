@@ -6,7 +6,6 @@ use super::super::cluster;
 use super::kueue::{Kueue, queued};
 use super::{Fixture, start, wait_for_condition};
 
-
 #[test]
 fn a_job_waits_for_its_priority_class_and_gets_its_value() {
     let label = json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "late"}}});
@@ -41,8 +40,5 @@ fn without_a_label_the_class_of_the_pods_is_the_priority() {
     let class = json!({
         "group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "system-node-critical",
     });
-    assert_eq!(
-        (&spec["priority"], &spec["priorityClassRef"]),
-        (&json!(2_000_001_000), &class)
-    );
+    assert_eq!((&spec["priority"], &spec["priorityClassRef"]), (&json!(2_000_001_000), &class));
 }
