@@ -50,6 +50,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Reconciles RLJobs into inference, coordinator and trainer pods.
 #[derive(Parser)]
 #[command(name = "rljob-operator", version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 struct Arguments {
     /// Image of roles without an image.
     #[arg(long, env = "RLJOB_IMAGE", default_value = DEFAULT_IMAGE)]

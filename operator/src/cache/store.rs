@@ -341,5 +341,6 @@ mod tests {
             cache.handle_child(Kind::ConfigMap, Event::InitDone),
             [job("a"), job("a-b"), job("a-b-run")]
         );
+        assert_eq!(jobs_by_name("lab", "rljob-a-0e264"), [job("a"), job("a-0e264")]);
     }
 }

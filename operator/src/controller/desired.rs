@@ -55,8 +55,8 @@ fn queue_action(
     decision: &Decision,
     now: Timestamp,
 ) -> WorkloadAction {
-    let (queue, roles) = (&observed.queue, &observed.facts.roles);
-    match plan(job, queue.workload(), decision, roles, now) {
+    let queue = &observed.queue;
+    match plan(job, queue.workload(), decision, &observed.facts, now) {
         WorkloadAction::Apply if queue.problem.is_some() => WorkloadAction::Keep,
         action => action,
     }

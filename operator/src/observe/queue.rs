@@ -70,7 +70,8 @@ pub async fn observe_queue(
         match queued.workload() {
             Some(workload) if workload.is_reserved() => {
                 if workload.may_run() && !has_coordinator(context, job) {
-                    queued.placements = placements_of(&context.client, workload).await?;
+                    let name = workload_name(job);
+                    queued.placements = placements_of(&context.client, &name, workload).await?;
                 }
             }
             workload => match priority(&context.client, job, workload).await? {
@@ -107,14 +108,18 @@ fn has_coordinator(context: &Context, job: &Job) -> bool {
     set.is_some_and(|set| set.replicas > 0)
 }
 
-async fn placements_of(client: &Client, workload: &Workload) -> kube::Result<Placements> {
+async fn placements_of(
+    client: &Client,
+    name: &str,
+    workload: &Workload,
+) -> kube::Result<Placements> {
     let resource = kueue_resource("ResourceFlavor", "resourceflavors");
     let flavors = flavors(workload).into_iter().map(async |name| {
         let flavor: Option<Flavor> = field(client, &resource, name, "spec").await?;
         Ok::<_, kube::Error>((name.to_owned(), flavor.unwrap_or_default()))
     });
     let flavors: BTreeMap<String, Flavor> = try_join_all(flavors).await?.into_iter().collect();
-    Ok(placements(workload, &flavors))
+    Ok(placements(name, workload, &flavors))
 }
 
 /// The priority of the job's Workload, or why it has none. The value of a class that the Workload

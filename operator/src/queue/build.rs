@@ -8,6 +8,9 @@ use super::{API_GROUP, API_VERSION, LABEL_JOB_UID, priority_class, queue_name, w
 use crate::desired::{Role, Settings, meta, rendered_template};
 use crate::validate::{Job, ValidatedJob};
 
+/// Label of the pods of StatefulSets with their ordinal.
+const LABEL_POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+
 /// A priority class and its value, which Kueue requires beside the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Priority {
@@ -63,7 +66,25 @@ fn pod_set(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
     if let (Role::Inference, Some(least), Some(fields)) = (role, least, set.as_object_mut()) {
         fields.insert("minCount".to_owned(), json!(least));
     }
+    let request = topology_request(&set);
+    if let (Some(request), Some(fields)) = (request, set.as_object_mut()) {
+        fields.insert("topologyRequest".to_owned(), request);
+    }
     set
+}
+
+/// The request of a pod set whose template has an annotation of Kueue for its topology.
+fn topology_request(set: &Value) -> Option<Value> {
+    let annotations = set.pointer("/template/metadata/annotations")?;
+    let value = |name: &str| annotations.get(format!("kueue.x-k8s.io/podset-{name}-topology"));
+    let (field, value) = if let Some(level) = value("required") {
+        ("required", level.clone())
+    } else if let Some(level) = value("preferred") {
+        ("preferred", level.clone())
+    } else {
+        ("unconstrained", json!(value("unconstrained")? == "true"))
+    };
+    Some(json!({field: value, "podIndexLabel": LABEL_POD_INDEX}))
 }
 
 fn replicas(job: &Job, role: Role) -> i32 {
@@ -100,6 +121,28 @@ mod tests {
         let without = build_workload(&job, &settings, None).unwrap();
         assert_eq!(without["spec"]["podSets"].as_array().unwrap().len(), 2);
         assert!(without["spec"].get("priority").is_none(), "{without}");
+    }
+
+    #[test]
+    fn annotations_of_a_template_request_a_topology() {
+        let request = |annotations: Value| {
+            let set = json!({"template": {"metadata": {"annotations": annotations}}});
+            topology_request(&set)
+        };
+        let index = "apps.kubernetes.io/pod-index";
+        assert_eq!(request(json!({"other": "rack"})), None);
+        assert_eq!(
+            request(json!({"kueue.x-k8s.io/podset-required-topology": "rack"})),
+            Some(json!({"required": "rack", "podIndexLabel": index}))
+        );
+        assert_eq!(
+            request(json!({"kueue.x-k8s.io/podset-preferred-topology": "block"})),
+            Some(json!({"preferred": "block", "podIndexLabel": index}))
+        );
+        assert_eq!(
+            request(json!({"kueue.x-k8s.io/podset-unconstrained-topology": "true"})),
+            Some(json!({"unconstrained": true, "podIndexLabel": index}))
+        );
     }
 
     #[test]

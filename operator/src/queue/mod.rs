@@ -36,6 +36,10 @@ pub const LABEL_PRIORITY: &str = "kueue.x-k8s.io/priority-class";
 pub const LABEL_JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 /// Label of a pod: its pod set.
 pub const LABEL_POD_SET: &str = "kueue.x-k8s.io/podset";
+/// Annotation of a pod: its Workload, if Kueue assigns its node.
+pub const ANNOTATION_WORKLOAD: &str = "kueue.x-k8s.io/workload";
+/// Scheduling gate of a pod until Kueue has assigned its node.
+pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 
 /// Prefix of the names of Workloads: the kind of the owner, as Kueue's own integrations have.
 pub const NAME_PREFIX: &str = "rljob-";

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rljob_crds::RLJobSpec;
 use rljob_crds::template::PodTemplate;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::LABEL_POD_SET;
 use super::workload::Workload;
+use super::{ANNOTATION_WORKLOAD, LABEL_POD_SET, TOPOLOGY_GATE};
 use crate::desired::Role;
 
 /// Placement of each role's pods.
@@ -22,6 +22,8 @@ pub struct Placement {
     pub annotations: BTreeMap<String, String>,
     pub node_selector: BTreeMap<String, String>,
     pub tolerations: Vec<Value>,
+    /// Whether Kueue assigns nodes to the pods, which wait for it behind a scheduling gate.
+    pub is_gated: bool,
 }
 
 /// Spec of a ResourceFlavor, reduced to what its nodes require of pods.
@@ -39,14 +41,22 @@ pub fn flavors(workload: &Workload) -> BTreeSet<&str> {
     assignments.flat_map(|assignment| assignment.flavors.values().map(String::as_str)).collect()
 }
 
-/// Placement of every role that has quota.
-pub fn placements(workload: &Workload, flavors: &BTreeMap<String, Flavor>) -> Placements {
+/// Placement of every role that has quota from the Workload of this name.
+pub fn placements(
+    name: &str,
+    workload: &Workload,
+    flavors: &BTreeMap<String, Flavor>,
+) -> Placements {
     let Some(admission) = &workload.status.admission else { return Placements::new() };
     let mut placements = Placements::new();
     for assignment in &admission.pod_set_assignments {
         let Some(role) = Role::parse(&assignment.name) else { continue };
         let mut placement = Placement::default();
         placement.labels.insert(LABEL_POD_SET.to_owned(), assignment.name.clone());
+        if assignment.topology_assignment.is_some() {
+            placement.is_gated = true;
+            placement.annotations.insert(ANNOTATION_WORKLOAD.to_owned(), name.to_owned());
+        }
         let assigned: BTreeSet<&String> = assignment.flavors.values().collect();
         for flavor in assigned.into_iter().filter_map(|name| flavors.get(name)) {
             placement.node_selector.extend(flavor.node_labels.clone());
@@ -83,14 +93,22 @@ impl Placement {
                 selector.extend(fields(&self.node_selector));
             }
         }
-        if !self.tolerations.is_empty() {
-            let all = template.spec.entry("tolerations").or_insert_with(|| Value::Array(vec![]));
-            if let Some(all) = all.as_array_mut() {
-                let new = self.tolerations.iter().filter(|new| !all.contains(new));
-                let new: Vec<Value> = new.cloned().collect();
-                all.extend(new);
-            }
+        if self.is_gated {
+            add(&mut template.spec, "schedulingGates", &[json!({"name": TOPOLOGY_GATE})]);
         }
+        add(&mut template.spec, "tolerations", &self.tolerations);
+    }
+}
+
+/// Appends the items that the list of a pod template lacks.
+fn add(spec: &mut Map<String, Value>, list: &str, items: &[Value]) {
+    if items.is_empty() {
+        return;
+    }
+    let all = spec.entry(list).or_insert_with(|| Value::Array(vec![]));
+    if let Some(all) = all.as_array_mut() {
+        let new: Vec<Value> = items.iter().filter(|item| !all.contains(item)).cloned().collect();
+        all.extend(new);
     }
 }
 
@@ -112,8 +130,6 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::test_support::admitted;
     use super::*;
     use crate::validate::test_support::with_spec;
@@ -139,7 +155,7 @@ mod tests {
             "topologyName": "ignored",
         });
         let spot: Flavor = serde_json::from_value(spot).unwrap();
-        let placements = placements(&workload, &[("spot".to_owned(), spot)].into());
+        let placements = placements("w", &workload, &[("spot".to_owned(), spot)].into());
         let template = json!({
             "metadata": {"labels": {"team": "a"}},
             "spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "spot"}]},
@@ -175,5 +191,25 @@ mod tests {
                 },
             })
         );
+    }
+
+    #[test]
+    fn pods_with_a_topology_wait_until_kueue_assigns_their_nodes() {
+        let mut workload = admitted(2);
+        let admission = workload.status.admission.as_mut().unwrap();
+        admission.pod_set_assignments[2].topology_assignment = Some(json!({"levels": ["rack"]}));
+        let mut job = with_spec(&json!({}));
+        place(&mut job.spec, &placements("w", &workload, &BTreeMap::new()));
+        assert_eq!(
+            serde_json::to_value(&job.spec.trainer.template).unwrap(),
+            json!({
+                "metadata": {
+                    "labels": {"kueue.x-k8s.io/podset": "trainer"},
+                    "annotations": {"kueue.x-k8s.io/workload": "w"},
+                },
+                "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]},
+            })
+        );
+        assert_eq!(job.spec.inference.template.as_ref().unwrap().spec, Map::new());
     }
 }

@@ -9,7 +9,7 @@ use super::queue_name;
 use super::workload::{
     ADMITTED, EVICTED, FINISHED, PODS_READY, QUOTA_RESERVED, REQUEUED, Workload,
 };
-use crate::decide::{Decision, Outcome, RoleCounts, Roles};
+use crate::decide::{Decision, Facts, Obstacle, Outcome, RoleCounts, Roles};
 use crate::desired::Role;
 use crate::validate::Job;
 
@@ -30,15 +30,18 @@ pub enum WorkloadAction {
     Report(Value),
 }
 
-/// Plans the action. `job` has the number of engines that have quota.
+/// Plans the action. `job` has the number of engines that have quota. The Workload of a job that
+/// cannot start is deleted, so that it holds no quota.
 pub fn plan(
     job: &Job,
     workload: Option<&Workload>,
     decision: &Decision,
-    roles: &Roles,
+    facts: &Facts,
     now: Timestamp,
 ) -> WorkloadAction {
-    let is_queued = matches!(decision, Decision::Queued { .. });
+    let roles = &facts.roles;
+    let is_blocked = facts.obstacle.as_ref().is_some_and(Obstacle::is_blocking);
+    let is_queued = matches!(decision, Decision::Queued { .. }) && !is_blocked;
     let has_queue = queue_name(job).is_some();
     let Some(workload) = workload else {
         return if is_queued && has_queue { WorkloadAction::Apply } else { WorkloadAction::Keep };
@@ -50,11 +53,9 @@ pub fn plan(
         Decision::Finished(outcome) if !has_pods && !workload.is_finished() => {
             report(workload, json!({}), vec![finished(outcome)], now)
         }
-        Decision::Finish(_)
-        | Decision::Finished(_)
-        | Decision::Expired(_)
-        | Decision::Stall { .. }
-        | Decision::AskCoordinator => WorkloadAction::Keep,
+        Decision::Finish(_) | Decision::Finished(_) | Decision::Expired(_) => WorkloadAction::Keep,
+        _ if is_blocked && !has_pods => WorkloadAction::Delete,
+        Decision::Stall { .. } | Decision::AskCoordinator => WorkloadAction::Keep,
         Decision::Suspended => WorkloadAction::Delete,
         _ if workload.is_finished() && !has_pods => WorkloadAction::Delete,
         Decision::Queued { .. } if is_reserved => match workload.holding(EVICTED) {
@@ -148,18 +149,15 @@ fn report(
     let mut conditions = workload.status.conditions.clone();
     for mut change in changes {
         let old = conditions.iter().position(|old| old.type_ == change.type_);
-        match old.and_then(|index| conditions.get_mut(index)) {
-            Some(old) => {
-                let is_same = old.status == change.status;
-                change.last_transition_time =
-                    if is_same { old.last_transition_time.clone() } else { Time(now) };
-                change.observed_generation = old.observed_generation;
-                *old = change;
-            }
-            None => {
-                change.last_transition_time = Time(now);
-                conditions.push(change);
-            }
+        if let Some(old) = old.and_then(|index| conditions.get_mut(index)) {
+            let is_same = old.status == change.status;
+            change.last_transition_time =
+                if is_same { old.last_transition_time.clone() } else { Time(now) };
+            change.observed_generation = old.observed_generation;
+            *old = change;
+        } else {
+            change.last_transition_time = Time(now);
+            conditions.push(change);
         }
     }
     let is_unchanged = fields.as_object().is_none_or(serde_json::Map::is_empty)

@@ -37,7 +37,9 @@ pub fn workload(status: &Value) -> Workload {
 
 /// The job's Workload after an admission with this number of engines.
 pub fn admitted(engines: i32) -> Workload {
-    let assignment = |name: &str, count: i32| json!({"name": name, "count": count, "flavors": {"cpu": "spot", "memory": "spot"}});
+    let flavors = json!({"cpu": "spot", "memory": "spot"});
+    let assignment =
+        |name: &str, count: i32| json!({"name": name, "count": count, "flavors": flavors});
     workload(&json!({
         "conditions": [
             condition("QuotaReserved", "True", "QuotaReserved", "reserved"),

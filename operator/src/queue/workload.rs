@@ -76,13 +76,15 @@ pub struct Admission {
 
 /// Quota of one pod set.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Assignment {
     pub name: String,
     /// ResourceFlavor by resource.
     pub flavors: BTreeMap<String, String>,
     /// Admitted pods; those of the pod set if absent.
     pub count: Option<i32>,
+    /// Domains of the pods, if the flavor has a topology.
+    pub topology_assignment: Option<Value>,
 }
 
 /// Result of an admission check.

@@ -151,10 +151,9 @@ fn compute(
 fn is_shown(obstacle: &Obstacle, decision: &Decision) -> bool {
     match decision {
         Decision::Start(_) => true,
-        Decision::Run => obstacle.reason != REASON_PODS_CANNOT_START,
+        Decision::Run | Decision::Queued { .. } => obstacle.reason != REASON_PODS_CANNOT_START,
         Decision::Drain { .. } => obstacle.reason == REASON_CHILD_REJECTED,
         Decision::Suspended => obstacle.is_blocking(),
-        Decision::Queued { .. } => obstacle.reason != REASON_PODS_CANNOT_START,
         Decision::Finished(_) | Decision::Expired(_) => obstacle.reason == REASON_INVALID_SPEC,
         Decision::Stall { .. }
         | Decision::AskCoordinator

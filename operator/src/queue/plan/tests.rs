@@ -11,7 +11,11 @@ fn queued() -> Decision {
 }
 
 fn planned(workload: Option<&Workload>, decision: &Decision, roles: &Roles) -> WorkloadAction {
-    plan(&queued_job(), workload, decision, roles, at(0))
+    plan(&queued_job(), workload, decision, &with(*roles), at(0))
+}
+
+fn with(roles: Roles) -> Facts {
+    Facts { roles, ..facts() }
 }
 
 /// The Workload after a report.
@@ -63,9 +67,23 @@ fn a_workload_exists_while_the_job_waits_or_runs() {
     }
     let mut job = queued_job();
     job.labels.remove(LABEL_QUEUE);
-    assert_eq!(plan(&job, None, &queued(), &gone, at(0)), WorkloadAction::Keep);
-    let unlabelled = plan(&job, Some(&pending), &Decision::Run, &pods, at(0));
+    assert_eq!(plan(&job, None, &queued(), &with(gone), at(0)), WorkloadAction::Keep);
+    let unlabelled = plan(&job, Some(&pending), &Decision::Run, &with(pods), at(0));
     assert_eq!(unlabelled, WorkloadAction::Delete);
+}
+
+#[test]
+fn a_job_that_cannot_start_holds_no_quota() {
+    let blocked = |workload: Option<&Workload>, roles| {
+        let obstacle = Obstacle::foreign_objects(&["Service sums-trainer".to_owned()]);
+        let facts = Facts { obstacle, ..with(roles) };
+        plan(&queued_job(), workload, &Decision::Start(Wait::Starting), &facts, at(0))
+    };
+    let (gone, workload) = (Roles::default(), admitted(2));
+    assert_eq!(blocked(Some(&workload), gone), WorkloadAction::Delete);
+    assert_eq!(blocked(None, gone), WorkloadAction::Keep);
+    let with_pods = blocked(Some(&workload), facts().roles);
+    assert!(matches!(with_pods, WorkloadAction::Report(_)), "{with_pods:?}");
 }
 
 #[test]
@@ -131,7 +149,7 @@ fn quota_of_engines_that_are_no_longer_wanted_is_returned_after_their_pods_are_g
         job.spec.inference.replicas = engines;
         let mut roles = facts().roles;
         roles.inference = RoleCounts { wanted: engines, existing, ready: engines };
-        match plan(&job, Some(workload), &Decision::Run, &roles, at(0)) {
+        match plan(&job, Some(workload), &Decision::Run, &with(roles), at(0)) {
             WorkloadAction::Report(patch) => patch.get("reclaimablePods").cloned(),
             action => panic!("{action:?}"),
         }

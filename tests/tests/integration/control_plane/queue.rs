@@ -12,6 +12,7 @@ mod eviction;
 pub(super) mod kueue;
 mod priority;
 mod resize;
+mod topology;
 
 /// Status, reason and message of a condition of the job.
 fn condition(fixture: &Fixture, type_: &str) -> [String; 3] {

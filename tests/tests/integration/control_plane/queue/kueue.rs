@@ -16,7 +16,7 @@ use super::super::{cluster, merge};
 pub(super) const QUEUE: &str = "research";
 
 /// A patch that puts the job into the queue.
-pub(super) fn queued(patch: &Value) -> Value {
+pub(in super::super) fn queued(patch: &Value) -> Value {
     let mut queued = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": QUEUE}}});
     merge(&mut queued, patch);
     queued
@@ -79,7 +79,7 @@ pub(in super::super) struct Kueue {
 }
 
 impl Kueue {
-    pub(super) fn of(fixture: &Fixture) -> Self {
+    pub(in super::super) fn of(fixture: &Fixture) -> Self {
         install();
         Self::at(fixture.api.clone(), &fixture.namespace.name)
     }
@@ -148,13 +148,23 @@ impl Kueue {
 
     /// Admits the Workload with pods on one flavor, and fewer engines if given.
     pub(in super::super) fn admit(&self, flavor: &str, engines: Option<u64>) {
+        self.admit_with(flavor, |assignment| {
+            if let Some(engines) = engines.filter(|_| assignment["name"] == "inference") {
+                assignment["count"] = engines.into();
+            }
+        });
+    }
+
+    /// Admits the Workload with changed assignments.
+    pub(super) fn admit_with(&self, flavor: &str, change: impl Fn(&mut Value)) {
         let workload = self.workload().unwrap();
         let sets = workload["spec"]["podSets"].as_array().unwrap();
         let assignment = |set: &Value| {
-            let granted = engines.filter(|_| set["name"] == "inference");
-            let count = granted.map_or_else(|| set["count"].clone(), Value::from);
             let flavors = json!({"cpu": flavor, "memory": flavor});
-            json!({"name": set["name"], "count": count, "flavors": flavors})
+            let mut assignment =
+                json!({"name": set["name"], "count": set["count"], "flavors": flavors});
+            change(&mut assignment);
+            assignment
         };
         let assignments: Vec<Value> = sets.iter().map(assignment).collect();
         self.set(
