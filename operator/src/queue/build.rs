@@ -4,7 +4,10 @@
 use serde_json::{Value, json};
 
 use super::workload::PriorityClass;
-use super::{API_GROUP, API_VERSION, LABEL_JOB_UID, priority_class, queue_name, workload_name};
+use super::{
+    API_GROUP, API_VERSION, LABEL_JOB_UID, priority_class, queue_name, topology_annotation,
+    workload_name,
+};
 use crate::desired::{Role, Settings, meta, rendered_template};
 use crate::validate::{Job, ValidatedJob};
 
@@ -76,7 +79,7 @@ fn pod_set(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
 /// The request of a pod set whose template has an annotation of Kueue for its topology.
 fn topology_request(set: &Value) -> Option<Value> {
     let annotations = set.pointer("/template/metadata/annotations")?;
-    let value = |name: &str| annotations.get(format!("kueue.x-k8s.io/podset-{name}-topology"));
+    let value = |name: &str| annotations.get(topology_annotation(name));
     let (field, value) = if let Some(level) = value("required") {
         ("required", level.clone())
     } else if let Some(level) = value("preferred") {

@@ -48,6 +48,12 @@ const NAME_LIMIT: usize = 63;
 /// Hexadecimal digits of the hash in a name.
 const HASH_DIGITS: usize = 5;
 
+/// Annotation of a pod template that requests a topology: `required`, `preferred` or
+/// `unconstrained`.
+pub fn topology_annotation(request: &str) -> String {
+    format!("{API_GROUP}/podset-{request}-topology")
+}
+
 /// Name of the job's LocalQueue.
 pub fn queue_name(job: &Job) -> Option<&str> {
     label(job, LABEL_QUEUE)

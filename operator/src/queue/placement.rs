@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::workload::Workload;
-use super::{ANNOTATION_WORKLOAD, LABEL_POD_SET, TOPOLOGY_GATE};
+use super::{ANNOTATION_WORKLOAD, LABEL_POD_SET, TOPOLOGY_GATE, topology_annotation};
 use crate::desired::Role;
 
 /// Placement of each role's pods.
@@ -95,6 +95,12 @@ impl Placement {
         }
         if self.is_gated {
             add(&mut template.spec, "schedulingGates", &[json!({"name": TOPOLOGY_GATE})]);
+            // Kueue ignores pods without one of these annotations.
+            let requests = ["required", "preferred", "unconstrained"].map(topology_annotation);
+            let annotations = &mut template.metadata.annotations;
+            if !requests.iter().any(|request| annotations.contains_key(request)) {
+                annotations.insert(topology_annotation("unconstrained"), "true".to_owned());
+            }
         }
         add(&mut template.spec, "tolerations", &self.tolerations);
     }
@@ -205,7 +211,10 @@ mod tests {
             json!({
                 "metadata": {
                     "labels": {"kueue.x-k8s.io/podset": "trainer"},
-                    "annotations": {"kueue.x-k8s.io/workload": "w"},
+                    "annotations": {
+                        "kueue.x-k8s.io/podset-unconstrained-topology": "true",
+                        "kueue.x-k8s.io/workload": "w",
+                    },
                 },
                 "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]},
             })
