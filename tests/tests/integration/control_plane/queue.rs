@@ -17,9 +17,9 @@ mod topology;
 /// Status, reason and message of a condition of the job.
 fn condition(fixture: &Fixture, type_: &str) -> [String; 3] {
     let job = fixture.job();
-    let conditions = job["status"]["conditions"].as_array().into_iter().flatten();
-    let found = conditions.cloned().find(|condition| condition["type"] == type_);
-    let found = found.unwrap_or_default();
+    let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+    let found = conditions.find(|condition| condition["type"] == type_);
+    let found = found.cloned().unwrap_or_default();
     ["status", "reason", "message"].map(|part| found[part].as_str().unwrap_or_default().to_owned())
 }
 

@@ -123,7 +123,7 @@ impl Kueue {
     }
 
     /// Applies fields of the status, with conditions given as type, status, reason and message.
-    fn set(&self, fields: Value, conditions: &[[&str; 4]]) {
+    fn set(&self, fields: &Value, conditions: &[[&str; 4]]) {
         let workload = self.workload().unwrap();
         let mut all = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
         for [type_, status, reason, message] in conditions {
@@ -134,7 +134,7 @@ impl Kueue {
             }));
         }
         let mut status = json!({"conditions": all});
-        merge(&mut status, &fields);
+        merge(&mut status, fields);
         let name = workload["metadata"]["name"].as_str().unwrap();
         let version = &workload["metadata"]["resourceVersion"];
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
@@ -143,7 +143,7 @@ impl Kueue {
 
     /// Leaves the Workload in its queue.
     pub(super) fn reject(&self, reason: &str, message: &str) {
-        self.set(json!({}), &[["QuotaReserved", "False", reason, message]]);
+        self.set(&json!({}), &[["QuotaReserved", "False", reason, message]]);
     }
 
     /// Admits the Workload with pods on one flavor, and fewer engines if given.
@@ -168,7 +168,7 @@ impl Kueue {
         };
         let assignments: Vec<Value> = sets.iter().map(assignment).collect();
         self.set(
-            json!({"admission": {"clusterQueue": "all", "podSetAssignments": assignments}}),
+            &json!({"admission": {"clusterQueue": "all", "podSetAssignments": assignments}}),
             &[
                 ["QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue all"],
                 ["Evicted", "False", "QuotaReserved", "Previously: "],
@@ -178,15 +178,15 @@ impl Kueue {
     }
 
     pub(super) fn evict(&self, reason: &str, message: &str) {
-        self.set(json!({}), &[["Evicted", "True", reason, message]]);
+        self.set(&json!({}), &[["Evicted", "True", reason, message]]);
     }
 
     /// Status, reason and message of a condition of the Workload.
     pub(super) fn condition(&self, type_: &str) -> [String; 3] {
         let workload = self.workload().unwrap_or_default();
-        let conditions = workload["status"]["conditions"].as_array().into_iter().flatten();
-        let found = conditions.cloned().find(|condition| condition["type"] == type_);
-        let found = found.unwrap_or_default();
+        let mut conditions = workload["status"]["conditions"].as_array().into_iter().flatten();
+        let found = conditions.find(|condition| condition["type"] == type_);
+        let found = found.cloned().unwrap_or_default();
         ["status", "reason", "message"]
             .map(|part| found[part].as_str().unwrap_or_default().to_owned())
     }
