@@ -70,6 +70,8 @@ pub const REASON_DRAINING: &str = "Draining";
 pub const REASON_RELEASING: &str = "Releasing";
 /// Reason: suspended by the user.
 pub const REASON_SUSPENDED: &str = "Suspended";
+/// Reason: the job waits in a queue of Kueue, without pods.
+pub const REASON_QUEUED: &str = "Queued";
 /// Reason: not suspended.
 pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
 /// Reason: the last step is complete.

@@ -26,7 +26,9 @@ mod suspension;
 pub use coordinator::{assign_epoch, desired_for_coordinator};
 pub use decision::{Decision, Outcome, Wait, WantedRoles};
 pub use ending::{deadline, is_expired, removal, startup_deadline};
-pub use facts::{Epoch, Exit, Facts, Obstacle, Recorded, RoleCounts, Roles, Silence, Waiting};
+pub use facts::{
+    Epoch, Exit, Facts, Obstacle, Queue, Recorded, RoleCounts, Roles, Silence, Waiting,
+};
 pub use running::{UNRESPONSIVE_AFTER, progress_due, wanted_roles};
 
 #[cfg(test)]

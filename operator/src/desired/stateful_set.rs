@@ -18,9 +18,7 @@ pub(super) fn build_stateful_set(
     settings: &Settings,
     pinned: &Pinned,
 ) -> Value {
-    let mut template = pod::build_template(job, role, settings);
-    rewards::add_runner(job, role, &mut template);
-    let template = template::merge(template, job, role);
+    let template = rendered_template(job, role, settings);
     let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
     let template = if pin::is_mark(&text) { json!({}) } else { template };
     let name = meta::role_name(job, role);
@@ -49,6 +47,13 @@ pub(super) fn build_stateful_set(
         *typed = template;
     }
     set
+}
+
+/// The pod template of a role, as a start would render it.
+pub fn rendered_template(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
+    let mut template = pod::build_template(job, role, settings);
+    rewards::add_runner(job, role, &mut template);
+    template::merge(template, job, role)
 }
 
 fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {

@@ -207,7 +207,9 @@ impl<'a> Session<'a> {
                 self.recorded.drain_deadline = Some(deadline);
                 None
             }
-            Decision::Release | Decision::Suspended => Some(released(&facts)),
+            Decision::Release | Decision::Suspended | Decision::Queued { .. } => {
+                Some(released(&facts))
+            }
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
             | Decision::Expired(outcome)
@@ -270,6 +272,7 @@ impl<'a> Session<'a> {
             .flatten();
         Facts {
             suspend: self.interrupted,
+            queue: None,
             generation: if self.interrupted { 2 } else { 1 },
             recorded: self.recorded.clone(),
             epoch: self.recorded.epoch.clone(),

@@ -28,6 +28,7 @@ mod limits;
 mod obstacles;
 mod operator;
 mod pods;
+mod queue;
 mod rbac;
 mod readme;
 mod releases;

@@ -71,6 +71,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, inference(json!({"image": "example.com/engine:1"}))),
         (WhileSuspended, inference(json!({"resources": {"limits": {"memory": "2Gi"}}}))),
         (Always, inference(json!({"replicas": 2}))),
+        (WhileSuspended, inference(json!({"minReplicas": 1}))),
         (Always, json!({"checkpoint": {"everySteps": 2}})),
         (Always, json!({"failurePolicy": {"maxRestarts": 9}})),
         (Always, json!({"drainTimeoutSeconds": 60})),
