@@ -30,6 +30,7 @@ pub enum Command {
     Run(local::RunArgs),
     Status(cli::StatusArgs),
     Top(cli::TopArgs),
+    Dashboard(cli::DashboardArgs),
     Logs(cli::LogsArgs),
     Events(cli::EventsArgs),
     Checkpoints(cli::CheckpointsArgs),
