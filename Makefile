@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build \
+	setup-prometheus setup-gitops setup-browser setup-network setup-cuda build-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives
 
@@ -23,7 +23,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -48,6 +48,9 @@ setup-prometheus:
 
 setup-gitops:
 	tests/gitops/build.sh >/dev/null
+
+setup-browser:
+	scripts/packages.sh chromium=chromium
 
 setup-network:
 	scripts/packages.sh ipset=ipset

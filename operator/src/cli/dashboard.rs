@@ -1,43 +1,69 @@
-//! `rljob dashboard`: serves the page that shows runs, on this machine.
+//! `rljob dashboard`: serves the page that shows runs, on this machine; with `--cluster`, forwards
+//! to that of an RLJob's coordinator.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures::FutureExt as _;
 use rljob_dashboard::{MAX_RUNS, RunInfo, Source, router};
 use rljob_http::Limits;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::connection::{Connection, PlaceArgs};
+use super::forward;
 use crate::local::inspect::{self, Run};
 
 /// Serve a page with the curves, samples and evaluations of runs, until it is interrupted.
 ///
-/// The page follows running runs and compares several. Only programs on this machine reach it.
+/// The page follows running runs and compares several. Only programs on this machine reach it. With
+/// `--cluster`, it is the page of the coordinator of an RLJob that has not ended, over a forwarded
+/// port. Needs the permissions to get `rljobs`, and to get and create `pods/portforward`.
 #[derive(clap::Args, Debug)]
 pub struct DashboardArgs {
-    /// Run directories, or folders of run directories.
-    #[arg(value_name = "DIR", default_value = "runs", index = 1)]
+    /// Run directories, or folders of run directories (default: `runs`); with `--cluster`, the name
+    /// of an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
     pub target: Vec<String>,
     /// Port on 127.0.0.1. Default: a free one.
     #[arg(short, long, default_value_t = 0, hide_default_value = true)]
     pub port: u16,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 /// Prints the address to `out` and serves.
 ///
 /// # Errors
-/// There is no run, or the port is not available.
+/// There is no run, the port is not available, or the coordinator cannot be reached.
 pub async fn dashboard(arguments: &DashboardArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    arguments.place.check()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port));
     let listener =
         rljob_http::listen(address).with_context(|| format!("failed to listen on {address}"))?;
-    let router = router(sources(&arguments.target)?);
-    writeln!(out, "dashboard: http://{} (Ctrl-C to stop)", listener.local_addr()?)?;
-    out.flush()?;
     let listener = TcpListener::from_std(listener)?;
+    let mut announce = || {
+        writeln!(out, "dashboard: http://{} (Ctrl-C to stop)", listener.local_addr()?)?;
+        out.flush()
+    };
+    if arguments.place.cluster {
+        let [name] = arguments.target.as_slice() else {
+            bail!("--cluster needs the name of one RLJob");
+        };
+        let connection = Connection::open(&arguments.place.connection).await?;
+        let forward = forward::open(&connection, name).await?;
+        announce()?;
+        forward.serve(listener).await;
+        return Ok(());
+    }
+    let targets = match arguments.target.as_slice() {
+        [] => vec!["runs".to_owned()],
+        targets => targets.to_vec(),
+    };
+    let router = router(sources(&targets)?);
+    announce()?;
     rljob_http::serve(listener, router, Limits::default(), CancellationToken::new()).await;
     Ok(())
 }

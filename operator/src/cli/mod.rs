@@ -17,6 +17,7 @@ mod connection;
 mod dashboard;
 mod data;
 mod events;
+mod forward;
 mod init;
 mod job_view;
 mod logs;

@@ -48,6 +48,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where supervisors and learners reach it; where none is given, they go by its name.
     pub address: Option<IpAddr>,
+    /// Loopback address of the dashboard; not served without.
+    pub dashboard: Option<SocketAddr>,
     /// Where commands of rewards run.
     pub reward_runner: Runner,
     /// Random number of this process.
@@ -105,6 +107,9 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
             .await??;
     }
     let mut tasks = start_tasks(&coordinator);
+    if let Some(address) = options.dashboard {
+        tasks.spawn(server::dashboard::serve(Arc::clone(&coordinator), address));
+    }
 
     let stop = coordinator.stop.clone();
     let plain = server::plain_router(Arc::clone(&coordinator));

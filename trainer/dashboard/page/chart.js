@@ -29,7 +29,8 @@ function axis(low, high, { log, bounds }) {
     for (let power = first; power <= last; power += stride) ticks.push(10 ** power);
     return { share: (value) => (Math.log10(value) - first) / (last - first), ticks };
   }
-  let [floor, ceiling] = bounds ? [Math.min(bounds[0], low), Math.max(bounds[1], high)] : [low, high];
+  let floor = bounds ? Math.min(bounds[0], low) : low;
+  let ceiling = bounds ? Math.max(bounds[1], high) : high;
   if (!bounds) {
     // Padding that does not cross zero unless the data do.
     const padding = high > low ? (high - low) * 0.08 : Math.max(Math.abs(low), 1e-6) * 0.5;
@@ -60,7 +61,8 @@ class Chart {
     this.lines = [];
     this.output = h("output");
     this.svg = s("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, "aria-hidden": "true" });
-    this.plot = h("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": spec.title });
+    const role = { class: "plot", role: "slider", tabindex: "0", "aria-label": spec.title };
+    this.plot = h("div", role);
     this.plot.append(this.svg);
     this.plot.addEventListener("pointermove", (event) => moveCursor(this.stepAt(event.clientX)));
     this.plot.addEventListener("pointerleave", () => moveCursor(null));
@@ -68,7 +70,8 @@ class Chart {
     this.plot.addEventListener("blur", () => moveCursor(null));
     this.legend = h("p", { class: "legend" });
     this.table = h("details", { ontoggle: () => this.fillTable() });
-    this.table.append(h("summary", {}, "Table", h("span", { class: "hidden" }, ` of ${spec.title}`)));
+    const ofChart = h("span", { class: "hidden" }, ` of ${spec.title}`);
+    this.table.append(h("summary", {}, "Table", ofChart));
     this.element = h(
       "figure",
       {},
@@ -110,7 +113,8 @@ class Chart {
       s("text", { class: "tick", x, y, "text-anchor": anchor }, content);
     for (const value of this.axis.ticks) {
       const y = this.y(value);
-      marks.push(s("line", { class: "grid", x1: BOX.left, x2: BOX.width - BOX.right, y1: y, y2: y }));
+      const ends = { x1: BOX.left, x2: BOX.width - BOX.right, y1: y, y2: y };
+      marks.push(s("line", { class: "grid", ...ends }));
       marks.push(text(BOX.left - 6, y + 3.5, "end", label(value)));
     }
     for (const step of roundNumbers(0, this.last, 6).filter(Number.isInteger))
@@ -191,7 +195,8 @@ class Chart {
     const rows = shown.map((step) => [step, ...values.map((line) => reading(line.get(step)))]);
     const names = this.lines.map((line) => line.name);
     const title = `${this.spec.title} by step`;
-    const content = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title });
+    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": title };
+    const content = h("div", region);
     content.append(table(title, ["step", ...names], rows));
     this.table.replaceChildren(this.table.firstChild, content);
   }

@@ -3,6 +3,9 @@
 const one = (name) => (run) => [["", column(run, name)]];
 const several = (...pairs) => (run) => pairs.map(([text, name]) => [text, column(run, name)]);
 
+// Lines that are not 0 everywhere.
+const positive = (lines) => lines.filter((line) => line[1].some((point) => point[1] > 0));
+
 // Charts: `lines` gives [name, points] of a run; empty ones are not drawn.
 const CHARTS = [
   {
@@ -51,8 +54,12 @@ const CHARTS = [
       ["rollouts", "rolloutSeconds"],
       ["training", "trainSeconds"],
       ["weight sync", "syncSeconds"],
-      ["learners without work", "waitSeconds"],
     ),
+  },
+  {
+    title: "Learners without work",
+    unit: "seconds per step in which samples were missing",
+    lines: (run) => positive(several(["", "waitSeconds"])(run)),
   },
   {
     title: "Staleness",
@@ -62,11 +69,10 @@ const CHARTS = [
   {
     title: "Left out",
     unit: "per step",
-    lines: (run) => {
-      const pairs = [["dropped prompt groups", "droppedGroups"], ["stale samples", "staleSamples"]];
-      const lines = several(...pairs)(run);
-      return lines.filter((line) => line[1].some((point) => point[1] > 0));
-    },
+    lines: (run) =>
+      positive(
+        several(["dropped prompt groups", "droppedGroups"], ["stale samples", "staleSamples"])(run),
+      ),
   },
   { title: "GPU use", unit: "share of the bf16 operations (MFU)", lines: one("mfu") },
   {

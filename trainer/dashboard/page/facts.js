@@ -42,7 +42,8 @@ function incidents(run) {
       found.push([`The learners restarted as attempt ${attempt + 1} up to this step.`, step]);
   });
   for (const [step, count] of column(run, "skipped"))
-    if (count > 0) found.push([`${count} updates were skipped: loss or gradient not finite.`, step]);
+    if (count > 0)
+      found.push([`${count} updates were skipped: loss or gradient not finite.`, step]);
   for (const it of run.evaluations)
     if (it.rejected > 0) found.push([`${it.rejected} completions were rejected.`, it.step]);
   const report = run.coordinator;

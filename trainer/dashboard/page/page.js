@@ -56,6 +56,7 @@ function drawRuns() {
   byId("runs").hidden = state.list.length < 2;
   if (state.list.length < 2) return;
   const isFull = state.colors.size >= MAX_DRAWN;
+  const hasCause = state.list.some((entry) => entry.cause);
   const rows = state.list.map((entry) => {
     const color = state.colors.get(entry.run);
     const isDrawn = color !== undefined;
@@ -77,11 +78,11 @@ function drawRuns() {
       badge(entry.status),
       `${entry.step} of ${entry.totalSteps}`,
       ...cells,
-      entry.cause ?? "",
+      ...(hasCause ? [entry.cause ?? ""] : []),
     ];
   });
   const headers = ["Run", "Status", "Steps", "Sampled accuracy", "Greedy accuracy", "Reward",
-    "Tokens per second", "Cause"];
+    "Tokens per second", ...(hasCause ? ["Cause"] : [])];
   redraw(byId("runs-table"), table("Runs and their results", headers, rows));
 }
 
@@ -116,7 +117,8 @@ function drawDetails() {
   drawNow(run);
   drawIncidents(run);
   drawSpec(run);
-  guarded(Promise.all([samples.draw(state.details, run), answers.draw(state.details, run)]).then(drawNav));
+  const texts = [samples.draw(state.details, run), answers.draw(state.details, run)];
+  guarded(Promise.all(texts).then(drawNav));
 }
 
 // Links to the sections that are shown.

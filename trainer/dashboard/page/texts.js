@@ -57,7 +57,7 @@ class Samples {
     const page = await load(`v1/runs/${id}/samples?${query}`);
     this.shown = { id, step: page.step, count: steps.length };
     const go = (to) => () => guarded(this.open(id, steps, to, 0));
-    const choices = steps.includes(page.step) ? steps : [...steps, page.step].sort((a, b) => a - b);
+    const choices = [...new Set([...steps, page.step])].sort((a, b) => a - b);
     const move = (text, to) => {
       const attributes = { type: "button", "data-key": text, disabled: to == null };
       return h("button", { ...attributes, onclick: go(to) }, text);
@@ -103,9 +103,11 @@ function difference(before, after) {
     if (i < a.length && j < b.length && a[i] === b[j]) {
       add("", a[i++]);
       j += 1;
-    } else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1]))
-      add("del", a[i++]);
-    else add("ins", b[j++]);
+    } else {
+      const [skipOld, skipNew] = [common[(i + 1) * width + j], common[i * width + j + 1]];
+      if (j >= b.length || (i < a.length && skipOld >= skipNew)) add("del", a[i++]);
+      else add("ins", b[j++]);
+    }
   }
   return parts;
 }
@@ -136,7 +138,7 @@ class Answers {
       const next = { from, to, filter, ...change };
       guarded(this.open(id, steps, next.from, next.to, next.filter));
     };
-    const filters = [["all", "all"], ["changed", "changed"], ["better", "better"], ["worse", "worse"]];
+    const filters = ["all", "changed", "better", "worse"].map((name) => [name, name]);
     redraw(
       byId("answers-tools"),
       choice("From step", options, from, (value) => go({ from: Number(value) })),
