@@ -116,6 +116,7 @@ impl Browser {
             _ => bail!("no code of the key {key}"),
         };
         let event = |kind: &str| {
+            let text = text.filter(|_| kind == "keyDown").unwrap_or_default();
             json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code,
                 "text": text})
         };

@@ -206,11 +206,8 @@ fn turns(sample: &Sample) -> Vec<ShownTurn<'_>> {
     if turns.len() < 2 {
         return Vec::new();
     }
-    let turn = |(turn, segments): (u32, Vec<ShownSegment<'_>>)| ShownTurn {
-        reward: sample.turn_rewards.get(turn as usize).copied(),
-        segments,
-    };
-    turns.into_iter().map(turn).collect()
+    let reward = |turn: u32| sample.turn_rewards.get(turn as usize).copied();
+    turns.into_iter().map(|(turn, segments)| ShownTurn { reward: reward(turn), segments }).collect()
 }
 
 impl Lines {

@@ -86,7 +86,8 @@ const CHARTS = [
 
 const charts = CHARTS.map((spec) => new Chart(spec));
 
-// Draws the runs. One run has a color for each line; several have a color each, and dashes.
+// Draws the runs. One run has a color for each line; several have a color each. Lines of a run
+// differ by dashes too.
 function drawCurves(runs) {
   const container = byId("charts");
   if (!container.firstChild) container.append(...charts.map((chart) => chart.element));
@@ -95,7 +96,7 @@ function drawCurves(runs) {
       spec.lines(run).map(([text, points], line) => ({
         name: runs.length > 1 ? [name, text].filter(Boolean).join(" ") : text || spec.title,
         color: runs.length > 1 ? color : line % 8,
-        dash: runs.length > 1 ? line % 4 : 0,
+        dash: line % 4,
         points,
       })),
     );

@@ -25,9 +25,9 @@ async function guarded(promise) {
 
 // Names without the namespace that all runs have.
 function shortName(name) {
-  const prefix = state.list[0].name.split("/")[0] + "/";
-  const isCommon = state.list.every((entry) => entry.name.startsWith(prefix));
-  return isCommon ? name.slice(prefix.length) : name;
+  const [namespace] = state.list[0].name.split("/");
+  const isCommon = state.list.every((entry) => entry.name.startsWith(`${namespace}/`));
+  return namespace !== "" && isCommon ? name.slice(namespace.length + 1) : name;
 }
 
 function setDrawn(id, isDrawn) {

@@ -41,7 +41,12 @@ struct Arguments {
     address: Option<IpAddr>,
     /// Loopback address and port of the dashboard, which has no authentication. Default: it is not
     /// served.
-    #[arg(long, value_name = "ADDRESS", env = DASHBOARD_VARIABLE, value_parser = dashboard::address)]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = DASHBOARD_VARIABLE,
+        value_parser = dashboard::address
+    )]
     dashboard: Option<SocketAddr>,
     /// Socket of the program that runs the commands of rewards. Default: it is the program
     /// `rljob-reward-runner` in the folder of this one.

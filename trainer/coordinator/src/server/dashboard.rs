@@ -1,5 +1,5 @@
-//! Dashboard of the run, on a loopback address of the pod without TLS: whoever may forward ports of
-//! the pod reaches it, by the API server's authorization. Its routes only read.
+//! Dashboard of the run, on a loopback address of the pod without TLS: users whom the API server
+//! permits to forward ports of the pod reach it. Its routes only read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
