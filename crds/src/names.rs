@@ -156,6 +156,11 @@ pub const COORDINATOR_PORT: u16 = 8080;
 pub const ENGINE_PORT: u16 = 30000;
 /// Port of the health endpoint of a supervisor.
 pub const SUPERVISOR_PORT: u16 = 8081;
+/// Port of the dashboard on loopback addresses of the coordinator's pod.
+pub const DASHBOARD_PORT: u16 = 8082;
+/// Environment variable with the address of the dashboard. Coordinators of earlier releases ignore
+/// it.
+pub const DASHBOARD_VARIABLE: &str = "RLJOB_DASHBOARD";
 
 /// Mount path of the volume of run directories.
 pub const STORAGE_MOUNT: &str = "/rljob/runs";

@@ -18,6 +18,7 @@
 //!  Mlflow                   tracking server of MLflow with a database
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
+//!  Browser                  headless Chromium with pages of the dashboard
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
@@ -28,6 +29,7 @@
 pub mod api;
 pub mod audit;
 pub mod bench;
+pub mod browser;
 pub mod chaos;
 pub mod cluster;
 pub mod files;

@@ -32,6 +32,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             until_closed(cli::status(&arguments, &mut std::io::stdout()).await)
         }
         Command::Top(arguments) => until_closed(cli::top(&arguments, &mut std::io::stdout()).await),
+        Command::Dashboard(arguments) => {
+            until_closed(cli::dashboard(&arguments, &mut std::io::stdout()).await)
+        }
         Command::Logs(arguments) => {
             until_closed(cli::logs(&arguments, &mut std::io::stdout()).await)
         }

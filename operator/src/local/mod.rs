@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Reading order: this file, [`jobs`], [`session`], [`processes`], [`process`]. [`set`],
-//! [`commands`], [`backoff`], [`lines`] and [`report`] are pure. [`inspect`] reads the run
+//! [`commands`], [`backoff`] and [`lines`] are pure. [`inspect`] reads the run
 //! directories of other processes.
 
 use std::path::Path;
@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
+use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
 use crate::terminal::printable;
 use crate::validate::{ValidatedJob, warnings};
@@ -35,17 +36,17 @@ pub mod lines;
 mod prepare;
 pub mod process;
 pub mod processes;
-pub mod records;
-pub mod report;
 pub mod report_file;
 pub mod screen;
 pub mod session;
 pub mod set;
+pub mod status_file;
 mod watchdog;
 
 pub use args::RunArgs;
 use commands::Machine;
 use directory::{RunDirectory, State};
+use inspect::Run;
 use interrupts::Interrupts;
 pub use prepare::check;
 use prepare::{Prepared, prepare, reject_changes, reject_fewer_steps, run_config};
@@ -135,7 +136,7 @@ async fn run_job(
         failure,
         ..directory.state()?
     })?;
-    finish(&config, &directory, &ending, started.elapsed().as_secs_f64())?;
+    finish(&config, &directory, started.elapsed().as_secs_f64())?;
     Ok(ending)
 }
 
@@ -160,20 +161,13 @@ fn start<'a>(
 }
 
 /// Writes the report and prints the summary.
-fn finish(
-    config: &RunConfig,
-    directory: &RunDirectory,
-    ending: &Ending,
-    seconds: f64,
-) -> anyhow::Result<()> {
-    let outcome = match ending {
-        Ending::Succeeded => report::Outcome::Finished,
-        Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
-        Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
-    };
-    let report = report_file::collect(directory.path(), config, outcome)?;
-    let path = report_file::write(directory.path(), &report)?;
-    print_line(&lines::summary(&config.name, &report.metrics, &report.evaluations, seconds))?;
+fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow::Result<()> {
+    // The run has ended, although the lock is still held.
+    let ended = Run { running: false, ..Run::read(directory.path())? };
+    let (path, files) = report_file::write(directory.path(), &ended.info()?)?;
+    let steps: Vec<StepMetrics> = files.steps().cloned().collect();
+    let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
+    print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
     print_line(&format!("report: {}", path.display()))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use rljob_crds::freeze::frozen_changes;
 use rljob_crds::names::METRICS_FILE;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
+use rljob_dashboard::records;
 use rljob_protocol::status::StepMetrics;
 use rustix::fs::{Access, access};
 
@@ -16,7 +17,7 @@ use super::args::RunArgs;
 use super::commands::Machine;
 use super::directory::{DirectoryError, RunDirectory};
 use super::set::Set;
-use super::{gpus, inputs, jobs, records};
+use super::{gpus, inputs, jobs};
 use crate::validate::ValidatedJob;
 
 /// Jobs whose inputs are on this machine.

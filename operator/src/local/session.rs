@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
+use rljob_dashboard::records::Tail;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{
     CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
@@ -26,8 +27,8 @@ use super::directory::{DirectoryError, RunDirectory, State};
 use super::interrupts::Interrupts;
 use super::lines;
 use super::processes::Processes;
-use super::records::Tail;
 use super::screen::Screen;
+use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
     Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
@@ -71,6 +72,7 @@ pub struct Session<'a> {
     processes: Processes,
     coordinator: Coordinator,
     screen: Screen,
+    status_file: StatusFile,
     metrics: Tail,
     evaluations: Tail,
     recorded: Recorded,
@@ -120,6 +122,7 @@ impl<'a> Session<'a> {
             processes,
             coordinator,
             screen,
+            status_file: StatusFile::new(directory.path()),
             metrics,
             evaluations,
             recorded,
@@ -190,6 +193,9 @@ impl<'a> Session<'a> {
         self.record_epoch()?;
         let facts = self.facts().await;
         self.record_progress(facts.coordinator.as_ref());
+        if let Some(status) = &facts.coordinator {
+            self.status_file.update(status, Instant::now());
+        }
         self.show_restart(&facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;

@@ -12,6 +12,8 @@ mod chart;
 #[cfg(test)]
 mod control_plane;
 #[cfg(test)]
+mod dashboard;
+#[cfg(test)]
 mod dashboards;
 #[cfg(test)]
 mod e2e;

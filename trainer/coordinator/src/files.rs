@@ -10,6 +10,7 @@
 
 mod tail;
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -88,6 +89,26 @@ struct Shown<'a> {
     reward: f64,
     finish_reason: &'a str,
     tokens: usize,
+    /// Components of the reward, if there are several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    rewards: BTreeMap<&'a str, f64>,
+    /// Empty for a sample of one turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<ShownTurn<'a>>,
+}
+
+/// A turn to read.
+#[derive(Serialize)]
+struct ShownTurn<'a> {
+    reward: Option<f64>,
+    segments: Vec<ShownSegment<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownSegment<'a> {
+    /// Whether the text is a completion.
+    sampled: bool,
+    text: &'a str,
 }
 
 impl Files {
@@ -164,9 +185,29 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
             reward: sample.reward,
             finish_reason: &sample.finish_reason,
             tokens: sample.trained_tokens(),
+            rewards: components(sample),
+            turns: turns(sample),
         }
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()
+}
+
+fn components(sample: &Sample) -> BTreeMap<&str, f64> {
+    let all = sample.reward_components.iter().map(|(name, value)| (name.as_str(), *value));
+    if sample.reward_components.len() > 1 { all.collect() } else { BTreeMap::new() }
+}
+
+fn turns(sample: &Sample) -> Vec<ShownTurn<'_>> {
+    let mut turns = BTreeMap::<u32, Vec<ShownSegment<'_>>>::new();
+    for segment in &sample.segments {
+        let shown = ShownSegment { sampled: segment.trained, text: &segment.text };
+        turns.entry(segment.turn).or_default().push(shown);
+    }
+    if turns.len() < 2 {
+        return Vec::new();
+    }
+    let reward = |turn: u32| sample.turn_rewards.get(turn as usize).copied();
+    turns.into_iter().map(|(turn, segments)| ShownTurn { reward: reward(turn), segments }).collect()
 }
 
 impl Lines {

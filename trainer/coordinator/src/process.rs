@@ -50,6 +50,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where supervisors and learners reach it; where none is given, they go by its name.
     pub address: Option<IpAddr>,
+    /// Loopback address of the dashboard; not served without.
+    pub dashboard: Option<SocketAddr>,
     /// Where commands of rewards run.
     pub reward_runner: Runner,
     /// Random number of this process.
@@ -108,6 +110,9 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     }
     let mut tasks = start_tasks(&coordinator);
     start_trackers(&coordinator, &mut tasks)?;
+    if let Some(address) = options.dashboard {
+        tasks.spawn(server::dashboard::serve(Arc::clone(&coordinator), address));
+    }
 
     let stop = coordinator.stop.clone();
     let plain = server::plain_router(Arc::clone(&coordinator));

@@ -3,24 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-/// A rollout: one line of `samples.jsonl`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SampleLine {
-    /// Step whose batch contains it.
-    pub step: u32,
-    pub prompt: String,
-    pub completion: String,
-    pub reward: f64,
-    /// Reference answer.
-    #[serde(default)]
-    pub answer: Option<String>,
-}
 
 /// Longest line that is parsed; longer ones are malformed.
 const MAX_LINE: u64 = 64 << 20;
@@ -63,6 +49,17 @@ impl Tail {
         &mut self,
         mut visit: impl FnMut(T) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.each_at(|_, value| visit(value))
+    }
+
+    /// As [`Self::each`], with the positions of the lines in the file.
+    ///
+    /// # Errors
+    /// As [`Self::each`].
+    pub fn each_at<T: DeserializeOwned>(
+        &mut self,
+        mut visit: impl FnMut(Range<u64>, T) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -79,9 +76,10 @@ impl Tail {
             } else {
                 return Ok(()); // incomplete
             };
-            self.offset = self.offset.saturating_add(length).saturating_add(rest);
+            let start = self.offset;
+            self.offset = start.saturating_add(length).saturating_add(rest);
             if let Some(line) = self.parse(&line) {
-                visit(line)?;
+                visit(start..self.offset, line)?;
             }
         }
     }
@@ -154,11 +152,36 @@ impl<T> Thinned<T> {
         }
     }
 
-    /// The values, in order.
-    pub fn into_vec(mut self) -> Vec<T> {
-        self.kept.extend(self.last);
-        self.kept
+    /// Number of values that were added.
+    pub fn count(&self) -> u64 {
+        self.seen.saturating_add(u64::from(self.last.is_some()))
     }
+
+    /// The last value.
+    pub fn last(&self) -> Option<&T> {
+        self.last.as_ref()
+    }
+
+    /// The values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.kept.iter().chain(&self.last)
+    }
+
+    /// At most `count` of the values, evenly, and the last.
+    pub fn at_most(&self, count: usize) -> Vec<&T> {
+        evenly(self.iter().collect(), count)
+    }
+}
+
+/// At most `count` of the values, evenly, and the last.
+pub fn evenly<T>(values: Vec<T>, count: usize) -> Vec<T> {
+    if values.len() <= count {
+        return values;
+    }
+    let stride = values.len().div_ceil(count.saturating_sub(1).max(1));
+    let last = values.len().saturating_sub(1);
+    let is_kept = |index: usize| index.is_multiple_of(stride) || index == last;
+    values.into_iter().enumerate().filter(|(index, _)| is_kept(*index)).map(|it| it.1).collect()
 }
 
 #[cfg(test)]
@@ -198,7 +221,7 @@ mod tests {
         let of = |count: u32| {
             let mut series = Thinned::default();
             (0..count).for_each(|value| series.push(value));
-            series.into_vec()
+            series.iter().copied().collect::<Vec<_>>()
         };
         assert_eq!(of(3), [0, 1, 2]);
         let long = of(100_000);
