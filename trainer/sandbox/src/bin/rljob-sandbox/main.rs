@@ -1,0 +1,83 @@
+//! `rljob-sandbox`: runs programs and functions of rewards under limits that they cannot lift.
+//!
+//! ```text
+//!  judge ── one process per program ──▶ enter ─────────────▶ confine ──────────────▶ python3
+//!   │ compares outputs                   user, namespaces,    limits, Landlock,       driver.py:
+//!   └ kills and reaps everything         scratch in memory    seccomp, execve         test by test
+//! ```
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
+mod confine;
+mod driver;
+mod enter;
+mod function;
+mod judge;
+mod node;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use rljob_sandbox::message::Settings;
+use rljob_sandbox::plan::{FunctionLimits, Plan};
+use serde::de::DeserializeOwned;
+
+use crate::node::Unsupported;
+
+/// Exit code if the sandbox can never start on this node.
+const NOT_STARTED: u8 = 125;
+
+/// Runs programs in a sandbox.
+#[derive(Debug, Parser)]
+#[command(version)]
+enum Arguments {
+    /// Runs programs on tests: a request per line of standard input.
+    Judge {
+        #[arg(long, value_name = "JSON", value_parser = json::<Settings>)]
+        settings: Settings,
+    },
+    /// Replaces this process by one that calls a function for each line of standard input.
+    Function {
+        #[arg(long, value_name = "JSON", value_parser = json::<FunctionLimits>)]
+        limits: FunctionLimits,
+        /// File of Python code.
+        path: PathBuf,
+        /// Name of the function.
+        name: String,
+    },
+    /// Enters namespaces, if the plan has them, and runs the command confined.
+    Enter {
+        #[arg(long, value_name = "JSON", value_parser = json::<Plan>)]
+        plan: Plan,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Limits this process and replaces it by the command.
+    Confine {
+        #[arg(long, value_name = "JSON", value_parser = json::<Plan>)]
+        plan: Plan,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+fn json<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse() {
+        Arguments::Judge { settings } => judge::run(&settings).map(|()| ExitCode::SUCCESS),
+        Arguments::Function { limits, path, name } => function::run(&limits, &path, &name),
+        Arguments::Enter { plan, command } => enter::enter(&plan, &command),
+        Arguments::Confine { plan, command } => Err(confine::exec(&plan, &command)),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        if error.is::<Unsupported>() { NOT_STARTED.into() } else { ExitCode::FAILURE }
+    })
+}
