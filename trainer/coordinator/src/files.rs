@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::data::Dataset;
 use crate::persistence::fence::{self, Fence};
-use crate::persistence::journal::{Journal, JournalError, Sample};
+use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
 
 /// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
@@ -88,6 +88,9 @@ struct Shown<'a> {
     reward: f64,
     finish_reason: &'a str,
     tokens: usize,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a serde_json::Value>,
 }
 
 impl Files {
@@ -164,6 +167,7 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
             reward: sample.reward,
             finish_reason: &sample.finish_reason,
             tokens: sample.trained_tokens(),
+            details: sample.metadata.get(DETAILS),
         }
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()

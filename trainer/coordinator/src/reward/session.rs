@@ -9,6 +9,7 @@
 //! Every message is a line of at most [`MAX_LINE`] bytes.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ use serde::{Deserialize, Serialize};
 pub const MAX_LINE: usize = 64 << 20;
 /// Longest line of a command's response in bytes.
 pub const MAX_RESPONSE: usize = 1 << 20;
+
+/// Program of the sandbox.
+const SANDBOX: &str = "rljob-sandbox";
 
 /// Environment variables that sessions and commands keep.
 const KEPT_VARIABLES: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
@@ -25,11 +29,25 @@ pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
     KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-/// The first message of a connection.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Start {
-    /// Program and arguments.
-    pub command: Vec<String>,
+/// The first message of a connection: what the session runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Start {
+    /// A program with arguments.
+    Command(Vec<String>),
+    /// `rljob-sandbox` with arguments.
+    Sandbox(Vec<String>),
+}
+
+impl Start {
+    /// Program and arguments. `rljob-sandbox` is in the folder of the runner.
+    pub fn command(self, runner: &Path) -> Vec<OsString> {
+        let (program, arguments) = match self {
+            Self::Command(command) => (None, command),
+            Self::Sandbox(arguments) => (Some(runner.with_file_name(SANDBOX)), arguments),
+        };
+        let program = program.map(PathBuf::into_os_string);
+        program.into_iter().chain(arguments.into_iter().map(OsString::from)).collect()
+    }
 }
 
 /// The answer to a request.

@@ -39,8 +39,11 @@ enum Arguments {
     Judge {
         #[arg(long, value_name = "JSON", value_parser = json::<Settings>)]
         settings: Settings,
+        /// Creates no namespaces, even where the node allows them.
+        #[arg(long)]
+        no_namespaces: bool,
     },
-    /// Replaces this process by one that calls a function for each line of standard input.
+    /// Calls a function for each line of standard input.
     Function {
         #[arg(long, value_name = "JSON", value_parser = json::<FunctionLimits>)]
         limits: FunctionLimits,
@@ -71,7 +74,9 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse() {
-        Arguments::Judge { settings } => judge::run(&settings).map(|()| ExitCode::SUCCESS),
+        Arguments::Judge { settings, no_namespaces } => {
+            judge::run(&settings, !no_namespaces).map(|()| ExitCode::SUCCESS)
+        }
         Arguments::Function { limits, path, name } => function::run(&limits, &path, &name),
         Arguments::Enter { plan, command } => enter::enter(&plan, &command),
         Arguments::Confine { plan, command } => Err(confine::exec(&plan, &command)),
