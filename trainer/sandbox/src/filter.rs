@@ -154,8 +154,7 @@ pub fn bytes(program: &BpfProgram) -> Vec<u8> {
 /// Whether an argument has this value in the bits of the mask.
 fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(mask);
-    let condition =
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
     SeccompRule::new(vec![condition])
 }
 

@@ -39,7 +39,8 @@ fn number(word: &str) -> Option<f64> {
     let digits = word.chars().filter(char::is_ascii_digit).count();
     let is_decimal = word.chars().all(|char| char.is_ascii_digit() || "+-.eE".contains(char));
     // Adding 0 turns -0 into 0.
-    (is_decimal && digits <= EXACT_DIGITS).then(|| word.parse::<f64>().ok().map(|value| value + 0.0))?
+    (is_decimal && digits <= EXACT_DIGITS)
+        .then(|| word.parse::<f64>().ok().map(|value| value + 0.0))?
 }
 
 /// Whether a function's result equals the expected one. As in APPS, the expected one may be in a

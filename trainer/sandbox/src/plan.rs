@@ -8,8 +8,6 @@ use crate::message::{Limits, Settings};
 
 /// Folders in which programs of the sandbox are searched.
 pub const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Folder of the sandbox's files in its own mount namespace.
-pub const PRIVATE_SCRATCH: &str = "/tmp";
 /// Files and folders that programs, their libraries and compilers read.
 const READABLE: [&str; 8] = [
     "/usr",
@@ -35,7 +33,7 @@ const MIB: u64 = 1 << 20;
 pub struct Plan {
     /// Whether the program gets its own PID, user, mount, network, IPC and host name namespaces.
     pub namespaces: bool,
-    /// Options of the file system in memory at [`PRIVATE_SCRATCH`], with namespaces.
+    /// Options of the file system in memory that is mounted at `scratch`, with namespaces.
     pub mount_options: String,
     /// Working folder, the only one in which files may be created.
     pub scratch: PathBuf,
@@ -51,7 +49,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For programs with tests. `scratch` is used without namespaces.
+    /// For programs with tests.
     pub fn for_tests(settings: &Settings, namespaces: bool, scratch: PathBuf) -> Self {
         let Limits { memory_mib, processes, files_mib, .. } = settings.limits;
         let (compiler_mib, compiler_processes) =
@@ -91,7 +89,7 @@ impl Plan {
         Self {
             namespaces,
             mount_options: format!("size={files_mib}m,nr_inodes={INODES},mode=0700"),
-            scratch: if namespaces { PRIVATE_SCRATCH.into() } else { scratch },
+            scratch,
             readable: READABLE.map(PathBuf::from).to_vec(),
             address_space: memory_mib.saturating_mul(MIB),
             file_size: u64::from(files_mib).saturating_mul(MIB),
@@ -151,7 +149,6 @@ mod tests {
     #[test]
     fn a_plan_limits_processes_and_files_in_namespaces() {
         let plan = Plan::for_tests(&settings(false), true, "/scratch".into());
-        assert_eq!(plan.scratch, PathBuf::from("/tmp"));
         assert_eq!(plan.mount_options, "size=16m,nr_inodes=4096,mode=0700");
         assert_eq!((plan.processes, plan.address_space), (Some(2), 512 << 20));
         let compiling = Plan::for_tests(&settings(true), true, "/scratch".into());

@@ -73,8 +73,7 @@ fn language(spec: ProgramLanguage, block: &Block<'_>) -> Option<Language> {
 }
 
 fn parse(line: &[u8], id: u64) -> Result<Response, VerifierError> {
-    let response: Response =
-        serde_json::from_slice(line).map_err(|error| invalid(line, &error))?;
+    let response: Response = serde_json::from_slice(line).map_err(|error| invalid(line, &error))?;
     if response.id == id { Ok(response) } else { Err(invalid(line, &"another id")) }
 }
 

@@ -81,10 +81,11 @@ impl Judge {
         std::fs::read_to_string(path).unwrap().split_whitespace().count()
     }
 
-    /// Number of files in the scratch folder.
+    /// Number of files of programs.
     #[allow(dead_code, reason = "not all tests use it")]
     pub fn files(&self) -> usize {
-        std::fs::read_dir(self.scratch.path()).unwrap().count()
+        let folders = std::fs::read_dir(self.scratch.path()).unwrap().flatten();
+        folders.map(|folder| std::fs::read_dir(folder.path()).unwrap().count()).sum()
     }
 }
 

@@ -12,7 +12,6 @@ use rustix::process::{getpid, set_child_subreaper};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 
-
 /// Sessions at a time. A reward has at most 256 processes.
 const MAX_SESSIONS: usize = 4096;
 /// Time between two collections of exited processes.

@@ -26,8 +26,7 @@ pub fn exec(plan: &Plan, command: &[String]) -> anyhow::Error {
     let Some((program, arguments)) = command.split_first() else {
         return anyhow::anyhow!("no program is given");
     };
-    let error =
-        Command::new(program).args(arguments).env_clear().envs(plan.environment()).exec();
+    let error = Command::new(program).args(arguments).env_clear().envs(plan.environment()).exec();
     anyhow::Error::new(error).context(format!("failed to execute {program}"))
 }
 

@@ -88,7 +88,7 @@ fn read(output: &mut BufReader<ChildStdout>, longest: usize) -> Option<Vec<u8>> 
     output.take(LENGTH_DIGITS).read_until(b'\n', &mut header).ok()?;
     let length: usize = std::str::from_utf8(&header).ok()?.strip_suffix('\n')?.parse().ok()?;
     let mut message = Vec::new();
-    let is_read = length <= longest
-        && output.take(length as u64).read_to_end(&mut message).ok()? == length;
+    let is_read =
+        length <= longest && output.take(length as u64).read_to_end(&mut message).ok()? == length;
     is_read.then_some(message)
 }

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use rljob_sandbox::plan::{PRIVATE_SCRATCH, Plan};
+use rljob_sandbox::plan::Plan;
 use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
 
 use crate::confine;
@@ -41,8 +41,8 @@ pub fn enter(plan: &Plan, command: &[String]) -> anyhow::Result<ExitCode> {
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let options = Some(plan.mount_options.as_str());
-    mount(Some("tmpfs"), PRIVATE_SCRATCH, Some("tmpfs"), flags, options)
-        .with_context(|| format!("failed to mount {PRIVATE_SCRATCH}"))?;
+    mount(Some("tmpfs"), &plan.scratch, Some("tmpfs"), flags, options)
+        .with_context(|| format!("failed to mount {}", plan.scratch.display()))?;
     let plan = serde_json::to_string(plan)?;
     // The next process is the first of its namespace. Its execution drops all capabilities.
     let status = Command::new(THIS_PROGRAM)

@@ -18,9 +18,8 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     let path = path.canonicalize().with_context(|| format!("failed to open {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let plan = |namespaces, scratch| {
-        Plan::for_function(limits, namespaces, scratch, folder.to_owned())
-    };
+    let plan =
+        |namespaces, scratch| Plan::for_function(limits, namespaces, scratch, folder.to_owned());
     let scratch = scratch(true)?;
     let plan = plan(has_namespaces(true, plan)?, scratch.path().to_owned());
     let status = entering(&plan, true)?

@@ -13,6 +13,7 @@ use rljob_sandbox::plan::Plan;
 use rljob_sandbox::program::Language;
 use rljob_sandbox::tests_of_row::Tests;
 use rustix::process::{getpid, set_child_subreaper};
+use tempfile::TempDir;
 
 use crate::driver::{Driver, Silence};
 use crate::node::{entering, has_namespaces, program, scratch};
@@ -30,8 +31,10 @@ pub fn run(settings: &Settings, may_have_namespaces: bool) -> anyhow::Result<()>
         program("g++")?;
     }
     let namespaces = may_have_namespaces
-        && has_namespaces(false, |namespaces, scratch| Plan::for_tests(settings, namespaces, scratch))?;
-    let judge = Judge { settings, namespaces };
+        && has_namespaces(false, |namespaces, scratch| {
+            Plan::for_tests(settings, namespaces, scratch)
+        })?;
+    let judge = Judge { settings, namespaces, mount: scratch(false)? };
     let mut output = std::io::stdout().lock();
     for line in BufReader::new(std::io::stdin()).lines() {
         let request: Request = serde_json::from_str(&line?).context("invalid request")?;
@@ -47,6 +50,8 @@ pub fn run(settings: &Settings, may_have_namespaces: bool) -> anyhow::Result<()>
 struct Judge<'a> {
     settings: &'a Settings,
     namespaces: bool,
+    /// Where the files of each program are mounted, with namespaces.
+    mount: TempDir,
 }
 
 impl Judge<'_> {
@@ -57,9 +62,9 @@ impl Judge<'_> {
             return Ok(all(Outcome::Failed));
         }
         let scratch = if self.namespaces { None } else { Some(scratch(false)?) };
-        let folder = scratch.as_ref().map(|folder| folder.path().to_owned());
+        let folder = scratch.as_ref().unwrap_or(&self.mount).path().to_owned();
         let limits = &self.settings.limits;
-        let plan = Plan::for_tests(self.settings, self.namespaces, folder.unwrap_or_default());
+        let plan = Plan::for_tests(self.settings, self.namespaces, folder);
         let mut command = entering(&plan, false)?;
         command.arg(program("python3")?).args(["-c", DRIVER]).stderr(Stdio::inherit());
         let longest = (limits.output_kib as usize).saturating_mul(1024).max(1024);
@@ -69,7 +74,9 @@ impl Judge<'_> {
         let end = deadline(Duration::from_secs(limits.total_seconds.into()));
         self.set_up(&driver, request, tests)?;
         let compiling = u64::from(limits.compile_seconds);
-        match driver.receive(end.min(deadline(Duration::from_secs(compiling).saturating_add(GRACE)))) {
+        match driver
+            .receive(end.min(deadline(Duration::from_secs(compiling).saturating_add(GRACE))))
+        {
             Ok(status) if status == b"compiled" => {}
             Ok(_) | Err(Silence::Ended) => return Ok(all(Outcome::NotCompiled)),
             Err(Silence::Late) => return Ok(all(Outcome::TimeLimit)),
@@ -166,9 +173,9 @@ fn input(tests: &Tests, index: usize) -> Vec<u8> {
 
 fn is_expected(tests: &Tests, index: usize, secret: &[u8], output: &[u8]) -> bool {
     match tests {
-        Tests::Streams(cases) => cases.get(index).is_some_and(|(_, expected)| {
-            equal_streams(&String::from_utf8_lossy(output), expected)
-        }),
+        Tests::Streams(cases) => cases
+            .get(index)
+            .is_some_and(|(_, expected)| equal_streams(&String::from_utf8_lossy(output), expected)),
         Tests::Calls { cases, .. } => {
             let result = serde_json::from_slice(output).ok();
             let expected = cases.get(index).map(|(_, expected)| expected);

@@ -44,7 +44,7 @@ pub fn entering(plan: &Plan, keeps_user: bool) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// A folder that the program can write to without a mount namespace.
+/// A folder for the files of programs; with namespaces, the place where theirs is mounted.
 pub fn scratch(keeps_user: bool) -> anyhow::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("rljob-sandbox-").tempdir();
     let folder = folder.context("failed to create a scratch folder")?;
