@@ -12,7 +12,7 @@ use landlock::{
 use rljob_sandbox::filter;
 use rljob_sandbox::plan::Plan;
 use rustix::process::{
-    Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid,
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit, setsid,
 };
 
 /// Newest rules that are requested. An older kernel enforces those that it knows.
@@ -55,7 +55,12 @@ fn limit_resources(plan: &Plan) -> anyhow::Result<()> {
         (Resource::Nproc, plan.processes),
     ];
     for (resource, limit) in limits {
-        let Some(limit) = limit else { continue };
+        // A lower limit of this process holds.
+        let maximum = getrlimit(resource).maximum;
+        let Some(limit) = limit.map(|limit| maximum.map_or(limit, |maximum| limit.min(maximum)))
+        else {
+            continue;
+        };
         let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
         setrlimit(resource, limit)
             .with_context(|| format!("failed to limit the resource {resource:?}"))?;

@@ -5,7 +5,9 @@ line, then the bytes. The driver writes a secret, reads the setup and the progra
 result of the compilation, then reads tests and writes a status and an output for each.
 """
 import _signal
+import atexit
 import ctypes
+import gc
 import os
 import resource
 import select
@@ -148,6 +150,26 @@ def as_module():
     return module.__dict__
 
 
+def run():
+    """Runs the program and ends as the interpreter does, but without freeing its memory."""
+    code = 0
+    try:
+        exec(CODE, as_module())
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        code = 1
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
+    except BaseException:
+        code = code or 1
+    os._exit(code & 255)
+
+
 def write_result(data):
     while data:
         data = data[os.write(RESULT, data):]
@@ -195,6 +217,7 @@ if KIND == "calls":
 
 compiled, CODE = compile_cpp() if LANGUAGE == "Cpp" else compile_python()
 write_message(b"compiled" if compiled else b"failed")
+gc.freeze()
 while True:
     test = read_message()
     stdin = None
@@ -212,7 +235,7 @@ while True:
     write_message(status)
     write_message(data)
 
-# The process of a test. The interpreter ends it as usual: threads, exit handlers, buffers.
+# The process of a test.
 limit_test()
 if LANGUAGE == "Cpp":
     try:
@@ -224,4 +247,4 @@ elif KIND == "calls":
 elif KIND == "asserts":
     check(test, secret)
 else:
-    exec(CODE, as_module())
+    run()
