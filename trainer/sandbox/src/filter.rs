@@ -9,7 +9,7 @@ use seccompiler::{
 };
 
 /// Network, other processes' memory, mounts, namespaces, kernel interfaces, and memory that
-/// outlives a process. `socketpair` is allowed: it reaches nobody.
+/// outlives a process. `socketpair` is allowed: it connects to no other process.
 const REJECTED: [i64; 44] = [
     libc::SYS_socket,
     libc::SYS_io_uring_setup,

@@ -30,7 +30,7 @@ impl Block<'_> {
 }
 
 /// The last code block that is fenced by lines that start with three or more backticks or tildes,
-/// as in CommonMark. A block without an end is none: the completion was truncated.
+/// as in CommonMark. A block without an end is ignored: the completion was truncated.
 pub fn last_block(text: &str) -> Option<Block<'_>> {
     let mut last = None;
     let mut open: Option<(&str, &str, usize)> = None;

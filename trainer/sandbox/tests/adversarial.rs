@@ -46,7 +46,8 @@ fn bombs_end_in_an_outcome() {
             [TimeLimit, TimeLimit],
         ),
         (
-            "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
+            "import threading, time\n\
+             while True: threading.Thread(target=time.sleep, args=(9,)).start()",
             [Failed, TimeLimit],
         ),
         ("x = bytearray(4 << 30)\nprint('safe')", [Failed, TimeLimit]),

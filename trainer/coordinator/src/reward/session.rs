@@ -9,7 +9,7 @@
 //! Every message is a line of at most [`MAX_LINE`] bytes.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,14 +39,18 @@ pub enum Start {
 }
 
 impl Start {
-    /// Program and arguments. `rljob-sandbox` is in the folder of the runner.
-    pub fn command(self, runner: &Path) -> Vec<OsString> {
-        let (program, arguments) = match self {
-            Self::Command(command) => (None, command),
-            Self::Sandbox(arguments) => (Some(runner.with_file_name(SANDBOX)), arguments),
+    /// Program and arguments. `rljob-sandbox` is in the folder of the runner and writes to
+    /// `scratch`.
+    pub fn command(self, runner: &Path, scratch: &Path) -> Vec<OsString> {
+        let (mut command, arguments) = match self {
+            Self::Command(command) => (Vec::new(), command),
+            Self::Sandbox(arguments) => {
+                let program = runner.with_file_name(SANDBOX).into_os_string();
+                (vec![program, "--scratch".into(), scratch.into()], arguments)
+            }
         };
-        let program = program.map(PathBuf::into_os_string);
-        program.into_iter().chain(arguments.into_iter().map(OsString::from)).collect()
+        command.extend(arguments.into_iter().map(OsString::from));
+        command
     }
 }
 

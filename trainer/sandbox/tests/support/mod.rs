@@ -1,4 +1,4 @@
-//! A judge as a process of its own, with a scratch folder that tests can inspect.
+//! A judge as a separate process, with a scratch folder that tests can inspect.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -45,12 +45,12 @@ def write_message(data):
 def watch(pid, output, seconds, limit):
     """The status and the first `limit` bytes of the output of a process, which is then ended."""
     deadline = time.monotonic() + seconds
-    exited, data, status = os.pidfd_open(pid), b"", None
+    exited, data, status = os.pidfd_open(pid), b"", ""
     poll = select.poll()
     poll.register(exited, select.POLLIN)
     poll.register(output, select.POLLIN)
     os.set_blocking(output, False)
-    while status is None:
+    while not status:
         left = deadline - time.monotonic()
         events = dict(poll.poll(max(left, 0) * 1000))
         if output in events:

@@ -12,8 +12,8 @@ use crate::node::{entering, has_namespaces, program, scratch};
 
 const FUNCTION: &str = include_str!("function.py");
 
-/// Runs the function's process until it ends. The function is the user's own: it keeps the user,
-/// who may be the only one who can read its folder.
+/// Runs the function's process until it ends. It keeps the user, who may be the only one who
+/// can read the folder of the function.
 pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<ExitCode> {
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     let path = path.canonicalize().with_context(|| format!("failed to open {}", path.display()))?;

@@ -21,7 +21,7 @@ mod node;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use rljob_sandbox::message::Settings;
 use rljob_sandbox::plan::{FunctionLimits, Plan};
 use serde::de::DeserializeOwned;
@@ -34,7 +34,16 @@ const NOT_STARTED: u8 = 125;
 /// Runs programs in a sandbox.
 #[derive(Debug, Parser)]
 #[command(version)]
-enum Arguments {
+struct Arguments {
+    /// Folder of the files of programs, which the caller removes. Default: that of the system.
+    #[arg(long, value_name = "PATH")]
+    scratch: Option<PathBuf>,
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
     /// Runs programs on tests: a request per line of standard input.
     Judge {
         #[arg(long, value_name = "JSON", value_parser = json::<Settings>)]
@@ -73,13 +82,18 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse() {
-        Arguments::Judge { settings, no_namespaces } => {
+    let Arguments { scratch, task } = Arguments::parse();
+    if let Some(scratch) = scratch {
+        // It fails only if it is set twice.
+        let _ = tempfile::env::override_temp_dir(&scratch);
+    }
+    let result = match task {
+        Task::Judge { settings, no_namespaces } => {
             judge::run(&settings, !no_namespaces).map(|()| ExitCode::SUCCESS)
         }
-        Arguments::Function { limits, path, name } => function::run(&limits, &path, &name),
-        Arguments::Enter { plan, command } => enter::enter(&plan, &command),
-        Arguments::Confine { plan, command } => Err(confine::exec(&plan, &command)),
+        Task::Function { limits, path, name } => function::run(&limits, &path, &name),
+        Task::Enter { plan, command } => enter::enter(&plan, &command),
+        Task::Confine { plan, command } => Err(confine::exec(&plan, &command)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{error:#}");

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use crate::enter::THIS_PROGRAM;
 
-/// User and group of programs if this process is root: `nobody`.
-const NOBODY: u32 = 65534;
+/// User and group of programs if this process is root.
+const UNPRIVILEGED: u32 = 65534;
 
 /// The sandbox cannot start on this node, whatever the program.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub fn entering(plan: &Plan, keeps_user: bool) -> anyhow::Result<Command> {
     let mut command = Command::new(THIS_PROGRAM);
     command.args(["enter", "--plan", &serde_json::to_string(plan)?, "--"]);
     if geteuid().is_root() && !keeps_user {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     Ok(command)
 }
@@ -49,7 +49,7 @@ pub fn scratch(keeps_user: bool) -> anyhow::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("rljob-sandbox-").tempdir();
     let folder = folder.context("failed to create a scratch folder")?;
     if geteuid().is_root() && !keeps_user {
-        chown(folder.path(), Some(NOBODY), Some(NOBODY))
+        chown(folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED))
             .context("failed to change the owner of a scratch folder")?;
     }
     Ok(folder)
