@@ -10,7 +10,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Tests of a program. At least one.
+/// Most tests of a program.
+const MAX_TESTS: usize = 10_000;
+
+/// Tests of a program: 1 to [`MAX_TESTS`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tests {
     /// Standard input and expected standard output.
@@ -65,7 +68,11 @@ impl Tests {
                 Self::Streams(inputs.into_iter().zip(outputs).collect())
             }
         };
-        if tests.count() == 0 { Err("no tests") } else { Ok(tests) }
+        match tests.count() {
+            0 => Err("no tests"),
+            1..=MAX_TESTS => Ok(tests),
+            _ => Err("more than 10000 tests"),
+        }
     }
 
     /// Number of tests.
@@ -136,6 +143,8 @@ mod tests {
 
     #[test]
     fn unusable_tests_have_a_reason() {
+        let many = json!(vec!["assert True"; MAX_TESTS + 1]).to_string();
+        assert_eq!(Tests::parse(&many), Err("more than 10000 tests"));
         let format = "tests are JSON: a list of assert statements, {\"asserts\", \"setup\"?} or \
                       {\"inputs\", \"outputs\", \"fn_name\"?}";
         for (text, why) in [
