@@ -14,9 +14,9 @@ ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,$(SUDO_RUNNER))
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
 
 # Packages and programs that the quick start runs.
-QUICKSTART := $(foreach package,operator coordinator learner engine,--package rljob-$(package)) \
+QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--package rljob-$(package)) \
 	--bin rljob \
-	$(foreach program,coordinator reward-runner supervisor learner engine,--bin rljob-$(program))
+	$(foreach program,coordinator reward-runner sandbox supervisor learner engine,--bin rljob-$(program))
 
 CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 

@@ -118,8 +118,9 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "chat_template_arguments")]
     pub chat_template_arguments: Map<String, Value>,
-    /// Field with the reference answer. `math` and `exactMatch` rewards need it; `http` and
-    /// `command` rewards receive it.
+    /// Field with the reference answer; a list or an object is its JSON text. `math`, `exactMatch`
+    /// and `code` rewards need it, the latter as tests; `http`, `command` and `python` rewards
+    /// receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,

@@ -4,8 +4,8 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`tracking`],
-//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`optimizer`], [`reward`], [`program_reward`], [`rollout`], [`roles`], [`template`],
+//! [`restore`], [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -31,6 +31,8 @@ pub mod grpo;
 pub mod optimizer;
 
 pub mod ppo;
+
+pub mod program_reward;
 
 pub mod reward;
 

@@ -129,6 +129,9 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
         for program in program.filter(|program| program.contains('/')) {
             *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
         }
+        if let Some(function) = &mut reward.python {
+            function.path = normal(&folder.join(&function.path)).to_string_lossy().into_owned();
+        }
     }
     job
 }

@@ -203,7 +203,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"rewards": null}}), "algorithm.grpo needs rewards"),
         (
             json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
-            "set exactly one of math, exactMatch, regex, http and command",
+            "set exactly one of math, exactMatch, regex, code, python, http and command",
         ),
         (
             json!({"spec": {"inference": {"replicas": 0}}}),

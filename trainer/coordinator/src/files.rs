@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::data::Dataset;
 use crate::persistence::fence::{self, Fence};
-use crate::persistence::journal::{Journal, JournalError, Sample};
+use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
 
 /// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
@@ -109,6 +109,9 @@ struct ShownSegment<'a> {
     /// Whether the text is a completion.
     sampled: bool,
     text: &'a str,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a serde_json::Value>,
 }
 
 impl Files {
@@ -187,6 +190,7 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
             tokens: sample.trained_tokens(),
             rewards: components(sample),
             turns: turns(sample),
+            details: sample.metadata.get(DETAILS),
         }
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()

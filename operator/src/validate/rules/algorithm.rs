@@ -98,7 +98,7 @@ fn check_evaluation(
 
 /// Whether the reward needs a reference answer.
 fn compares(reward: &RewardSpec) -> bool {
-    reward.math.is_some() || reward.exact_match.is_some()
+    reward.math.is_some() || reward.exact_match.is_some() || reward.code.is_some()
 }
 
 fn check_reward(
@@ -112,6 +112,8 @@ fn check_reward(
         ("math", reward.math.is_some()),
         ("exactMatch", reward.exact_match.is_some()),
         ("regex", reward.regex.is_some()),
+        ("code", reward.code.is_some()),
+        ("python", reward.python.is_some()),
         ("http", reward.http.is_some()),
         ("command", reward.command.is_some()),
     ];

@@ -99,7 +99,9 @@ pub enum DataError {
     /// A row lacks a field that the spec uses.
     #[error("{location} has no field `{field}`")]
     MissingField { location: RowLocation, field: String },
-    #[error("field `{field}` in {location} is {found}, expected a string or a number")]
+    #[error(
+        "field `{field}` in {location} is {found}, expected a string, a number, a list or an object"
+    )]
     FieldType { location: RowLocation, field: String, found: &'static str },
     #[error("the template dataset.{template} is not valid Jinja")]
     Template {

@@ -143,8 +143,7 @@ fn answer(location: &RowLocation, field: &str, fields: &Fields) -> Result<String
         Some(Value::Number(number)) => Ok(number.to_string()),
         Some(Value::Null) => wrong("null"),
         Some(Value::Bool(_)) => wrong("a boolean"),
-        Some(Value::Array(_)) => wrong("a list"),
-        Some(Value::Object(_)) => wrong("an object"),
+        Some(value @ (Value::Array(_) | Value::Object(_))) => Ok(value.to_string()),
         None => {
             Err(DataError::MissingField { location: location.clone(), field: field.to_owned() })
         }

@@ -173,11 +173,11 @@ fn row_errors_name_file_and_line() {
     assert_eq!(error("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
     assert_eq!(
         error("{\"q\": 1, \"a\": null}", "{{q}}"),
-        "field `a` in FILE line 3 is null, expected a string or a number"
+        "field `a` in FILE line 3 is null, expected a string, a number, a list or an object"
     );
     assert_eq!(
-        error("{\"q\": 1, \"a\": [1]}", "{{q}}"),
-        "field `a` in FILE line 3 is a list, expected a string or a number"
+        error("{\"q\": 1, \"a\": true}", "{{q}}"),
+        "field `a` in FILE line 3 is a boolean, expected a string, a number, a list or an object"
     );
     assert_eq!(
         File::open_error(good, "{{q.nothing}}").0,

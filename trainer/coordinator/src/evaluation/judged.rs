@@ -26,6 +26,9 @@ pub struct Shown {
     completion: String,
     reward: f64,
     tokens: u64,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    details: BTreeMap<String, serde_json::Value>,
 }
 
 /// Results of one prompt.
@@ -126,6 +129,7 @@ fn shown(
         completion: scored.text,
         reward: scored.reward.value,
         tokens,
+        details: scored.reward.details,
     };
     completions.into_iter().map(show).collect()
 }

@@ -1,11 +1,13 @@
 //! Sampling of one prompt group, from the lease of an engine to the journal.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Algorithm;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ledger::Outcome;
@@ -16,7 +18,7 @@ use crate::clock::Clock;
 use crate::data::Prompt;
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
-use crate::persistence::journal::{Pending, Sample, Segment};
+use crate::persistence::journal::{DETAILS, Pending, Sample, Segment};
 use crate::recorder::Recorder;
 use crate::work_error::WorkError;
 
@@ -195,14 +197,17 @@ impl Groups<'_> {
             reward: scored.reward.value,
             reward_components: scored.reward.components,
             turn_rewards: vec![scored.reward.value],
-            metadata: scored
-                .reward
-                .answer
-                .map(|answer| ("answer".to_owned(), answer.into()))
-                .into_iter()
-                .collect(),
+            metadata: metadata(scored.reward.answer, scored.reward.details),
         }))
     }
+}
+
+/// What verifiers reported besides rewards.
+fn metadata(answer: Option<String>, details: BTreeMap<String, Value>) -> Map<String, Value> {
+    let answer = answer.map(|answer| ("answer".to_owned(), answer.into()));
+    let details = details.into_iter().collect::<Map<_, _>>();
+    let details = (!details.is_empty()).then(|| (DETAILS.to_owned(), details.into()));
+    answer.into_iter().chain(details).collect()
 }
 
 /// Whether all normalized rewards would be 0.
