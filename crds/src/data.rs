@@ -195,6 +195,11 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
+    /// Field with the category of a row, for example its subject: results are also reported by
+    /// category. At most 100 different values. Default no categories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub category: Option<String>,
     /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default: no
     /// loss is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,6 +12,7 @@ use crate::validate::{cluster_warnings, job_text, warnings};
 
 mod change;
 mod checkpoints;
+mod compare;
 mod completion;
 mod connection;
 mod data;
@@ -32,6 +33,7 @@ mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
 pub use checkpoints::{CheckpointsArgs, checkpoints};
+pub use compare::{CompareArgs, compare};
 pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
 pub use events::{EventsArgs, events};
 pub use init::{InitArgs, init};

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use rljob_protocol::evaluation::CategoryMetrics;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
@@ -60,7 +61,7 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
 }
 
 /// A mean with its standard error.
-fn with_error(mean: f64, standard_error: Option<f64>) -> String {
+pub fn with_error(mean: f64, standard_error: Option<f64>) -> String {
     match standard_error {
         Some(error) => format!("{mean:.3} ± {error:.3}"),
         None => format!("{mean:.3}"),
@@ -129,6 +130,24 @@ pub fn summary(
     }
     let _ = write!(line, ", {seconds:.0} s");
     line
+}
+
+/// Lines with the results of an evaluation by category, aligned.
+pub fn categories(metrics: &EvaluationMetrics) -> Vec<String> {
+    let width = metrics.categories.keys().map(|name| name.chars().count()).max();
+    let width = width.unwrap_or_default();
+    let line = |(name, category): (&String, &CategoryMetrics)| {
+        let value = |mean: Option<f64>, error| {
+            mean.map_or_else(|| "-".to_owned(), |mean| with_error(mean, error))
+        };
+        let sampled = value(category.sampled, category.sampled_standard_error);
+        let greedy = value(category.greedy, category.greedy_standard_error);
+        format!(
+            "  {name:width$}  {sampled} sampled  {greedy} greedy  ({} prompts)",
+            category.prompts
+        )
+    };
+    metrics.categories.iter().map(line).collect()
 }
 
 /// The text as one line of about 600 characters. Its beginning names the process, and the cause is
@@ -231,6 +250,28 @@ mod tests {
         );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
         assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
+    }
+
+    #[test]
+    fn lines_of_categories_are_aligned() {
+        let category = |prompts, greedy| CategoryMetrics {
+            prompts,
+            sampled: Some(0.5),
+            greedy,
+            sampled_standard_error: Some(0.25),
+            ..CategoryMetrics::default()
+        };
+        let categories = [("algebra", 12, Some(0.75)), ("sets", 1, None)];
+        let categories =
+            categories.map(|(name, prompts, greedy)| (name.to_owned(), category(prompts, greedy)));
+        let metrics =
+            EvaluationMetrics { categories: categories.into(), ..EvaluationMetrics::default() };
+        let expected = [
+            "  algebra  0.500 ± 0.250 sampled  0.750 greedy  (12 prompts)",
+            "  sets     0.500 ± 0.250 sampled  - greedy  (1 prompts)",
+        ];
+        assert_eq!(super::categories(&metrics), expected);
+        assert!(super::categories(&EvaluationMetrics::default()).is_empty());
     }
 
     #[test]

@@ -22,8 +22,10 @@ use crate::validate::{ValidatedJob, warnings};
 
 mod args;
 pub mod backoff;
+pub mod bootstrap;
 pub mod client;
 pub mod commands;
+pub mod comparison;
 pub mod directory;
 mod edited;
 pub mod gpus;
@@ -175,6 +177,9 @@ fn finish(
     let report = report_file::collect(directory.path(), config, outcome)?;
     let path = report_file::write(directory.path(), &report)?;
     print_line(&lines::summary(&config.name, &report.metrics, &report.evaluations, seconds))?;
+    for line in report.evaluations.last().map(lines::categories).unwrap_or_default() {
+        print_line(&line)?;
+    }
     print_line(&format!("report: {}", path.display()))?;
     Ok(())
 }
