@@ -27,6 +27,7 @@ async fn main() -> ExitCode {
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(arguments) => local::run(arguments).await,
+        Command::Evaluate(arguments) => local::run(arguments.into()).await,
         Command::WithParent(arguments) => cli::with_parent(&arguments).await,
         Command::Status(arguments) => {
             until_closed(cli::status(&arguments, &mut std::io::stdout()).await)

@@ -83,6 +83,7 @@ impl ValidateArgs {
             use_bucket: self.use_bucket,
             accept_changes: false,
             engine_command: self.engine_command.clone(),
+            evaluation: None,
         })
     }
 }

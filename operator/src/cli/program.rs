@@ -12,7 +12,7 @@ use crate::{cli, local};
 /// File name of the plugin: kubectl runs it for `kubectl rljob`.
 pub const PLUGIN: &str = "kubectl-rljob";
 /// Subcommands that read or write files of local runs.
-const LOCAL_COMMANDS: [&str; 4] = ["run", "report", "compare", "with-parent"];
+const LOCAL_COMMANDS: [&str; 5] = ["run", "evaluate", "report", "compare", "with-parent"];
 /// Subcommands for a local run or, with `--cluster`, an RLJob.
 const EITHER_COMMANDS: [&str; 3] = ["status", "top", "logs"];
 
@@ -28,6 +28,7 @@ pub struct Arguments {
 pub enum Command {
     /// Run the jobs of a file on this machine.
     Run(local::RunArgs),
+    Evaluate(local::EvaluateArgs),
     Status(cli::StatusArgs),
     Top(cli::TopArgs),
     Logs(cli::LogsArgs),
@@ -95,7 +96,7 @@ pub fn parse() -> Command {
     let mut parser = parser(is_plugin);
     let matches = parser.get_matches_mut();
     if let Some(name) = matches.subcommand_name().filter(|_| is_plugin)
-        && ["run", "report", "compare"].contains(&name)
+        && ["run", "evaluate", "report", "compare"].contains(&name)
     {
         let message = format!("`{name}` is for runs on this machine: use `rljob {name}`");
         parser.error(clap::error::ErrorKind::InvalidSubcommand, message).exit();

@@ -2,9 +2,9 @@
 //! Pure.
 //!
 //! ```text
-//!  results of run A ─┐ by prompt                        ┌─ sampled, greedy
-//!                    ├───────────▶ values of both ─────▶┤                    ─▶ mean, 95 % interval
-//!  results of run B ─┘             on each prompt       └─ pass@1, pass@k, maj@k
+//!  results of run A ─┐ by prompt                    ┌─ sampled, greedy
+//!                    ├──────────▶ values of both ──▶┤                  ─▶ mean, 95 % interval
+//!  results of run B ─┘            on each prompt    └─ pass@1, pass@k, maj@k
 //! ```
 
 use std::collections::BTreeMap;

@@ -111,7 +111,10 @@ pub fn summary(
     seconds: f64,
 ) -> String {
     let done = steps.last().map_or(0, |last| last.step);
-    let mut line = format!("{name}: {done} steps");
+    let mut line = match (done, evaluations) {
+        (0, [only]) => format!("{name}: evaluated {} prompts", only.prompts),
+        _ => format!("{name}: {done} steps"),
+    };
     if let Some((first, last)) = ends(steps, metrics::REWARD) {
         push_change(&mut line, "reward", first, last);
     } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
@@ -121,8 +124,12 @@ pub fn summary(
         if let (Some(sampled), Some(greedy)) =
             (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
         {
-            push_change(&mut line, "accuracy", sampled.0, sampled.1);
-            let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+            if evaluations.len() > 1 {
+                push_change(&mut line, "accuracy", sampled.0, sampled.1);
+                let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+            } else {
+                let _ = write!(line, ", accuracy {:.3} (greedy {:.3})", sampled.1, greedy.1);
+            }
         }
         if let Some((first, last)) = first.loss.zip(last.loss) {
             push_change(&mut line, "validation loss", first, last);
@@ -305,6 +312,8 @@ mod tests {
             "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
         );
         assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
+        let expected = "sums: evaluated 0 prompts, accuracy 0.375 (greedy 0.500), 2 s";
+        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0), expected);
     }
 
     #[test]
