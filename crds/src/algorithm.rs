@@ -10,14 +10,15 @@ pub use crate::optimizer::{OptimizerSpec, Schedule};
 use crate::ppo::PpoSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo`, `ppo` and `sft`.
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft` and `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.grpo), has(self.ppo), has(self.sft)].filter(x, x).size() == 1"
+        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.evaluation)]\
+             .filter(x, x).size() == 1"
     )
-        .message("set exactly one of grpo, ppo and sft")
+        .message("set exactly one of grpo, ppo, sft and evaluation")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
@@ -31,6 +32,11 @@ pub struct AlgorithmSpec {
     /// Supervised fine-tuning: cross entropy of the completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
+    /// No training: engines sample the completions of `dataset.evaluation` once with the weights of
+    /// `model`, rewards score them, and the run has succeeded. It has no trainer pods and writes no
+    /// checkpoints; `dataset.train`, `training.steps` and `restoreFrom` must be absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
@@ -43,6 +49,8 @@ pub enum Algorithm<'a> {
     Ppo(&'a PpoSpec),
     /// Supervised fine-tuning.
     Sft(&'a SftSpec),
+    /// No training.
+    Evaluation(&'a EvaluationSpec),
 }
 
 /// Rows that an algorithm trains on.
@@ -52,6 +60,8 @@ pub enum DataKind {
     Prompts,
     /// Prompts with the completions to learn.
     Demonstrations,
+    /// No rows: nothing is trained.
+    None,
 }
 
 /// A model that learners hold.
@@ -70,12 +80,17 @@ pub enum ModelRole {
 impl AlgorithmSpec {
     /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
     pub fn resolve(&self) -> Option<Algorithm<'_>> {
-        match (&self.grpo, &self.ppo, &self.sft) {
-            (Some(grpo), None, None) => Some(Algorithm::Grpo(grpo)),
-            (None, Some(ppo), None) => Some(Algorithm::Ppo(ppo)),
-            (None, None, Some(sft)) => Some(Algorithm::Sft(sft)),
-            _ => None,
-        }
+        let grpo = self.grpo.as_ref().map(Algorithm::Grpo);
+        let ppo = self.ppo.as_ref().map(Algorithm::Ppo);
+        let sft = self.sft.as_ref().map(Algorithm::Sft);
+        let evaluation = self.evaluation.as_ref().map(Algorithm::Evaluation);
+        let mut set = [grpo, ppo, sft, evaluation].into_iter().flatten();
+        set.next().filter(|_| set.next().is_none())
+    }
+
+    /// Whether learners train. Only an evaluation has none.
+    pub fn has_learners(&self) -> bool {
+        self.evaluation.is_none()
     }
 
     /// Whether steps train on completions that engines sample.
@@ -91,6 +106,7 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(_) => "grpo",
             Self::Ppo(_) => "ppo",
             Self::Sft(_) => "sft",
+            Self::Evaluation(_) => "evaluation",
         }
     }
 
@@ -99,6 +115,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
+            Self::Evaluation(_) => DataKind::None,
         }
     }
 
@@ -107,10 +124,10 @@ impl<'a> Algorithm<'a> {
         self.data() == DataKind::Prompts
     }
 
-    /// Whether training samples are scored.
+    /// Whether the run cannot do without rewards.
     pub fn needs_reward(self) -> bool {
         match self {
-            Self::Grpo(_) | Self::Ppo(_) => true,
+            Self::Grpo(_) | Self::Ppo(_) | Self::Evaluation(_) => true,
             Self::Sft(_) => false,
         }
     }
@@ -121,6 +138,7 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(grpo) => (grpo.kl_coefficient, None),
             Self::Ppo(ppo) => (ppo.kl_coefficient, Some(ModelRole::Critic)),
             Self::Sft(_) => (0.0, None),
+            Self::Evaluation(_) => return Vec::new(),
         };
         let reference = (kl_coefficient > 0.0).then_some(ModelRole::Reference);
         std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
@@ -131,7 +149,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
             Self::Ppo(ppo) => ppo.group_size,
-            Self::Sft(_) => 1,
+            Self::Sft(_) | Self::Evaluation(_) => 1,
         }
     }
 
@@ -140,6 +158,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
+            Self::Evaluation(_) => 0,
         }
     }
 
@@ -148,7 +167,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Sft(_) => None,
+            Self::Sft(_) | Self::Evaluation(_) => None,
         }
     }
 
@@ -156,7 +175,7 @@ impl<'a> Algorithm<'a> {
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {
             Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
-            Self::Grpo(_) | Self::Sft(_) => None,
+            Self::Grpo(_) | Self::Sft(_) | Self::Evaluation(_) => None,
         }
     }
 }
@@ -175,11 +194,17 @@ fn sft_batch_size() -> u32 {
     64
 }
 
+/// Settings of `evaluation`: none. What is evaluated is in `dataset.evaluation`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationSpec {}
+
 /// Number of steps, batching and numerics.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
-    /// Steps to run; each consumes one batch.
+    /// Steps to run; each consumes one batch. Required, except by `evaluation`, which has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub steps: u32,
     /// Optimizer updates per step. The groups of a batch are split into this many equal parts.
@@ -216,6 +241,27 @@ pub struct TrainingSpec {
     /// Slower. Default false.
     #[serde(default)]
     pub deterministic: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(steps: &u32) -> bool {
+    *steps == 0
+}
+
+impl Default for TrainingSpec {
+    /// The settings of an evaluation: no steps.
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            minibatches: one(),
+            max_tokens_per_micro_batch: max_tokens_per_micro_batch(),
+            activations: None,
+            sharding: None,
+            precision: None,
+            seed: seed(),
+            deterministic: false,
+        }
+    }
 }
 
 fn one() -> u32 {

@@ -23,7 +23,8 @@ const CHAT_ONLY_MESSAGE: &str =
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// Training data.
+    /// Training data. Required, except by `algorithm.evaluation`, which has none.
+    #[serde(default, skip_serializing_if = "TrainDataset::is_absent")]
     pub train: TrainDataset,
     /// Evaluation data: accuracy, scored by the rewards of training, or the loss of `sft`. Default
     /// no evaluation.
@@ -70,7 +71,7 @@ pub struct HubDatasetSource {
 }
 
 /// Training rows and their prompts. Exactly one of `path` and `huggingFace`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
@@ -132,6 +133,13 @@ pub struct TrainDataset {
     /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
+}
+
+impl TrainDataset {
+    /// Whether the spec has no training data: a prompt is never empty.
+    pub fn is_absent(&self) -> bool {
+        self.prompt.is_empty()
+    }
 }
 
 /// Evaluation rows. Exactly one of `path` and `huggingFace`. With `answer`, an evaluation measures
@@ -196,6 +204,11 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
+    /// Field with the category of a row, for example its subject: results are also reported by
+    /// category. At most 100 different values. Default no categories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub category: Option<String>,
     /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default: no
     /// loss is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -92,10 +92,16 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let running = format!("!({STARTED}) || {FINISHED} || ({SUSPENDED}) || ({frozen})");
     let others = all(&unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY, STEPS]].concat()));
     let (new, old) = (format!("self.spec.{STEPS}"), format!("oldSelf.spec.{STEPS}"));
-    let steps = format!("{new} == {old} || ({new} > {old} && {SUCCEEDED})");
+    // An evaluation has no steps.
+    let steps = format!(
+        "has({new}) == has({old}) && (!has({new}) || {new} == {old} || ({new} > {old} && \
+            {SUCCEEDED}))"
+    );
     let finished = format!("!({STARTED}) || !{FINISHED} || (({steps}) && {others})");
-    let enough =
-        format!("!({PROGRESS}) || {new} >= {old} || {new} >= oldSelf.status.progress.step");
+    let enough = format!(
+        "!({PROGRESS}) || !has({new}) || !has({old}) || {new} >= {old} || \
+                {new} >= oldSelf.status.progress.step"
+    );
     vec![
         rule(
             &identity,

@@ -105,6 +105,39 @@ use crate::tracking::TrackingSpec;
                  not be trained")
 )]
 #[x_kube(
+    validation = Rule::new("has(self.algorithm.evaluation) != has(self.dataset.train)")
+        .message("dataset.train is missing, or is not used by algorithm.evaluation; remove it then")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.algorithm.evaluation) != has(self.training.steps)")
+        .message("training.steps is missing, or is not used by algorithm.evaluation; remove it \
+                 then")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || has(self.rewards) && \
+             size(self.rewards) > 0")
+        .message("algorithm.evaluation needs rewards")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || has(self.dataset.evaluation) && \
+             has(self.dataset.evaluation.answer) && !has(self.dataset.evaluation.completion)")
+        .message("algorithm.evaluation needs dataset.evaluation with answer and without completion")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || self.inference.replicas >= 1")
+        .message("algorithm.evaluation needs inference.replicas of at least 1")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || !has(self.restoreFrom)")
+        .message("restoreFrom is not used by algorithm.evaluation; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || \
+             self.model.weights == 'Pretrained'")
+        .message("algorithm.evaluation needs model.weights Pretrained: random weights are drawn \
+                 by learners")
+)]
+#[x_kube(
     validation = Rule::new(broadcast_rule())
         .message("weightSync.method Distributed needs engines and learners in one process group: \
                  both on CPUs, or both on NVIDIA GPUs")
@@ -190,6 +223,7 @@ pub struct RLJobSpec {
     pub optimizer: OptimizerSpec,
 
     /// Number of steps, batching and numerics.
+    #[serde(default)]
     pub training: TrainingSpec,
 
     /// Inference engines.
@@ -259,6 +293,10 @@ impl RLJobSpec {
     /// Method of weight sync. Default Distributed where engines and learners can form a process
     /// group, else Disk.
     pub fn weight_sync_method(&self) -> WeightSyncMethod {
+        // The engines of an evaluation read the model folder.
+        if !self.algorithm.has_learners() {
+            return WeightSyncMethod::Disk;
+        }
         self.weight_sync.method.unwrap_or(if self.can_broadcast_weights() {
             WeightSyncMethod::Distributed
         } else {
@@ -271,6 +309,11 @@ impl RLJobSpec {
     pub fn can_broadcast_weights(&self) -> bool {
         let devices = [&self.inference.resources, &self.trainer.resources].map(Device::of);
         matches!(devices, [Device::Cpu, Device::Cpu] | [Device::Cuda, Device::Cuda])
+    }
+
+    /// Trainer pods: none of an evaluation.
+    pub fn trainers(&self) -> i32 {
+        if self.algorithm.has_learners() { self.trainer.replicas } else { 0 }
     }
 
     /// Compute type. Default BF16 on GPUs, else FP32.

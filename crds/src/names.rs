@@ -247,14 +247,22 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
 /// In the run directory: completions of the newest evaluations, one JSON line each.
 pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
+/// In the run directory: results of the newest evaluations by prompt, one JSON line each.
+pub const EVALUATION_PROMPTS_FILE: &str = "evaluation-prompts.jsonl";
 /// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
 /// In the run directory: dataset rows whose reference answers no reward can compare, one JSON line
 /// each.
 pub const DROPPED_ROWS_FILE: &str = "dropped-rows.jsonl";
 /// The JSONL files of a run directory.
-pub const JSONL_FILES: [&str; 5] =
-    [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE, DROPPED_ROWS_FILE];
+pub const JSONL_FILES: [&str; 6] = [
+    METRICS_FILE,
+    EVALUATIONS_FILE,
+    SAMPLES_FILE,
+    EVALUATION_SAMPLES_FILE,
+    EVALUATION_PROMPTS_FILE,
+    DROPPED_ROWS_FILE,
+];
 /// In the run directory: event files of TensorBoard, which reads files with `tfevents` in their
 /// names: metrics of steps, then those of evaluations.
 pub const TENSORBOARD_FILES: [&str; 2] = [

@@ -40,6 +40,14 @@ pub struct RunConfig {
 /// a field to the spec whose loss would change a run raises it for runs that set the field.
 pub const PROTOCOL: u32 = 2;
 
+/// Protocol version that introduced runs without training.
+const PROTOCOL_EVALUATION: u32 = 3;
+
+/// Lowest protocol version whose readers understand the configuration of this spec.
+pub fn protocol(spec: &RLJobSpec) -> u32 {
+    if spec.algorithm.has_learners() { PROTOCOL } else { PROTOCOL_EVALUATION }
+}
+
 fn first_protocol() -> u32 {
     1
 }

@@ -12,6 +12,7 @@ use crate::validate::{cluster_warnings, job_text, warnings};
 
 mod change;
 mod checkpoints;
+mod compare;
 mod completion;
 mod connection;
 mod dashboard;
@@ -34,6 +35,7 @@ mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
 pub use checkpoints::{CheckpointsArgs, checkpoints};
+pub use compare::{CompareArgs, compare};
 pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
 pub use dashboard::{DashboardArgs, dashboard};
 pub use events::{EventsArgs, events};
@@ -84,6 +86,7 @@ impl ValidateArgs {
             use_bucket: self.use_bucket,
             accept_changes: false,
             engine_command: self.engine_command.clone(),
+            evaluation: None,
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::{cli, local};
 /// File name of the plugin: kubectl runs it for `kubectl rljob`.
 pub const PLUGIN: &str = "kubectl-rljob";
 /// Subcommands that read or write files of local runs.
-const LOCAL_COMMANDS: [&str; 3] = ["run", "report", "with-parent"];
+const LOCAL_COMMANDS: [&str; 5] = ["run", "evaluate", "report", "compare", "with-parent"];
 /// Subcommands for a local run or, with `--cluster`, an RLJob.
 const EITHER_COMMANDS: [&str; 4] = ["status", "top", "dashboard", "logs"];
 
@@ -28,6 +28,7 @@ pub struct Arguments {
 pub enum Command {
     /// Run the jobs of a file on this machine.
     Run(local::RunArgs),
+    Evaluate(local::EvaluateArgs),
     Status(cli::StatusArgs),
     Top(cli::TopArgs),
     Dashboard(cli::DashboardArgs),
@@ -39,6 +40,7 @@ pub enum Command {
     Scale(cli::ScaleArgs),
     /// Write reports of runs.
     Report(cli::ReportArgs),
+    Compare(cli::CompareArgs),
     Init(cli::InitArgs),
     /// Check job files and report all problems with their lines.
     Validate(cli::ValidateArgs),
@@ -95,7 +97,7 @@ pub fn parse() -> Command {
     let mut parser = parser(is_plugin);
     let matches = parser.get_matches_mut();
     if let Some(name) = matches.subcommand_name().filter(|_| is_plugin)
-        && ["run", "report"].contains(&name)
+        && ["run", "evaluate", "report", "compare"].contains(&name)
     {
         let message = format!("`{name}` is for runs on this machine: use `rljob {name}`");
         parser.error(clap::error::ErrorKind::InvalidSubcommand, message).exit();

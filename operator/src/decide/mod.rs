@@ -41,7 +41,7 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::directory_in_use(facts))
         .or_else(|| suspension::suspend(job, facts, now))
         .or_else(|| ending::failed(facts))
-        .or_else(|| ending::succeeded(facts))
+        .or_else(|| ending::succeeded(job, facts))
         .or_else(|| ending::coordinator_failed(job, facts))
         .or_else(|| ending::failure_rules(job, facts))
         .or_else(|| ending::deadline_exceeded(job, facts, now))

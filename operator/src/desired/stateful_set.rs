@@ -65,7 +65,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
             _ => job.spec.inference.replicas,
         },
         Role::Coordinator => 1,
-        Role::Trainer => job.spec.trainer.replicas,
+        Role::Trainer => job.spec.trainers(),
     }
 }
 

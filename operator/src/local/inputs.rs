@@ -102,8 +102,9 @@ fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
 
 /// The chat template, if prompts use one.
 fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
+    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
     let formats =
-        [Some(spec.dataset.train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
+        [train.map(|train| train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
     if !formats.contains(&Some(PromptFormat::Chat)) || folder.join("chat_template.jinja").is_file()
     {
         return None;

@@ -23,10 +23,13 @@ use crate::validate::{ValidatedJob, warnings};
 
 mod args;
 pub mod backoff;
+pub mod bootstrap;
 pub mod client;
 pub mod commands;
+pub mod comparison;
 pub mod directory;
 mod edited;
+pub mod evaluate;
 pub mod gpus;
 mod inputs;
 pub mod inspect;
@@ -47,6 +50,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{RunDirectory, State};
 use inspect::Run;
+pub use evaluate::EvaluateArgs;
 use interrupts::Interrupts;
 pub use prepare::check;
 use prepare::{Prepared, prepare, reject_changes, reject_fewer_steps, run_config};
@@ -109,9 +113,10 @@ async fn run_job(
     let state = directory.state()?;
     let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
     if state.succeeded && job.spec.training.steps <= finished_steps {
+        let further = "to train further, raise spec.training.steps; ";
+        let further = if job.spec.algorithm.has_learners() { further } else { "" };
         print_line(&format!(
-            "{}: already finished; to train further, raise spec.training.steps; to run it again, \
-                remove {}",
+            "{}: already finished; {further}to run it again, remove {}",
             job.name,
             directory.path().display()
         ))?;
@@ -119,12 +124,12 @@ async fn run_job(
     }
     directory.record(&State { succeeded: false, failure: None, ..state })?;
     directory.write_run_config(&config)?;
-    print_line(&format!(
-        "{}: {} steps in {}",
-        job.name,
-        job.spec.training.steps,
-        directory.path().display()
-    ))?;
+    let what = if job.spec.algorithm.has_learners() {
+        format!("{} steps", job.spec.training.steps)
+    } else {
+        "evaluation".to_owned()
+    };
+    print_line(&format!("{}: {what} in {}", job.name, directory.path().display()))?;
     for line in gpus::lines(&machine.gpus, &job.spec) {
         print_line(&format!("{}: {line}", job.name))?;
     }
@@ -168,6 +173,9 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
     print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
+    for line in evaluations.last().map(lines::categories).unwrap_or_default() {
+        print_line(&line)?;
+    }
     print_line(&format!("report: {}", path.display()))?;
     Ok(())
 }

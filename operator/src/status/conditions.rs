@@ -136,13 +136,13 @@ pub(super) fn compute(
     let keeps_running = decision.keeps_running();
     for (type_, counts, wanted) in [
         (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas),
-        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainer.replicas),
+        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers()),
     ] {
         set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted));
     }
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);
-    set_checkpoint(&mut conditions, old, facts);
+    set_checkpoint(&mut conditions, job, old, facts);
     if let Some(settings) = without_effect(&job.spec, facts) {
         conditions.set(CONDITION_SETTINGS_EFFECTIVE, false, REASON_WITHOUT_EFFECT, settings);
     }
@@ -228,7 +228,8 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
         }
         Decision::Run => {
             let without = missing_pods(job, facts).map(|missing| format!(" without {missing}"));
-            let message = format!("training{}", without.unwrap_or_default());
+            let doing = if job.spec.algorithm.has_learners() { "training" } else { "evaluating" };
+            let message = format!("{doing}{}", without.unwrap_or_default());
             (RunState::Settled, REASON_RUNNING, message)
         }
         Decision::Drain { deadline } => {
@@ -316,7 +317,12 @@ fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i
     }
 }
 
-fn set_checkpoint(conditions: &mut Conditions<'_>, old: &RLJobStatus, facts: &Facts) {
+fn set_checkpoint(conditions: &mut Conditions<'_>, job: &Job, old: &RLJobStatus, facts: &Facts) {
+    if !job.spec.algorithm.has_learners() {
+        let message = "an evaluation writes no checkpoints";
+        conditions.set(CONDITION_CHECKPOINT_AVAILABLE, false, REASON_NOT_WANTED, message);
+        return;
+    }
     let exists = old.checkpoint.is_some()
         || facts.report().is_some_and(|report| report.checkpoint.is_some());
     let (reason, message) = if exists {

@@ -137,7 +137,7 @@ fn compute(
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
-        trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
+        trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
         checkpoint: checkpoint(old, report, now),
     };
     match facts.obstacle.as_ref().filter(|obstacle| is_shown(obstacle, decision)) {

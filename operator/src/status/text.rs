@@ -92,7 +92,7 @@ pub(super) fn silence(facts: &Facts) -> String {
 pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     let roles = [
         ("coordinator", facts.roles.coordinator, 1),
-        ("trainer", facts.roles.trainer, job.spec.trainer.replicas),
+        ("trainer", facts.roles.trainer, job.spec.trainers()),
         ("inference", facts.roles.inference, job.spec.inference.replicas),
     ];
     let missing: Vec<String> = roles

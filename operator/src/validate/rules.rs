@@ -43,7 +43,10 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
     roles::check_trainer(spec, &mut problems);
-    roles::check_weight_sync(spec, &mut problems);
+    if spec.algorithm.has_learners() {
+        roles::check_weight_sync(spec, &mut problems);
+    }
+    algorithm::check_training(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     for (role, resources, template) in [

@@ -6,8 +6,9 @@ use rljob_crds::grpo::{
     GrpoSpec, NormalizationMean, NormalizationScale, NormalizationSpec, ProximalLogprobs,
     RatioLevel, Surrogate,
 };
-use rljob_crds::job::WeightSyncSpec;
+use rljob_crds::job::{CheckpointSpec, WeightSyncSpec};
 use rljob_crds::ppo::PpoSpec;
+use rljob_crds::roles::TrainerSpec;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
@@ -49,7 +50,26 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }
     check_optimizer("spec.optimizer", &spec.optimizer, spec, &mut warnings);
+    if !spec.algorithm.has_learners() {
+        check_untrained(spec, &mut warnings);
+    }
     warnings
+}
+
+/// Settings of training, in a job without it.
+fn check_untrained(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let default = OptimizerSpec::default();
+    for (path, is_set) in [
+        ("spec.trainer", spec.trainer != TrainerSpec::default()),
+        ("spec.optimizer", spec.optimizer != default),
+        ("spec.checkpoint", spec.checkpoint != CheckpointSpec::default()),
+        ("spec.weightSync", spec.weight_sync != WeightSyncSpec::default()),
+    ] {
+        if is_set {
+            let message = "has no effect: an evaluation trains nothing";
+            warnings.push(Problem::new(path, message));
+        }
+    }
 }
 
 /// What keeps the job from running on a cluster whose operator has default settings. The job is
@@ -118,7 +138,9 @@ fn check_policy(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Vec<P
     let Some(policy) = algorithm.policy() else { return };
     let updates = match algorithm {
         Algorithm::Ppo(ppo) => spec.training.minibatches.saturating_mul(ppo.epochs),
-        Algorithm::Grpo(_) | Algorithm::Sft(_) => spec.training.minibatches,
+        Algorithm::Grpo(_) | Algorithm::Sft(_) | Algorithm::Evaluation(_) => {
+            spec.training.minibatches
+        }
     };
     let path = format!("spec.algorithm.{}", algorithm.name());
     check_ratio((&path, updates), &policy, warnings);

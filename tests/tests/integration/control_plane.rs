@@ -182,6 +182,17 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
+    // An evaluation with changes.
+    let only = |fields: Value| {
+        let data =
+            json!({"path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer"});
+        let mut spec = json!({
+            "algorithm": {"grpo": null, "evaluation": {}}, "training": null,
+            "dataset": {"train": null, "evaluation": data},
+        });
+        merge(&mut spec, &fields);
+        json!({"spec": spec})
+    };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
     let bucket = |fields: Value| {
         let mut spec = json!({
@@ -209,7 +220,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"inference": {"replicas": 0}}}),
             "algorithm.grpo needs inference.replicas of at least 1",
         ),
-        (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo, ppo and sft"),
+        (
+            json!({"spec": {"algorithm": {"sft": {}}}}),
+            "set exactly one of grpo, ppo, sft and evaluation",
+        ),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
@@ -287,7 +301,35 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
-        (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo, ppo and sft"),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "evaluation": {}}}}),
+            "dataset.train is missing, or is not used by algorithm.evaluation; remove it then",
+        ),
+        (
+            json!({"spec": {"training": {"steps": null}}}),
+            "training.steps is missing, or is not used by algorithm.evaluation; remove it then",
+        ),
+        (only(json!({"rewards": null})), "algorithm.evaluation needs rewards"),
+        (
+            only(json!({"dataset": {"evaluation": {"answer": null, "completion": "{{answer}}"}}})),
+            "algorithm.evaluation needs dataset.evaluation with answer and without completion",
+        ),
+        (
+            only(json!({"inference": {"replicas": 0}})),
+            "algorithm.evaluation needs inference.replicas of at least 1",
+        ),
+        (
+            only(json!({"restoreFrom": {"rljob": {"name": "other"}}})),
+            "restoreFrom is not used by algorithm.evaluation; remove it",
+        ),
+        (
+            only(json!({"model": {"weights": "Random"}})),
+            "algorithm.evaluation needs model.weights Pretrained",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null}}}),
+            "set exactly one of grpo, ppo, sft and evaluation",
+        ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
             "set exactly one of path, huggingFace and rljob",

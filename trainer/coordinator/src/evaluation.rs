@@ -107,6 +107,7 @@ impl Evaluator {
         let shown: Vec<_> =
             judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
         let judged = judged.into_values().collect::<Vec<_>>();
+        let results = judged.iter().map(|judged| judged.result(version.step)).collect();
         let mut metrics = summary(version.step, spec.samples, &judged, seconds)
             .ok_or(WorkError::AllRejected { step: version.step })?;
         if !beside {
@@ -117,7 +118,7 @@ impl Evaluator {
             Some(report) => metrics.with_loss(report.loss, report.tokens, report.seconds),
             None => metrics,
         };
-        self.recorder.record_evaluation(metrics.clone(), shown).await?;
+        self.recorder.record_evaluation(metrics.clone(), shown, results).await?;
         Ok(metrics)
     }
 

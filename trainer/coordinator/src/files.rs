@@ -1,5 +1,5 @@
-//! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`.
-//! Whole lines, once per step, also across restarts.
+//! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`,
+//! `evaluation-prompts.jsonl`. Whole lines, once per step, also across restarts.
 //!
 //! A write failure is only logged, since the journal has the same data. The files are written
 //! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
@@ -18,8 +18,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rljob_crds::names::{
-    DROPPED_ROWS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE,
+    DROPPED_ROWS_FILE, EVALUATION_PROMPTS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE,
+    METRICS_FILE, SAMPLES_FILE,
 };
+use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::Serialize;
 
@@ -29,6 +31,8 @@ use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
 
 /// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
+/// Size of `evaluation-prompts.jsonl` in bytes beyond which the next evaluation replaces it.
+const MAX_PROMPT_RESULTS: u64 = 64 << 20;
 
 /// A JSONL file that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,7 @@ pub struct Files {
     evaluations: Arc<Lines>,
     samples: Arc<Lines>,
     evaluation_samples: Arc<Lines>,
+    evaluation_prompts: Arc<Lines>,
 }
 
 /// One file, and the newest step in it.
@@ -74,6 +79,8 @@ struct Lines {
     path: PathBuf,
     /// Symbolic link to the file, for readers.
     link: PathBuf,
+    /// Size in bytes beyond which earlier lines are removed.
+    max_bytes: u64,
     open: Mutex<(File, Option<u32>)>,
 }
 
@@ -123,6 +130,10 @@ impl Files {
             evaluations: lines(EVALUATIONS_FILE)?,
             samples: lines(SAMPLES_FILE)?,
             evaluation_samples: lines(EVALUATION_SAMPLES_FILE)?,
+            evaluation_prompts: Arc::new(Lines {
+                max_bytes: MAX_PROMPT_RESULTS,
+                ..Lines::open(fence, EVALUATION_PROMPTS_FILE)?
+            }),
         })
     }
 
@@ -139,6 +150,11 @@ impl Files {
     /// Appends some of an evaluation's completions.
     pub fn append_evaluation_samples<T: Serialize>(&self, step: u32, samples: &[T]) {
         self.evaluation_samples.append(step, samples);
+    }
+
+    /// Appends an evaluation's results by prompt.
+    pub fn append_evaluation_prompts(&self, step: u32, results: &[PromptResult]) {
+        self.evaluation_prompts.append(step, results);
     }
 
     /// Appends a few rollouts of every fixed step that the file lacks. Steps whose samples are
@@ -169,9 +185,8 @@ impl Files {
                 self.append_evaluation(&evaluation);
             }
         }
-        for lines in [&self.metrics, &self.evaluations, &self.samples, &self.evaluation_samples] {
-            lines.link();
-        }
+        let evaluations = [&self.evaluations, &self.evaluation_samples, &self.evaluation_prompts];
+        [&self.metrics, &self.samples].into_iter().chain(evaluations).for_each(|file| file.link());
         Ok(())
     }
 }
@@ -223,7 +238,7 @@ impl Lines {
             Ok((file, newest))
         };
         match opened() {
-            Ok(open) => Ok(Self { path, link, open: Mutex::new(open) }),
+            Ok(open) => Ok(Self { path, link, max_bytes: u64::MAX, open: Mutex::new(open) }),
             Err(source) => Err(FileError { path, source }),
         }
     }
@@ -253,9 +268,13 @@ impl Lines {
             .map(serde_json::to_string)
             .collect::<serde_json::Result<Vec<_>>>()
             .map_err(io::Error::from);
-        match written
-            .and_then(|lines| open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes()))
-        {
+        let appended = written.and_then(|lines| {
+            if open.0.metadata()?.len() > self.max_bytes {
+                open.0.set_len(0)?;
+            }
+            open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes())
+        });
+        match appended {
             Ok(()) => open.1 = Some(step),
             Err(error) => tracing::warn!(%error, file = %self.path.display(), "failed to append"),
         }

@@ -68,6 +68,8 @@ pub enum InputError {
         tokens: usize,
         context: u32,
     },
+    #[error("dataset.train is missing: nothing can be trained")]
+    NoTrainingData,
     /// A prompt without tokens.
     #[error("row {row} of the {dataset} data has an empty prompt")]
     EmptyPrompt {
@@ -99,10 +101,10 @@ pub enum InputError {
 pub struct Input {
     /// The tokenizer.
     pub tokenizer: TextTokenizer,
-    /// Training data.
-    pub train: Dataset,
+    /// Training data; none of an evaluation.
+    pub train: Option<Dataset>,
     /// All rows of the training data that fit, before those without usable answers are dropped.
-    pub train_identity: DataIdentity,
+    pub train_identity: Option<DataIdentity>,
     /// Evaluation data.
     pub evaluation: Option<Dataset>,
     /// The reward; none for `sft` without a reward.
@@ -141,22 +143,28 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let mut train =
-            Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
+        let mut train = Some(config.train_dataset())
+            .filter(|train| !train.is_absent())
+            .map(|train| Dataset::open_train(&train, &tokenizer, spec.training.seed))
+            .transpose()?;
         let mut evaluation = config
             .evaluation_dataset()
             .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer))
             .transpose()?;
-        for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
+        for data in [train.as_ref(), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
         }
-        let train_identity = DataIdentity::new(spec, train.len(), train.fingerprint())
+        let train_identity = train
+            .as_ref()
+            .map(|train| DataIdentity::new(spec, train.len(), train.fingerprint()))
+            .transpose()
             .map_err(DataIdentityError::from)?;
         let share = spec.dataset.max_unusable_share;
         if let Some(rewards) = &rewards {
-            if spec.algorithm.has_rollouts() {
-                train.drop_unusable(rewards, share)?;
-            }
+            train
+                .as_mut()
+                .filter(|_| spec.algorithm.has_rollouts())
+                .map_or(Ok(()), |train| train.drop_unusable(rewards, share))?;
             let scored = spec
                 .dataset
                 .evaluation
@@ -176,6 +184,14 @@ impl Input {
             vocabulary: model.vocab_size,
             context: model.max_position_embeddings,
         })
+    }
+
+    /// Training data of a run that trains.
+    ///
+    /// # Errors
+    /// The run has none.
+    pub fn train(&self) -> Result<&Dataset, InputError> {
+        self.train.as_ref().ok_or(InputError::NoTrainingData)
     }
 
     /// Maximum length of a completion after a prompt of this number of tokens, at most `wanted`.
@@ -200,9 +216,10 @@ impl Input {
 /// Checks that the chat template fits the tokenizer and the arguments of the spec.
 fn check_template(spec: &RLJobSpec, tokenizer: &TextTokenizer) -> Result<(), TextError> {
     let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
-    let train = (train.format, &train.chat_template_arguments);
+    let train = Some(train).filter(|train| !train.is_absent());
+    let train = train.map(|train| (train.format, &train.chat_template_arguments));
     let evaluation = evaluation.map(|data| (data.format, &data.chat_template_arguments));
-    for (format, arguments) in [Some(train), evaluation].into_iter().flatten() {
+    for (format, arguments) in [train, evaluation].into_iter().flatten() {
         if format == PromptFormat::Chat {
             tokenizer.check_chat_template()?;
             tokenizer.check_arguments(arguments)?;

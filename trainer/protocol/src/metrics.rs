@@ -11,6 +11,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::evaluation::CategoryMetrics;
+
 /// A registered scalar of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -312,6 +314,9 @@ pub struct EvaluationMetrics {
     /// Standard errors of `majorityAt`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at_standard_error: BTreeMap<u32, f64>,
+    /// By category of `dataset.evaluation.category`: means and standard errors over its prompts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub categories: BTreeMap<String, CategoryMetrics>,
     /// Completions that no estimate contains because their verifier failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<u32>,
@@ -365,6 +370,9 @@ impl EvaluationMetrics {
             self.majority_at_standard_error.clear();
             self.rejected = None;
             self.newer_tokens = None;
+        }
+        if protocol < 3 {
+            self.categories.clear();
         }
         self
     }

@@ -7,6 +7,7 @@ use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
 };
+use rljob_crds::model::InitialWeights;
 use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
@@ -20,8 +21,12 @@ pub(super) fn check_algorithm(
     dataset: &DatasetSpec,
     problems: &mut Vec<Problem>,
 ) {
-    let members =
-        [("grpo", spec.grpo.is_some()), ("ppo", spec.ppo.is_some()), ("sft", spec.sft.is_some())];
+    let members = [
+        ("grpo", spec.grpo.is_some()),
+        ("ppo", spec.ppo.is_some()),
+        ("sft", spec.sft.is_some()),
+        ("evaluation", spec.evaluation.is_some()),
+    ];
     exactly_one("spec.algorithm", &members, problems);
     for (index, reward) in rewards.iter().enumerate() {
         check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
@@ -32,7 +37,9 @@ pub(super) fn check_algorithm(
         prompts::check_evaluation(evaluation, problems);
     }
     let (path, hub) = (&train.path, &train.hugging_face);
-    check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+    if !train.is_absent() {
+        check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+    }
     if let Some(evaluation) = &dataset.evaluation {
         let (path, hub) = (&evaluation.path, &evaluation.hugging_face);
         check_source("spec.dataset.evaluation", path.is_some(), hub.is_some(), problems);
@@ -44,6 +51,8 @@ pub(super) fn check_algorithm(
         problems.push(Problem::new("spec.rewards", message));
     }
     match algorithm.data() {
+        // Reported by `check_training`.
+        _ if train.is_absent() => {}
         DataKind::Prompts => {
             let compares = rewards.is_empty() || rewards.iter().any(compares);
             if train.answer.is_none() && compares {
@@ -59,11 +68,53 @@ pub(super) fn check_algorithm(
             let message = format!("is missing; algorithm.{name} learns it");
             problems.push(Problem::new("spec.dataset.train.completion", message));
         }
-        DataKind::Demonstrations => {}
+        DataKind::Demonstrations | DataKind::None => {}
     }
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);
     }
+}
+
+/// What training needs, and an evaluation must not have.
+pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let trains = spec.algorithm.has_learners();
+    for (path, is_set) in [
+        ("spec.dataset.train", !spec.dataset.train.is_absent()),
+        ("spec.training.steps", spec.training.steps > 0),
+    ] {
+        match (trains, is_set) {
+            (true, false) => problems.push(Problem::new(path, "is missing")),
+            (false, true) => problems.push(unused(path)),
+            (true, true) | (false, false) => {}
+        }
+    }
+    if trains {
+        return;
+    }
+    match &spec.dataset.evaluation {
+        None => problems.push(Problem::new(
+            "spec.dataset.evaluation",
+            "is missing; algorithm.evaluation measures its accuracy",
+        )),
+        Some(evaluation) if evaluation.answer.is_none() => problems.push(Problem::new(
+            "spec.dataset.evaluation.answer",
+            "is missing; algorithm.evaluation compares with it",
+        )),
+        Some(_) => {}
+    }
+    if spec.restore_from.is_some() {
+        problems.push(unused("spec.restoreFrom"));
+    }
+    if spec.model.weights != InitialWeights::Pretrained {
+        problems.push(Problem::new(
+            "spec.model.weights",
+            "must be Pretrained: random weights are drawn by learners, which an evaluation lacks",
+        ));
+    }
+}
+
+fn unused(path: &str) -> Problem {
+    Problem::new(path, "is not used by algorithm.evaluation; remove it")
 }
 
 fn check_source(path: &str, has_path: bool, has_hub: bool, problems: &mut Vec<Problem>) {
@@ -82,10 +133,12 @@ fn check_evaluation(
             "set answer, which the reward compares with, or completion, whose loss sft measures, \
                 or both",
         )),
-        (_, Some(_)) if algorithm.data() == DataKind::Prompts => problems.push(Problem::new(
-            "spec.dataset.evaluation.completion",
-            format!("is not used by algorithm.{}; remove it", algorithm.name()),
-        )),
+        (_, Some(_)) if algorithm.data() != DataKind::Demonstrations => {
+            problems.push(Problem::new(
+                "spec.dataset.evaluation.completion",
+                format!("is not used by algorithm.{}; remove it", algorithm.name()),
+            ))
+        }
         (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(
                 "spec.rewards",

@@ -161,6 +161,14 @@ pub enum DataError {
         location: RowLocation,
         source: Box<UnusableAnswer>,
     },
+    #[error(
+        "the rows of {} have more than {limit} categories: set dataset.evaluation.category to a \
+         field with fewer values",
+        path.display()
+    )]
+    Categories { path: PathBuf, limit: usize },
+    #[error("the category of {location} has more than {limit} bytes")]
+    LongCategory { location: RowLocation, limit: usize },
     /// Completions need an end-of-sequence token.
     #[error(
         "the model folder sets no end-of-sequence token: \

@@ -9,6 +9,7 @@
 //! position. Must not depend on steps or prompt groups.
 
 mod bounded_parquet;
+mod categories;
 mod dropped;
 mod error;
 mod files;
@@ -53,6 +54,8 @@ pub struct Prompt {
     pub tokens: Vec<i64>,
     /// Reference answer; `None` if the dataset has no answer field.
     pub answer: Option<String>,
+    /// Category of an evaluation's row.
+    pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
 }
@@ -129,7 +132,8 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
-            )?,
+            )?
+            .with_category(spec.category.as_deref()),
             style: PromptStyle {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
@@ -137,7 +141,9 @@ impl Dataset {
             max_prompt_tokens: spec.max_prompt_tokens,
             sample: spec.limit.map(|limit| (limit as usize, spec.sample_seed.into())),
         };
-        source.open(tokenizer, None)
+        let data = source.open(tokenizer, None)?;
+        categories::check(&data.rows, &data.path)?;
+        Ok(data)
     }
 
     /// Number of rows, at least 1.
@@ -183,6 +189,7 @@ impl Dataset {
             text: row.prompt.clone(),
             tokens: row.prompt(&self.tokenizer, &self.style)?,
             answer: row.answer.clone(),
+            category: row.category.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
         })
     }

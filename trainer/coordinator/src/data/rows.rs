@@ -22,18 +22,20 @@ pub struct Row {
     pub system: Option<String>,
     pub completion: Option<String>,
     pub answer: Option<String>,
+    pub category: Option<String>,
     /// Chat template included.
     pub prompt_tokens: usize,
     /// End-of-sequence token included; 0 without a completion.
     pub completion_tokens: usize,
 }
 
-/// Compiled templates of the spec and the name of the answer field.
+/// Compiled templates of the spec and the names of the fields with answer and category.
 pub struct Templates {
     environment: Environment<'static>,
     system: bool,
     completion: bool,
     answer: Option<String>,
+    category: Option<String>,
 }
 
 /// Instructions that a template may execute for a row.
@@ -66,7 +68,14 @@ impl Templates {
             system: system.is_some(),
             completion: completion.is_some(),
             answer: answer.map(str::to_owned),
+            category: None,
         })
+    }
+
+    /// The templates of rows with a category in this field.
+    #[must_use]
+    pub fn with_category(self, field: Option<&str>) -> Self {
+        Self { category: field.map(str::to_owned), ..self }
     }
 
     /// Renders a row without token counts.
@@ -79,15 +88,15 @@ impl Templates {
         let optional = |is_set: bool, template| {
             is_set.then(|| self.render(template, &location, fields)).transpose()
         };
+        let text = |field: &Option<String>| {
+            field.as_deref().map(|field| text_field(&location, field, fields)).transpose()
+        };
         Ok(Row {
             prompt: self.render(PROMPT, &location, fields)?,
             system: optional(self.system, SYSTEM)?,
             completion: optional(self.completion, COMPLETION)?,
-            answer: self
-                .answer
-                .as_deref()
-                .map(|field| answer(&location, field, fields))
-                .transpose()?,
+            answer: text(&self.answer)?,
+            category: text(&self.category)?,
             location,
             number,
             prompt_tokens: 0,
@@ -134,7 +143,7 @@ fn reject_null(
     escape_formatter(out, state, value)
 }
 
-fn answer(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
+fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
     let wrong = |found| {
         Err(DataError::FieldType { location: location.clone(), field: field.to_owned(), found })
     };

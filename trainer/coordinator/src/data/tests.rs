@@ -81,6 +81,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         text: "What 18.5".to_owned(),
         tokens: tokenizer.encode("What 18.5").unwrap(),
         answer: Some("18.5".to_owned()),
+        category: None,
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
@@ -102,12 +103,41 @@ fn evaluation_uses_all_rows_in_file_order() {
         text: text.to_owned(),
         tokens: tokenizer.encode_prompt(None, text, &PromptStyle::default()).unwrap(),
         answer: Some(answer.to_owned()),
+        category: None,
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
     };
     assert_eq!(
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
         [prompt(0, "x", "1"), prompt(1, "y", "2")]
     );
+}
+
+#[test]
+fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
+    let opened = |rows: &[String], category: &str| {
+        let file = File::new(&rows.join("\n"));
+        let spec = EvaluationDataset {
+            category: Some(category.to_owned()),
+            ..file.evaluation("{{q}}", PromptFormat::Text, 1000)
+        };
+        Dataset::open_evaluation(&spec, &tokenizer())
+            .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
+    };
+    let row = |category: &str| format!("{{\"q\":\"x\",\"a\":\"1\",\"c\":{category}}}");
+    let data = opened(&[row("\"algebra\""), row("3")], "c").unwrap();
+    let category = |position| data.prompt(position).unwrap().category;
+    assert_eq!([category(0), category(1)], ["algebra", "3"].map(|own| Some(own.to_owned())));
+    let error = |rows: &[String], category: &str| opened(rows, category).err().unwrap();
+    assert_eq!(error(&[row("1")], "d"), "FILE line 1 has no field `d`");
+    let many: Vec<String> = (0..101).map(|number| row(&number.to_string())).collect();
+    assert!(opened(&many[..100], "c").is_ok());
+    assert_eq!(
+        error(&many, "c"),
+        "the rows of FILE have more than 100 categories: set dataset.evaluation.category to a \
+         field with fewer values"
+    );
+    let long = row(&format!("\"{}\"", "x".repeat(129)));
+    assert_eq!(error(&[long], "c"), "the category of FILE line 1 has more than 128 bytes");
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use rljob_crds::data::EvaluationDataset;
+use rljob_protocol::evaluation::{PromptResult, pass_at};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use crate::data::Prompt;
-use crate::evaluation::estimate::{self, majority_at, pass_at, sizes};
+use crate::evaluation::estimate::{self, majority_at, sizes};
 use crate::reward::Rewards;
 use crate::rollout::score::Scored;
 
@@ -34,9 +36,15 @@ pub struct Shown {
 /// Results of one prompt.
 #[derive(Debug, Default)]
 pub struct Judged {
+    pub row: u64,
+    /// Identity of the prompt (`PromptResult::prompt`).
+    pub prompt: String,
+    pub category: Option<String>,
     /// Rewards of the samples, in order of index.
     pub sampled: Vec<f64>,
     pub greedy: Option<f64>,
+    /// Correct samples.
+    pub correct: u32,
     /// By k.
     pub pass_at: BTreeMap<u32, f64>,
     pub majority_at: BTreeMap<u32, bool>,
@@ -46,6 +54,39 @@ pub struct Judged {
     /// Tokens of weights newer than the evaluated ones.
     pub newer_tokens: u64,
     pub shown: Vec<Shown>,
+}
+
+impl Judged {
+    /// Mean reward of the samples.
+    pub fn mean(&self) -> Option<f64> {
+        let sum = self.sampled.iter().sum::<f64>();
+        (!self.sampled.is_empty()).then(|| sum / self.sampled.len() as f64)
+    }
+
+    /// The line of the prompt in `evaluation-prompts.jsonl`.
+    pub fn result(&self, step: u32) -> PromptResult {
+        PromptResult {
+            step,
+            row: self.row,
+            prompt: self.prompt.clone(),
+            category: self.category.clone(),
+            greedy: self.greedy,
+            sampled: self.mean(),
+            samples: self.sampled.len() as u32,
+            correct: self.correct,
+            majority_at: self.majority_at.clone(),
+        }
+    }
+}
+
+/// Identity of a prompt in all runs (`PromptResult::prompt`).
+fn identity(prompt: &Prompt) -> String {
+    let mut digest = Sha256::new();
+    digest.update(prompt.text.as_bytes());
+    // Not a byte of UTF-8: tells where the prompt ends.
+    digest.update([0xFF]);
+    digest.update(prompt.answer.as_deref().unwrap_or_default().as_bytes());
+    format!("{:x}", digest.finalize()).chars().take(16).collect()
 }
 
 /// Completions of one prompt.
@@ -80,6 +121,10 @@ impl Judgement {
             by_size().filter_map(|k| Some((k, pass_at(values.len() as u32, right, k)?))).collect();
         let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
         Judged {
+            row: prompt.row,
+            prompt: identity(prompt),
+            category: prompt.category.clone(),
+            correct: right,
             greedy: completions.get(&samples).map(|(scored, _)| scored.reward.value),
             sampled: values,
             pass_at: pass,

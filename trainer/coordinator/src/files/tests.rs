@@ -7,7 +7,7 @@ use rljob_crds::names::JOURNAL_FILE;
 use rljob_protocol::status::EvaluationMetrics;
 use serde_json::{Value, json};
 
-use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
+use super::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, Files, Lines, SAMPLES_FILE};
 use crate::data::Dataset;
 use crate::persistence::fence::Fence;
 use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
@@ -56,6 +56,20 @@ fn a_superseded_coordinator_writes_to_no_file_of_its_successor() {
     let files = std::fs::read_dir(run.path()).unwrap().map(|file| file.unwrap().file_name());
     let files: Vec<_> = files.filter_map(|name| name.into_string().ok()).collect();
     assert!(!files.iter().any(|name| name == "evaluations-2-7.jsonl"), "{files:?}");
+}
+
+#[test]
+fn results_by_prompt_are_replaced_once_they_exceed_their_limit() {
+    let run = tempfile::tempdir().unwrap();
+    let fence = Fence::claim(run.path(), "u", 1, 7).unwrap();
+    let open = || Lines { max_bytes: 20, ..Lines::open(&fence, EVALUATION_PROMPTS_FILE).unwrap() };
+    let file = open();
+    file.append(0, &[json!({"step": 0, "row": 1}), json!({"step": 0, "row": 2})]);
+    file.append(1, &[json!({"step": 1})]);
+    file.append(2, &[json!({"step": 2})]);
+    open().append(2, &[json!({"step": 2, "row": 9})]);
+    let expected = [json!({"step": 1}), json!({"step": 2})];
+    assert_eq!(lines(run.path(), EVALUATION_PROMPTS_FILE), expected);
 }
 
 #[test]

@@ -63,6 +63,8 @@ impl Identity {
         }
         let text = if is("ppo") {
             serde_json::to_string(&(&model, false, false, true))
+        } else if is("evaluation") {
+            serde_json::to_string(&(&model, "evaluation"))
         } else {
             serde_json::to_string(&(&model, is("grpo"), is("sft")))
         }?;

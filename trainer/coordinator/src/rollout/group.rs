@@ -99,7 +99,7 @@ impl Groups<'_> {
         missing: &[u32],
     ) -> Result<(Vec<Pending>, Duration), WorkError> {
         let rollout = &self.config.spec.rollout;
-        let prompt = self.input.train.prompt(position).map_err(InputError::from)?;
+        let prompt = self.input.train()?.prompt(position).map_err(InputError::from)?;
         let max_new_tokens =
             self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
         // The step that the position is for if no group is dropped: a seed depends on nothing that

@@ -247,7 +247,7 @@ impl<'a> Schedule<'a> {
             (self.rollouts.recorder.files.clone(), Arc::clone(&self.rollouts.input));
         let written = self.rollouts.journal.call(move |journal| {
             journal.fix_batch(&fixed)?;
-            files.append_samples(journal, &input.train)
+            input.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
         });
         written.await?;
         self.rollouts.recorder.metrics.dropped_groups.inc_by(dropped.into());

@@ -169,7 +169,7 @@ pub async fn validation(
         let metrics =
             EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }
                 .with_loss(report.loss, report.tokens, report.seconds);
-        coordinator.recorder.record_evaluation(metrics, Vec::<()>::new()).await?;
+        coordinator.recorder.record_evaluation(metrics, Vec::<()>::new(), Vec::new()).await?;
         coordinator.run.change(|run, _| run.evaluated(step)).await?;
     }
     tracing::info!(step, loss = report.loss, seconds = report.seconds, "validated");

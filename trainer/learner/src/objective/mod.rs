@@ -39,6 +39,7 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
     match algorithm {
         Algorithm::Grpo(spec) => Box::new(grpo::Grpo::new(spec, rollout)),
         Algorithm::Ppo(spec) => Box::new(ppo::Ppo::new(spec, rollout)),
-        Algorithm::Sft(_) => Box::new(sft::Sft),
+        // An evaluation has no learners.
+        Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
     }
 }

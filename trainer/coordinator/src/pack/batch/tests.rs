@@ -49,6 +49,7 @@ fn prompt(position: u64) -> Prompt {
         text: String::new(),
         tokens: vec![5, 6],
         answer: None,
+        category: None,
         completion_tokens: Some(vec![7, 2]),
     }
 }
