@@ -4,7 +4,7 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
+//! [`ppo`], [`optimizer`], [`lora`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
 //! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
@@ -27,6 +27,8 @@ pub mod failure_policy;
 
 pub mod gpus;
 pub mod grpo;
+
+pub mod lora;
 
 pub mod optimizer;
 

@@ -7,6 +7,7 @@ use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, choose_sharding};
 use super::plan::{Critic, Settings};
+use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelLayout};
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
@@ -25,7 +26,8 @@ pub fn planned(
     let has = |role| roles.as_ref().is_some_and(|roles| roles.contains(&role));
     let critic_optimizer =
         spec.algorithm.resolve().and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
-    let critic_layout = ModelLayout::with_head(model.config(), Head::Scalar);
+    let critic_layout = trained_layout(&model.clone().with_head(Head::Scalar), spec);
+    let trained = trained_layout(&model, spec);
     let critic = critic_optimizer.map(|optimizer| Critic {
         layout: &critic_layout,
         offload: optimizer.offload && device.is_cuda(),
@@ -38,7 +40,8 @@ pub fn planned(
         sharding: Sharding::Full,
         offload: spec.optimizer.offload && device.is_cuda(),
         critic,
-        frozen: u64::from(has(ModelRole::Reference)),
+        adapters: spec.lora.as_ref().map(|_| &trained),
+        frozen: u64::from(has(ModelRole::Reference) && spec.lora.is_none()),
         publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };
@@ -64,4 +67,12 @@ pub fn planned(
     }
     let (recomputed_layers, sharding) = (plan.recomputed_layers, settings.sharding);
     Ok((model.recomputing(recomputed_layers), sharding))
+}
+
+/// Layout of what is trained of a model.
+fn trained_layout(model: &Model, spec: &RLJobSpec) -> ModelLayout {
+    match &spec.lora {
+        Some(lora) => Lora::new(model, lora).layout().clone(),
+        None => model.layout().clone(),
+    }
 }
