@@ -79,8 +79,8 @@ pub struct StagedAdapters {
 }
 
 impl StagedAdapters {
-    /// Gathers the adapters, if there are some. A collective: every rank calls it; only those with
-    /// `keep` get a copy.
+    /// Gathers the adapters, if there are some and nothing else is trained: PEFT has no common form
+    /// of a scalar head. A collective: every rank calls it; only those with `keep` get a copy.
     ///
     /// # Errors
     /// A collective fails.
@@ -92,6 +92,9 @@ impl StagedAdapters {
         let (TrainedParameters::Adapters(adapted), Some(config)) = (parameters, config) else {
             return Ok(None);
         };
+        if adapted.lora().trains_last() {
+            return Ok(None);
+        }
         let layout = adapted.lora().layout().clone();
         let mut blocks = Vec::new();
         for index in 0..layout.blocks().len() {
