@@ -1,6 +1,6 @@
 //! Cost of training adapters instead of all weights: time of a step, and memory of weights,
-//! gradients and moments, in alternating rounds. Prints `bench NAME RATIO AIM holds|short`; speed is
-//! not asserted.
+//! gradients and moments, in alternating rounds. Prints `bench NAME RATIO AIM holds|short`; speed
+//! is not asserted.
 //!
 //! The model has the width of SmolLM2-135M, 6 layers and a vocabulary of 16,384, so that layers and
 //! head have about the shares of the whole model. `OMP_NUM_THREADS` sets the threads.

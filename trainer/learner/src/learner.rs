@@ -190,7 +190,8 @@ impl Learner {
         let config = AdapterConfig::of(&self.trainer.spec, &self.model_directory);
         self.trainer.phase = Phase::Publication;
         self.trainer.guarded(|trainer| {
-            StagedAdapters::gather(&mut trainer.models.policy.parameters, config, keep)
+            let parameters = &mut trainer.models.policy.parameters;
+            Ok(StagedAdapters::gather(parameters, config, keep)?)
         })
     }
 

@@ -1,9 +1,9 @@
 //! Run-store identity: written at the first start and compared at every later one, so that two jobs
 //! never share a journal.
 //!
-//! Namespace, name, model, lora and kind of algorithm identify a run; the rest of the spec may change
-//! between two starts. Under a new UID (the job was deleted and recreated) the run continues with a
-//! fresh restart budget and fresh fencing numbers.
+//! Namespace, name, model, lora and kind of algorithm identify a run; the rest of the spec may
+//! change between two starts. Under a new UID (the job was deleted and recreated) the run continues
+//! with a fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};

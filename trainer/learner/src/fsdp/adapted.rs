@@ -4,8 +4,8 @@
 //!  weights(b)        gather of the base's block, gather of its adapters ──▶ merged block
 //!  add_gradient(b)   gradient of the merged block ──▶ gradient of the adapters ──▶ sum over ranks
 //! ```
-//! The base is sharded in the compute kind and shared by the models of a rank that have it; adapters
-//! are fp32 everywhere.
+//! The base is sharded in the compute kind and shared by the models of a rank that have it;
+//! adapters are fp32 everywhere.
 
 use rljob_crds::algorithm::Sharding;
 use std::rc::Rc;
@@ -51,8 +51,8 @@ impl Base {
         Ok(Self { parameters, sha256: hash.finalize().as_slice().into() })
     }
 
-    /// SHA-256 of what adapters of this scale belong to, in hexadecimal: a sample of the weights, and
-    /// the scale.
+    /// SHA-256 of what adapters of this scale belong to, in hexadecimal: a sample of the weights,
+    /// and the scale.
     pub fn sha256(&self, scale: f64) -> String {
         let hash = Sha256::new_with_prefix(&self.sha256);
         format!("{:x}", hash.chain_update(scale.to_le_bytes()).finalize())

@@ -114,8 +114,8 @@ impl Lora {
         })
     }
 
-    /// The weights of a layer, the block `1 + index` of the model, with its adapters, in the kind of
-    /// `weights`. The sum is computed in fp32 and rounded once.
+    /// The weights of a layer, the block `1 + index` of the model, with its adapters, in the kind
+    /// of `weights`. The sum is computed in fp32 and rounded once.
     ///
     /// # Errors
     /// libtorch fails.

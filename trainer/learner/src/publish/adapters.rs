@@ -9,8 +9,8 @@ use rljob_crds::lora::LoraTarget;
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
-use super::PublishError;
 use crate::fsdp::TrainedParameters;
+use crate::model::ModelError;
 use crate::model::hugging_face::{named_tensors, write_tensors};
 
 const CONFIG: &str = "adapter_config.json";
@@ -88,7 +88,7 @@ impl StagedAdapters {
         parameters: &mut TrainedParameters,
         config: Option<AdapterConfig>,
         keep: bool,
-    ) -> Result<Option<Self>, PublishError> {
+    ) -> Result<Option<Self>, ModelError> {
         let (TrainedParameters::Adapters(adapted), Some(config)) = (parameters, config) else {
             return Ok(None);
         };
@@ -100,9 +100,9 @@ impl StagedAdapters {
         for index in 0..layout.blocks().len() {
             let flat = adapted.trained_mut().gather(index)?;
             if keep {
-                let copy = Tensor::f_empty([flat.numel() as i64], (Kind::Float, Device::Cpu));
-                let mut copy = copy.map_err(crate::model::ModelError::from)?;
-                copy.f_copy_(&flat).map_err(crate::model::ModelError::from)?;
+                let numel = flat.numel() as i64;
+                let mut copy = Tensor::f_empty([numel], (Kind::Float, Device::Cpu))?;
+                copy.f_copy_(&flat)?;
                 blocks.push(copy);
             }
         }
@@ -114,14 +114,18 @@ impl StagedAdapters {
     ///
     /// # Errors
     /// A file operation fails.
-    pub fn write(&self, folder: &Path) -> Result<(), PublishError> {
-        fs::create_dir_all(folder).map_err(PublishError::io("create", folder))?;
+    pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
+        let failed = |operation, path: &Path| {
+            let path = path.to_owned();
+            move |source| ModelError::File { operation, path, source }
+        };
+        fs::create_dir_all(folder).map_err(failed("create the folder", folder))?;
         let config = folder.join(CONFIG);
         let json = serde_json::to_vec_pretty(&self.config)
-            .map_err(|error| PublishError::io("encode", &config)(error.into()))?;
-        fs::write(&config, json).map_err(PublishError::io("write", &config))?;
+            .map_err(|source| ModelError::Json { path: config.clone(), source })?;
+        fs::write(&config, json).map_err(failed("write", &config))?;
         let tensors =
             self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        Ok(write_tensors(&folder.join(WEIGHTS), tensors.collect(), Kind::Float)?)
+        write_tensors(&folder.join(WEIGHTS), tensors.collect(), Kind::Float)
     }
 }

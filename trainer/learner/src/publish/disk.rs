@@ -50,9 +50,9 @@ pub fn write_weights(
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer and adapters durably to `path`; `confirm` checks before the commit that
-/// the attempt is current. An existing folder is replaced and loses its marker first, so that a
-/// folder with the marker is complete.
+/// Writes the model with its tokenizer and adapters durably to `path`; `confirm` checks before the
+/// commit that the attempt is current. An existing folder is replaced and loses its marker first,
+/// so that a folder with the marker is complete.
 ///
 /// # Errors
 /// A file operation fails, or the attempt was superseded.

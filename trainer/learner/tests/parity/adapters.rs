@@ -1,5 +1,5 @@
-//! Comparison of adapters with those of PyTorch: the low-rank path of a linear layer, differentiated
-//! by autograd.
+//! Comparison of adapters with those of PyTorch: the low-rank path of a linear layer,
+//! differentiated by autograd.
 
 use std::path::Path;
 

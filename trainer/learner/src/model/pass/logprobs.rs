@@ -164,7 +164,7 @@ impl Model {
     }
 }
 
-/// Gradients of final norm and head, as far as they are trained.
+/// Gradients of final norm and head; none of a frozen one.
 struct TopGradients {
     norm_H: Option<Tensor>,
     head_VH: Option<Tensor>,

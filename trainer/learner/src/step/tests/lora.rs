@@ -178,7 +178,7 @@ fn adapters_of_another_base_scale_or_kind_are_rejected() {
 }
 
 #[test]
-fn the_critic_of_ppo_has_adapters_and_a_head_of_its_own() {
+fn the_critic_of_ppo_has_adapters_and_trains_its_head() {
     let folder = small_model();
     let mut trainer = trainer(with_lora(&json!({"ppo": {}}), 1), folder.path(), Ranks::alone());
     let head = |trainer: &mut Trainer| {
