@@ -34,7 +34,7 @@ pub const MUTABLE: [&str; 10] = [
 const MANAGED_BY: &str = "managedBy";
 
 /// Fields that never change once the run has started, because its checkpoints fit nothing else.
-pub const IDENTITY: [&str; 10] = [
+pub const IDENTITY: [&str; 11] = [
     "model.path",
     "model.huggingFace.repo",
     "model.huggingFace.revision",
@@ -45,6 +45,7 @@ pub const IDENTITY: [&str; 10] = [
     "storage.s3.bucket",
     "storage.s3.prefix",
     "algorithm",
+    "lora",
 ];
 
 const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
@@ -105,8 +106,8 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     vec![
         rule(
             &identity,
-            "the run has started: spec.model, the location of spec.storage and the kind of \
-                spec.algorithm cannot change",
+            "the run has started: spec.model, spec.lora, the location of spec.storage and the kind \
+                of spec.algorithm cannot change",
         ),
         rule(
             &running,

@@ -8,6 +8,7 @@ use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, Tra
 use crate::data::DatasetSpec;
 use crate::failure_policy::FailurePolicy;
 use crate::gpus::{Device, broadcast_rule};
+use crate::lora::LoraSpec;
 use crate::model::ModelSpec;
 use crate::restore::RestoreSource;
 use crate::reward::RewardSpec;
@@ -138,6 +139,11 @@ use crate::tracking::TrackingSpec;
                  by learners")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.lora) || self.model.weights == 'Pretrained'")
+        .message("lora needs model.weights Pretrained: adapters of random weights fit no other \
+                 model")
+)]
+#[x_kube(
     validation = Rule::new(broadcast_rule())
         .message("weightSync.method Distributed needs engines and learners in one process group: \
                  both on CPUs, or both on NVIDIA GPUs")
@@ -221,6 +227,11 @@ pub struct RLJobSpec {
     /// AdamW and its learning-rate schedule.
     #[serde(default)]
     pub optimizer: OptimizerSpec,
+
+    /// Trains low-rank adapters (LoRA) of the models instead of all their weights. Default all
+    /// weights are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSpec>,
 
     /// Number of steps, batching and numerics.
     #[serde(default)]

@@ -4,8 +4,9 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`program_reward`], [`rollout`], [`roles`], [`template`],
-//! [`restore`], [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`optimizer`], [`lora`], [`reward`], [`program_reward`], [`rollout`], [`roles`],
+//! [`template`], [`restore`], [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and
+//! [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -27,6 +28,8 @@ pub mod failure_policy;
 
 pub mod gpus;
 pub mod grpo;
+
+pub mod lora;
 
 pub mod optimizer;
 

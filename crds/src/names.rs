@@ -239,6 +239,8 @@ pub const EXPORT_DIR: &str = "export";
 pub const EXPORTS_DIR: &str = "exports";
 /// Marker of a complete exported folder; written last.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
+/// Folder of an export with the adapters of `spec.lora`, in the format of PEFT.
+pub const EXPORT_ADAPTER_DIR: &str = "adapter";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
 /// In the run directory: one JSON line per step.

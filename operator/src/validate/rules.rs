@@ -1,6 +1,7 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
 use rljob_crds::algorithm::RolloutSpec;
+use rljob_crds::model::InitialWeights;
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
@@ -39,6 +40,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(ppo) = &spec.algorithm.ppo {
         check_critic(ppo, spec.training.steps, &mut problems);
     }
+    check_lora(spec, &mut problems);
     check_lengths(&spec.rollout, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
@@ -102,6 +104,21 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         "{batch} {unit} cannot be split into training.minibatches = {minibatches} equal parts"
     );
     problems.push(Problem::new(path, message));
+}
+
+fn check_lora(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let Some(lora) = &spec.lora else { return };
+    if spec.model.weights != InitialWeights::Pretrained {
+        let message = "needs model.weights Pretrained: adapters of random weights fit no other \
+            model";
+        problems.push(Problem::new("spec.lora", message));
+    }
+    for (index, target) in lora.targets.iter().enumerate() {
+        if lora.targets.iter().take(index).any(|earlier| earlier == target) {
+            let path = format!("spec.lora.targets[{index}]");
+            problems.push(Problem::new(path, format!("{target:?} is a duplicate")));
+        }
+    }
 }
 
 fn check_lengths(rollout: &RolloutSpec, problems: &mut Vec<Problem>) {

@@ -355,6 +355,13 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "rljob names trained weights: weights must be Pretrained",
         ),
         (
+            json!({"spec": {"lora": {}, "model": {"weights": "Random"}}}),
+            "lora needs model.weights Pretrained",
+        ),
+        (json!({"spec": {"lora": {"rank": 0}}}), "spec.lora.rank"),
+        (json!({"spec": {"lora": {"targets": ["QProj", "QProj"]}}}), "spec.lora.targets[1]"),
+        (json!({"spec": {"lora": {"targets": ["LmHead"]}}}), "spec.lora.targets[0]"),
+        (
             json!({"spec": {"storage": {"hostPath": null}}}),
             "set exactly one of persistentVolumeClaim, hostPath and s3",
         ),

@@ -27,14 +27,15 @@ use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{FrozenParameters, Passes, shard_of};
+use crate::fsdp::{Base, FrozenParameters, Passes, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::fit::DoesNotFit;
 use crate::memory::{Phase, planned};
 use crate::model::layout::TensorSpec;
+use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelConfig, ModelError, hugging_face, random};
-use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
+use crate::models::{FrozenModel, Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::optimizer::OptimizerError;
 use crate::publish::broadcast::Broadcaster;
@@ -242,27 +243,36 @@ pub fn first_trainer(
     ranks: Rc<Ranks>,
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let shard = |block: Result<Tensor, ModelError>| {
-        let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
-        Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
+    let base = base(&spec, &model, &ranks, model_directory)?;
+    let start = |model: Model, optimizer, blocks: &mut Blocks<'_>| {
+        let shard = |block: Result<Tensor, ModelError>| {
+            let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
+            Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
+        };
+        let Some((lora, base)) = adapters(&spec, &model, base.as_ref()) else {
+            let masters = blocks.map(shard).collect::<Result<_, _>>()?;
+            return TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters);
+        };
+        let whole = if lora.trains_last() { blocks.last() } else { None };
+        let trained = lora.initial(spec.training.seed).chain(whole);
+        let masters = trained.map(shard).collect::<Result<_, _>>()?;
+        TrainedModel::adapted(model, &ranks, optimizer, passes(&spec), (lora, base), masters)
     };
-    let blocks = initial_blocks(&spec, &model, model_directory)?;
-    let masters = blocks.map(shard).collect::<Result<_, _>>()?;
-    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
+    let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
     if let Some(optimizer) = critic_optimizer(&spec)? {
         let critic = model.clone().with_head(Head::Scalar);
         let blocks = initial_blocks(&spec, &model, model_directory)?;
-        let masters = with_zero_head(blocks, &critic).map(shard).collect::<Result<_, _>>()?;
-        let critic = TrainedModel::new(critic, &ranks, optimizer, passes(&spec), masters)?;
+        let critic = start(critic.clone(), optimizer, &mut with_zero_head(blocks, &critic))?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
-    let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters)?;
+    let mut blocks = initial_blocks(&spec, &model, model_directory)?;
+    let policy = start(model.clone(), spec.optimizer.clone(), &mut blocks)?;
+    drop(blocks);
     trainer(spec, ranks, Models::new(policy, others))
 }
 
 /// Creates a trainer that continues from a checkpoint, given by its version and folder. The model
-/// folder is read for frozen models only.
+/// folder is read for frozen models only: the reference, and the base of adapters.
 ///
 /// # Errors
 /// The checkpoint or the weights of a frozen model cannot be read.
@@ -273,23 +283,38 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
+    let base = base(&spec, &model, &ranks, model_directory)?;
+    let adapters = |model: &Model| adapters(&spec, model, base.as_ref());
+    let shape = |model: &Model| match adapters(model) {
+        Some((lora, base)) => adapters_shape(&lora, &base),
+        None => model_shape(model.layout()),
+    };
     let of_critic = critic_optimizer(&spec)?;
     let critic = of_critic.map(|optimizer| (model.clone().with_head(Head::Scalar), optimizer));
-    let mut shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
+    let mut shapes = BTreeMap::from([(ModelRole::Policy, shape(&model))]);
     if let Some((critic, _)) = &critic {
-        shapes.insert(ModelRole::Critic, model_shape(critic.layout()));
+        shapes.insert(ModelRole::Critic, shape(critic));
     }
     let mut restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
-    let mut part = |role| restored.remove(&role).ok_or(StartError::Role(role));
-    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
+    let mut restore = |role, model: Model, optimizer| {
+        let part = restored.remove(&role).ok_or(StartError::Role(role))?;
+        let adapters = adapters(&model);
+        Ok::<_, StartError>(TrainedModel::restored(
+            model,
+            &ranks,
+            optimizer,
+            passes(&spec),
+            adapters,
+            part,
+        )?)
+    };
+    let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
     if let Some((critic, optimizer)) = critic {
-        let part = part(ModelRole::Critic)?;
-        let critic = TrainedModel::restored(critic, &ranks, optimizer, passes(&spec), part)?;
+        let critic = restore(ModelRole::Critic, critic, optimizer)?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
-    let (optimizer, part) = (spec.optimizer.clone(), part(ModelRole::Policy)?);
-    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), part)?;
+    let policy = restore(ModelRole::Policy, model, spec.optimizer.clone())?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -325,30 +350,55 @@ fn with_zero_head<'a>(
     })
 }
 
+/// The frozen model under the adapters, if the spec has them: the weights before training.
+fn base(
+    spec: &RLJobSpec,
+    model: &Model,
+    ranks: &Rc<Ranks>,
+    model_directory: &Path,
+) -> Result<Option<Base>, ModelError> {
+    if spec.lora.is_none() {
+        return Ok(None);
+    }
+    let blocks = initial_blocks(spec, model, model_directory)?;
+    Ok(Some(Base::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?))
+}
+
+/// Adapters of a model, if the spec has them.
+fn adapters(spec: &RLJobSpec, model: &Model, base: Option<&Base>) -> Option<(Lora, Base)> {
+    Some((Lora::new(model, spec.lora.as_ref()?), base?.clone()))
+}
+
 /// The reference model, if the algorithm needs one, with the weights before training.
 fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
     ranks: &Rc<Ranks>,
-    model_directory: &Path,
+    (model_directory, base): (&Path, Option<&Base>),
 ) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }
-    let compute = compute_kind(spec.precision());
-    let blocks = initial_blocks(spec, model, model_directory)?;
-    let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
+    let parameters = if let Some(base) = base {
+        base.parameters()
+    } else {
+        let blocks = initial_blocks(spec, model, model_directory)?;
+        FrozenParameters::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?
+    };
     let reference = FrozenModel { model: model.clone(), parameters };
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
+
+/// Flat fp32 weights of blocks, in order.
+type Blocks<'a> = dyn Iterator<Item = Result<Tensor, ModelError>> + 'a;
 
 /// The weights before training, fp32, one flat vector per block, read one block at a time.
 fn initial_blocks<'a>(
     spec: &RLJobSpec,
     model: &'a Model,
     model_directory: &'a Path,
-) -> Result<Box<dyn Iterator<Item = Result<Tensor, ModelError>> + 'a>, ModelError> {
+) -> Result<Box<Blocks<'a>>, ModelError> {
     Ok(match spec.model.weights {
         InitialWeights::Pretrained => {
             Box::new(hugging_face::read_blocks(model_directory, model.layout(), Kind::Float)?)

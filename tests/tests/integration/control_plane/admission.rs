@@ -26,8 +26,8 @@ enum Mutability {
 
 const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait \
     for condition Suspended";
-const FIXED: &str = "the run has started: spec.model, the location of spec.storage and the kind of \
-    spec.algorithm cannot change";
+const FIXED: &str = "the run has started: spec.model, spec.lora, the location of spec.storage and \
+    the kind of spec.algorithm cannot change";
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
@@ -38,6 +38,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (Never, json!({"managedBy": "example.com/other"})),
         (Never, json!({"model": {"path": "/models/other"}})),
         (Never, json!({"storage": {"hostPath": {"path": "/srv/other"}}})),
+        (Never, json!({"lora": {"rank": 8}})),
         (
             Never,
             json!({

@@ -94,6 +94,18 @@ pub fn write_folder(
     safetensors_file::write(&folder.join(SINGLE), named_tensors(layout, blocks), dtype)
 }
 
+/// Writes tensors to a safetensors file in kind `dtype`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_tensors(
+    path: &Path,
+    tensors: Vec<(String, Tensor)>,
+    dtype: Kind,
+) -> Result<(), ModelError> {
+    safetensors_file::write(path, tensors, dtype)
+}
+
 /// Every tensor of the model by its Hugging Face name, in the layout's order; views of `blocks`.
 pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Tensor)> {
     let names = layout

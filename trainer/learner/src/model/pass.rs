@@ -52,7 +52,7 @@ struct Top {
 }
 
 impl Model {
-    pub(super) fn head(&self) -> Head {
+    pub fn head(&self) -> Head {
         self.head
     }
 
@@ -118,6 +118,9 @@ impl Model {
         packed: &PackedTokens,
         dx_TH: &Tensor,
     ) -> Result<(), ModelError> {
+        if !parameters.trains(0) {
+            return Ok(());
+        }
         let (dx_TH, tokens_T) = (dx_TH.to_kind(Kind::Float), &packed.tokens_T);
         let mut gradient = parameters.gradient(0)?;
         if gradient.has_values {

@@ -4,17 +4,16 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::model::{
-    Model, ModelConfig, ModelLayout, PackedTokens, SharedPrefix, WholeParameters, hugging_face,
-    random,
+    Model, ModelConfig, PackedTokens, Parameters, SharedPrefix, WholeParameters, hugging_face,
 };
 use rljob_learner::objective::{grpo, sft};
-use serde_json::{Value, json};
+use serde_json::json;
 use tch::{Kind, Tensor};
 
 const TEMPERATURE: f64 = 0.7;
@@ -77,13 +76,18 @@ impl Case {
         PackedTokens::with_prefixes(&tokens, &masks, &LENGTHS, prefixes, vocab_size).unwrap()
     }
 
-    /// Values of transformers and torch.
-    fn reference(&self, python: &Path, model: &Path) -> HashMap<String, Tensor> {
+    /// Values of transformers and torch, for the model or its adapter in a folder of PEFT.
+    fn reference(
+        &self,
+        python: &Path,
+        model: &Path,
+        adapter: Option<&Path>,
+    ) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "sequences": self.sequences, "masks": self.masks,
+            "model": model, "adapter": adapter, "sequences": self.sequences, "masks": self.masks,
             "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1],
             "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
@@ -116,26 +120,50 @@ fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
     norm(&(actual - expected)) / norm(expected).max(1e-12)
 }
 
+/// Parameters whose gradients are compared.
+pub trait Compared: Parameters {
+    fn zero_gradients(&mut self);
+
+    /// Gradients by the names of the reference.
+    fn named_gradients(&self, model: &Model) -> Vec<(String, Tensor)>;
+}
+
+impl Compared for WholeParameters {
+    fn zero_gradients(&mut self) {
+        self.zero_gradients();
+    }
+
+    fn named_gradients(&self, model: &Model) -> Vec<(String, Tensor)> {
+        hugging_face::named_tensors(model.layout(), self.gradients())
+    }
+}
+
 /// Passes over one model, with the reference values.
-struct Comparison {
+struct Comparison<P> {
     model: Model,
-    parameters: WholeParameters,
+    parameters: P,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
     /// Relative and maximum absolute difference of each tensor.
     differences: Vec<(f64, f64, String)>,
 }
 
-impl Comparison {
-    fn new(python: &Path, folder: &Path) -> (Self, Case) {
+impl<P: Compared> Comparison<P> {
+    /// Of the model in `folder`, or of its adapter. `parameters` gets the model and its weights.
+    fn new(
+        python: &Path,
+        folder: &Path,
+        adapter: Option<&Path>,
+        parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
+    ) -> (Self, Case) {
         let model = Model::new(ModelConfig::from_folder(folder).unwrap());
         let case = Case::new(model.config().vocab_size);
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
-        let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
+        let parameters = parameters(&model, blocks);
         let packed = case.packed(model.config().vocab_size);
         (
             Self {
-                reference: case.reference(python, folder),
+                reference: case.reference(python, folder, adapter),
                 model,
                 parameters,
                 packed,
@@ -168,16 +196,14 @@ impl Comparison {
             .forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure)
             .unwrap();
         self.compare(&format!("{name}.loss"), &Tensor::from(total));
-        let gradients =
-            hugging_face::named_tensors(self.model.layout(), self.parameters.gradients());
-        for (tensor, gradient) in gradients {
+        for (tensor, gradient) in self.parameters.named_gradients(&self.model) {
             self.compare(&format!("{name}.{tensor}"), &gradient);
         }
     }
 }
 
 /// Compares log-probabilities, and loss and gradients of SFT and GRPO.
-fn compare_passes(comparison: &mut Comparison, case: &Case) {
+fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     let before = comparison
         .model
         .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
@@ -215,7 +241,20 @@ fn compare_passes(comparison: &mut Comparison, case: &Case) {
 /// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
 /// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
-    let (mut comparison, case) = Comparison::new(python, folder);
+    compare(python, folder, None, |model, blocks| {
+        WholeParameters::new(model.layout(), blocks, Kind::Float)
+    })
+}
+
+/// As [`compare_model`], of `parameters` of the model and its weights, which are those of the
+/// adapter in a folder of PEFT, if there is one.
+pub fn compare<P: Compared>(
+    python: &Path,
+    folder: &Path,
+    adapter: Option<&Path>,
+    parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
+) -> [f64; 3] {
+    let (mut comparison, case) = Comparison::new(python, folder, adapter, parameters);
     let logits_TV =
         comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
@@ -249,47 +288,4 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
         differences.len()
     );
     [largest, *worst, *absolute]
-}
-
-/// Writes a model folder with random weights, biases and norms; `change` modifies the configuration
-/// of a small Llama.
-pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
-    let mut config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101,
-        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu",
-        "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
-        "tie_word_embeddings": false, "initializer_range": 0.2, "eos_token_id": 2,
-    });
-    change(&mut config);
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::from_folder(folder).unwrap();
-    let layout = ModelLayout::new(&config);
-    let wave = |block: &Tensor| {
-        block
-            + (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 0.37).sin()
-                * 0.1
-    };
-    let blocks: Vec<Tensor> =
-        random::random(&layout, &config, 3).unwrap().iter().map(wave).collect();
-    let export = folder.join("export");
-    hugging_face::write_folder(&export, folder, &layout, &blocks, Kind::Float).unwrap();
-    export
-}
-
-/// Changes the small Llama's configuration to a Qwen2 with tied embeddings.
-pub fn qwen2(config: &mut Value) {
-    config["architectures"] = json!(["Qwen2ForCausalLM"]);
-    config["model_type"] = "qwen2".into();
-    config["tie_word_embeddings"] = true.into();
-    if let Some(fields) = config.as_object_mut() {
-        fields.remove("head_dim");
-    }
-}
-
-/// Changes the small Llama's configuration to a Qwen3.
-pub fn qwen3(config: &mut Value) {
-    config["architectures"] = json!(["Qwen3ForCausalLM"]);
-    config["model_type"] = "qwen3".into();
 }

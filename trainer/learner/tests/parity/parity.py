@@ -6,7 +6,7 @@ import json
 import sys
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
@@ -15,6 +15,28 @@ model = AutoModelForCausalLM.from_pretrained(
     case["model"], dtype=torch.float32, attn_implementation="eager"
 )
 out = {}
+
+
+def add_adapter(folder):
+    """Adds the low-rank path of PEFT's adapter to its modules; returns its parameters by name."""
+    config = json.load(open(f"{folder}/adapter_config.json"))
+    scale = config["lora_alpha"] / config["r"]
+    values = load_file(f"{folder}/adapter_model.safetensors")
+    parameters = {name: torch.nn.Parameter(value) for name, value in values.items()}
+    for name in parameters:
+        if name.endswith(".lora_A.weight"):
+            a, b = parameters[name], parameters[name.replace("lora_A", "lora_B")]
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            model.get_submodule(module).register_forward_hook(
+                lambda _, args, y, a=a, b=b: y + scale * (args[0] @ a.T @ b.T)
+            )
+    return parameters
+
+
+if case["adapter"]:
+    trained = add_adapter(case["adapter"])
+else:
+    trained = dict(model.named_parameters())
 
 
 def forward():
@@ -31,10 +53,11 @@ def forward():
 
 
 def record(name, loss):
-    model.zero_grad()
+    for value in trained.values():
+        value.grad = None
     loss.backward()
     out[f"{name}.loss"] = loss.detach()
-    out.update({f"{name}.{key}": value.grad.clone() for key, value in model.named_parameters()})
+    out.update({f"{name}.{key}": value.grad.clone() for key, value in trained.items()})
 
 
 logits, logprobs, advantages = forward()
