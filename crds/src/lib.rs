@@ -4,8 +4,8 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
-//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`workflow`], [`roles`], [`template`],
+//! [`restore`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -35,6 +35,8 @@ pub mod ppo;
 pub mod reward;
 
 pub mod rollout;
+
+pub mod workflow;
 
 pub mod roles;
 

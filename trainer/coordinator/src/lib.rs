@@ -48,6 +48,7 @@ pub mod sync;
 pub mod telemetry;
 pub mod tokens;
 pub mod work_error;
+pub mod workflow;
 
 pub use rljob_text as text;
 

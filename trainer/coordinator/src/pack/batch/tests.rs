@@ -50,6 +50,7 @@ fn prompt(position: u64) -> Prompt {
         tokens: vec![5, 6],
         answer: None,
         completion_tokens: Some(vec![7, 2]),
+        fields: None,
     }
 }
 
