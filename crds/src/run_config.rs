@@ -36,9 +36,18 @@ pub struct RunConfig {
     pub spec: RLJobSpec,
 }
 
-/// Protocol version that introduced the current shape of the run configuration. A release that adds
-/// a field to the spec whose loss would change a run raises it for runs that set the field.
+/// Protocol version that introduced the current shape of the run configuration. A field of the spec
+/// whose loss would change a run has a later one in [`protocol`].
 pub const PROTOCOL: u32 = 2;
+
+/// Protocol version of runs with `rollout.workflow`: older coordinators would ignore it and sample
+/// one turn.
+const PROTOCOL_WORKFLOWS: u32 = 3;
+
+/// Lowest protocol version whose readers understand the run configuration of a spec.
+pub fn protocol(spec: &RLJobSpec) -> u32 {
+    if spec.rollout.workflow.is_some() { PROTOCOL_WORKFLOWS } else { PROTOCOL }
+}
 
 fn first_protocol() -> u32 {
     1

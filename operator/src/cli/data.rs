@@ -52,7 +52,7 @@ fn local_model(job: &ValidatedJob) -> Option<&str> {
 
 fn check_job(job: &ValidatedJob, model: &str, coordinator: &Path) -> anyhow::Result<String> {
     let config = RunConfig {
-        protocol: rljob_crds::run_config::PROTOCOL,
+        protocol: rljob_crds::run_config::protocol(&job.spec),
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

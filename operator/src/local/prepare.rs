@@ -143,7 +143,7 @@ pub fn run_config(
 ) -> Result<RunConfig, DirectoryError> {
     let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
     let mut config = RunConfig {
-        protocol: rljob_crds::run_config::PROTOCOL,
+        protocol: rljob_crds::run_config::protocol(&job.spec),
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

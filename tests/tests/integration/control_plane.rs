@@ -209,6 +209,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "algorithm.grpo needs inference.replicas of at least 1",
         ),
         (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo, ppo and sft"),
+        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},

@@ -32,3 +32,5 @@ mod resharding;
 mod s3_run;
 #[cfg(test)]
 mod validation_and_exports;
+#[cfg(test)]
+mod workflows;

@@ -388,7 +388,8 @@ proptest! {
 
 #[test]
 fn kept_fields_are_those_that_are_named() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7,\"other\":1}\n{\"q\":\"y\",\"a\":\"1\"}\n");
+    let file =
+        File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7,\"other\":1}\n{\"q\":\"y\",\"a\":\"1\"}\n");
     let spec = file.train("{{q}}");
     let kept = KeptFields::Named(["hint".to_owned()].into());
     let open = |kept| Dataset::open_train(&spec, &tokenizer(), 1, kept).unwrap();

@@ -71,6 +71,8 @@ impl Episodes<'_> {
             turns.push(turn);
             let Some(between) = between else { return Ok(Episode { turns, rejected: None }) };
             tokens.extend(&between.tokens);
+            let position = prompt.position;
+            tracing::debug!(position, index = request.key.index, turn = number, "sampling a turn");
             let request = SampleRequest {
                 key: Key { turn: number, ..request.key },
                 max_new_tokens: between.max_new_tokens,
