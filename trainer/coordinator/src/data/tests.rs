@@ -414,7 +414,7 @@ fn rows_without_a_field_of_the_feedback_are_named_when_the_data_is_opened() {
     let data = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &kept).unwrap();
     let error = feedback.check(&data, &["right"]).unwrap_err();
     let expected =
-        "failed to render rollout.workflow.multiTurn.feedback for line 2 of FILE".to_owned();
+        "failed to render rollout.workflow.multiTurn.feedback for FILE line 2".to_owned();
     assert_eq!(error.to_string().replace(&file.path(), "FILE"), expected);
     let feedback = Feedback::new("{{turn.components.right}}").unwrap();
     feedback.check(&data, &["right"]).unwrap();
