@@ -1,5 +1,5 @@
-//! Workflows of several turns: samples in the journal, and exact recovery of a run whose coordinator
-//! and engines are killed while a turn is sampled.
+//! Workflows of several turns: samples in the journal, and exact recovery of a run whose
+//! coordinator and engines are killed while a turn is sampled.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::exact_recovery::{RunUnderFaults, SAMPLES, Victim, practise};
 use crate::journal::query;
 use crate::local_run::{evaluations, weights};
 
-/// Wrong sums are asked again. The answer to the first question ends with `<eos>`, token 1.
+/// The question is repeated after a wrong sum.
 const TURNS: [&str; 3] = [
     "practise:spec.rollout.workflow.multiTurn.feedback=\" {{question}}\"",
     "practise:spec.rollout.workflow.multiTurn.discount=0.5",

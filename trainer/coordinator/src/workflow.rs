@@ -2,8 +2,8 @@
 //! Pure.
 //!
 //! ```text
-//!  multiTurn   r = reward of turn t    r ≥ correctReward, t = maxTurns ─▶ end: r · discount^(t − 1)
-//!                                      else ─▶ feedback ─▶ turn t + 1
+//!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
+//!                                  └─ else ─▶ feedback ─▶ turn t + 1
 //! ```
 
 use rljob_crds::algorithm::RolloutSpec;

@@ -372,7 +372,8 @@ proptest! {
             (0..7).map(|row| format!("{{\"q\":\"{row}\",\"a\":{row}}}")).collect();
         let file = File::new(&rows.join("\n"));
         let tokenizer = tokenizer();
-        let open = || Dataset::open_train(&file.train("{{q}}"), &tokenizer, seed, &KeptFields::None).unwrap();
+        let (spec, kept) = (file.train("{{q}}"), KeptFields::None);
+        let open = || Dataset::open_train(&spec, &tokenizer, seed, &kept).unwrap();
         let (first, second) = (open(), open());
         let forwards: Vec<Prompt> =
             positions.iter().map(|&position| first.prompt(position).unwrap()).collect();
