@@ -96,7 +96,8 @@ fn assert_same_records(directory: &Path) {
 }
 
 /// Trained samples. Versions contain the attempt and are not compared.
-pub(crate) const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, finish_reason, sampling, hex(tokens), hex(sampler_logprobs) \
+pub(crate) const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, \
+    finish_reason, sampling, hex(tokens), hex(sampler_logprobs) \
     FROM samples WHERE step IS NOT NULL ORDER BY position, sample_index";
 
 /// The lines of a JSONL file without fields that depend on time or on the attempt.
