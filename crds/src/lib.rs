@@ -4,9 +4,9 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`lora`], [`reward`], [`program_reward`], [`rollout`], [`roles`],
-//! [`template`], [`restore`], [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and
-//! [`freeze`].
+//! [`ppo`], [`optimizer`], [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`],
+//! [`roles`], [`template`], [`restore`], [`tracking`], [`status`], [`run_config`], then
+//! [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -40,6 +40,8 @@ pub mod program_reward;
 pub mod reward;
 
 pub mod rollout;
+
+pub mod workflow;
 
 pub mod roles;
 

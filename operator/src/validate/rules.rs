@@ -13,6 +13,7 @@ mod prompts;
 mod roles;
 mod sources;
 mod template;
+mod workflow;
 
 use algorithm::{check_algorithm, check_critic, check_policy};
 use common::{COORDINATOR, INFERENCE, TRAINER, check_optimizer, is_dns_label};
@@ -42,6 +43,9 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     }
     check_lora(spec, &mut problems);
     check_lengths(&spec.rollout, &mut problems);
+    if let Some(workflow) = &spec.rollout.workflow {
+        workflow::check_workflow(workflow, &mut problems);
+    }
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
     roles::check_trainer(spec, &mut problems);

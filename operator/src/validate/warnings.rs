@@ -18,8 +18,8 @@ use inputs::{check_fields, check_mounts};
 mod inputs;
 
 /// Fields of `spec.rollout` that evaluations use.
-const EVALUATION_FIELDS: [&str; 5] =
-    ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature"];
+const EVALUATION_FIELDS: [&str; 6] =
+    ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature", "workflow"];
 
 /// Every setting that is set and has no effect, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {

@@ -224,6 +224,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"algorithm": {"sft": {}}}}),
             "set exactly one of grpo, ppo, sft and evaluation",
         ),
+        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},

@@ -37,3 +37,5 @@ mod tracking;
 mod site;
 #[cfg(test)]
 mod validation_and_exports;
+#[cfg(test)]
+mod workflows;

@@ -50,6 +50,7 @@ pub mod telemetry;
 pub mod tokens;
 pub mod tracking;
 pub mod work_error;
+pub mod workflow;
 
 pub use rljob_text as text;
 

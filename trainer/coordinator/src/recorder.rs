@@ -116,6 +116,8 @@ impl Recorder {
             metrics::COMPLETION_TOKENS,
             mean(&samples, |sample| sample.trained_tokens() as f64),
         );
+        let turns = mean(&samples, |sample| sample.turn_rewards.len() as f64);
+        scalars.set_option(metrics::TURNS, turns.filter(|turns| *turns > 1.0));
         for (name, mean) in reward_component_means(&samples) {
             scalars.set(format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX), mean);
         }

@@ -119,6 +119,8 @@ registry! {
         "Mean reward of the step's samples; absent for `sft`.";
     COMPLETION_TOKENS, "completionTokens", "tokens", Coordinator, 1,
         "Mean completion length; absent for `sft`.";
+    TURNS, "turns", "1", Coordinator, 3,
+        "Mean number of turns of the step's samples; absent where each has one.";
     DROPPED_GROUPS, "droppedGroups", "prompt groups", Coordinator, 1,
         "Prompt groups that dynamic sampling left out of the batch.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
@@ -130,6 +132,13 @@ registry! {
     TOKENS_PER_SECOND, "tokensPerSecond", "tokens/s", Coordinator, 1,
         "Tokens of the batch divided by the time from the end of the previous step.";
 }
+
+/// Evaluations of several turns: mean reward of the first turns of the sampled completions. The
+/// other estimates are those of the last turns.
+pub const SAMPLED_FIRST_TURN: &str = "sampledFirstTurn";
+
+/// Evaluations of several turns: mean reward of the first turn of the greedy completion.
+pub const GREEDY_FIRST_TURN: &str = "greedyFirstTurn";
 
 /// Prefix of the mean of a reward's component: `reward/<name>`. Since protocol version 2.
 pub const REWARD_COMPONENT_PREFIX: &str = "reward/";
@@ -341,8 +350,8 @@ pub struct EvaluationMetrics {
     pub loss_tokens: Option<u64>,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Everything else by name: `reward/<name>` is the mean of a reward's component over the
-    /// sampled completions.
+    /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
+    /// several turns.
     #[serde(flatten)]
     pub scalars: Scalars,
 }

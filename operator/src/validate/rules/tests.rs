@@ -153,6 +153,18 @@ fn system_turns_and_template_arguments_need_the_chat_template() {
 }
 
 #[test]
+fn a_workflow_has_one_kind_whose_template_is_valid() {
+    let workflow =
+        |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
+    assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, found none";
+    assert_eq!(workflow(json!({})), [expected]);
+    let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
+    let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
+    assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
+}
+
+#[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
     let spec = json!({

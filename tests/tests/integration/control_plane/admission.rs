@@ -59,6 +59,10 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
+        (
+            WhileSuspended,
+            json!({"rollout": {"workflow": {"multiTurn": {"feedback": "Try again."}}}}),
+        ),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),

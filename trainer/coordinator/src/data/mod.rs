@@ -12,6 +12,7 @@ mod bounded_parquet;
 mod categories;
 mod dropped;
 mod error;
+mod feedback;
 mod files;
 mod location;
 mod reader;
@@ -20,17 +21,21 @@ mod rows;
 mod token_counts;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rljob_crds::data::{EvaluationDataset, TrainDataset};
 use sha2::{Digest, Sha256};
 
 pub use dropped::DroppedRow;
 pub use error::DataError;
+pub use feedback::{Feedback, FeedbackError, TurnFacts};
 pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
+pub use reader::Fields;
+pub use rows::KeptFields;
 
 use files::SplitFiles;
-use reader::{Fields, ReadLimits, RowReader};
+use reader::{ReadLimits, RowReader};
 use row_order::RowOrder;
 use rows::{Row, Templates};
 use token_counts::{ROW_DEADLINE, count_tokens};
@@ -58,6 +63,8 @@ pub struct Prompt {
     pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
+    /// Kept fields of the row, if any are kept.
+    pub fields: Option<Arc<Fields>>,
 }
 
 /// Rendered rows. Tokenization happens on access.
@@ -89,6 +96,7 @@ impl Dataset {
         spec: &TrainDataset,
         tokenizer: &TextTokenizer,
         seed: u64,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
@@ -103,6 +111,7 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
+                kept,
             )?,
             style: PromptStyle {
                 format: spec.format,
@@ -118,6 +127,7 @@ impl Dataset {
     pub fn open_evaluation(
         spec: &EvaluationDataset,
         tokenizer: &TextTokenizer,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
@@ -132,6 +142,7 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
+                kept,
             )?
             .with_category(spec.category.as_deref()),
             style: PromptStyle {
@@ -168,6 +179,10 @@ impl Dataset {
                 digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
                 digest.update(text.map_or("", String::as_str));
             }
+            if let Some(fields) = &row.fields {
+                // Maps of JSON are sorted by key.
+                digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
+            }
         }
         format!("{:x}", digest.finalize())
     }
@@ -191,7 +206,13 @@ impl Dataset {
             answer: row.answer.clone(),
             category: row.category.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
+            fields: row.fields.clone(),
         })
+    }
+
+    /// How prompts and later turns become tokens.
+    pub fn style(&self) -> &PromptStyle {
+        &self.style
     }
 
     /// Checks that every prompt fits the context with its completion, or with one token if

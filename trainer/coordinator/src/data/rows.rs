@@ -1,6 +1,9 @@
 //! Row rendering: applies the spec's templates and counts tokens. Invalid rows are errors when the
 //! data is opened.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
 use serde_json::Value;
 
@@ -13,6 +16,13 @@ const PROMPT: &str = "prompt";
 const SYSTEM: &str = "system";
 const COMPLETION: &str = "completion";
 
+/// Fields of a row that are kept beside its rendered texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptFields {
+    None,
+    Named(BTreeSet<String>),
+}
+
 /// A rendered row.
 pub struct Row {
     pub location: RowLocation,
@@ -23,6 +33,8 @@ pub struct Row {
     pub completion: Option<String>,
     pub answer: Option<String>,
     pub category: Option<String>,
+    /// Kept fields, if any are kept.
+    pub fields: Option<Arc<Fields>>,
     /// Chat template included.
     pub prompt_tokens: usize,
     /// End-of-sequence token included; 0 without a completion.
@@ -36,6 +48,7 @@ pub struct Templates {
     completion: bool,
     answer: Option<String>,
     category: Option<String>,
+    kept: KeptFields,
 }
 
 /// Instructions that a template may execute for a row.
@@ -48,13 +61,9 @@ impl Templates {
         system: Option<&str>,
         completion: Option<&str>,
         answer: Option<&str>,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_formatter(reject_null);
-        environment.set_fuel(Some(FUEL));
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let mut environment = strict_environment();
         let mut add = |template, source: &str| {
             environment
                 .add_template_owned(template, source.to_owned())
@@ -69,6 +78,7 @@ impl Templates {
             completion: completion.is_some(),
             answer: answer.map(str::to_owned),
             category: None,
+            kept: kept.clone(),
         })
     }
 
@@ -97,6 +107,7 @@ impl Templates {
             completion: optional(self.completion, COMPLETION)?,
             answer: text(&self.answer)?,
             category: text(&self.category)?,
+            fields: self.kept.of(fields),
             location,
             number,
             prompt_tokens: 0,
@@ -129,6 +140,24 @@ impl Templates {
             }
         })
     }
+}
+
+impl KeptFields {
+    fn of(&self, fields: &Fields) -> Option<Arc<Fields>> {
+        let Self::Named(names) = self else { return None };
+        let kept = fields.iter().filter(|(name, _)| names.contains(*name));
+        Some(Arc::new(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
+    }
+}
+
+/// An environment in which undefined variables and printed nulls are errors.
+pub fn strict_environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(reject_null);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment
 }
 
 /// Rejects null, which Jinja would print as `None`.

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use rljob_protocol::evaluation::CategoryMetrics;
-use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
+use rljob_protocol::metrics::{EvaluationMetrics, GREEDY_FIRST_TURN, SAMPLED_FIRST_TURN, Scalars};
 
 use crate::evaluation::estimate::sizes;
 use crate::evaluation::judged::Judged;
@@ -111,6 +111,17 @@ fn categories(judged: &[Judged]) -> BTreeMap<String, CategoryMetrics> {
     prompts.into_iter().map(|(category, prompts)| (category.clone(), metrics(prompts))).collect()
 }
 
+/// Mean rewards of the first turns, by the names of scalars of [`EvaluationMetrics`].
+pub fn first_turns(judged: &[Judged]) -> impl Iterator<Item = (&'static str, f64)> {
+    let over = |value: &dyn Fn(&Judged) -> Option<f64>| {
+        Some(Estimate::of(&judged.iter().filter_map(value).collect::<Vec<f64>>())?.mean)
+    };
+    let sampled = over(&|judged| Some(Estimate::of(&judged.first_turns.0)?.mean));
+    let greedy = over(&|judged| judged.first_turns.1);
+    let scalars = [(SAMPLED_FIRST_TURN, sampled), (GREEDY_FIRST_TURN, greedy)];
+    scalars.into_iter().filter_map(|(name, mean)| Some((name, mean?)))
+}
+
 fn means(estimates: &BTreeMap<u32, Estimate>) -> BTreeMap<u32, f64> {
     estimates.iter().map(|(k, estimate)| (*k, estimate.mean)).collect()
 }
@@ -126,7 +137,7 @@ mod tests {
     use rljob_protocol::evaluation::CategoryMetrics;
     use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
 
-    use super::{Estimate, Judged, summary};
+    use super::{Estimate, Judged, first_turns, summary};
 
     fn judged(sampled: &[f64], greedy: Option<f64>, pass: f64, majority: bool) -> Judged {
         Judged {
@@ -138,6 +149,7 @@ mod tests {
             rejected: u32::from(greedy.is_none()),
             tokens: 10,
             newer_tokens: 2,
+            first_turns: (vec![0.0; sampled.len()], greedy.map(|_| 0.5)),
             ..Judged::default()
         }
     }
@@ -167,6 +179,9 @@ mod tests {
         };
         assert_eq!(summary(3, 2, &prompts, 1.5), Some(expected));
         assert_eq!(summary(3, 2, &[Judged::default()], 1.5), None);
+        let scalars: Vec<_> = first_turns(&prompts).collect();
+        assert_eq!(scalars, [("sampledFirstTurn", 0.0), ("greedyFirstTurn", 0.5)]);
+        assert_eq!(first_turns(&[Judged::default()]).count(), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rljob_protocol::status::EvaluationMetrics;
 use serde_json::{Value, json};
 
 use super::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, Files, Lines, SAMPLES_FILE};
-use crate::data::Dataset;
+use crate::data::{Dataset, KeptFields};
 use crate::persistence::fence::Fence;
 use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
 use crate::text::TextTokenizer;
@@ -113,7 +113,7 @@ fn questions(folder: &Path) -> Dataset {
         json!({"path": path, "prompt": "{{q}}", "answer": "n", "format": "Text"}),
     )
     .unwrap();
-    Dataset::open_train(&spec, &tokenizer, 1).unwrap()
+    Dataset::open_train(&spec, &tokenizer, 1, &KeptFields::None).unwrap()
 }
 
 fn sample(position: u64) -> Sample {

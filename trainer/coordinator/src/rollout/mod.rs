@@ -13,6 +13,8 @@
 //! in loader order.
 
 pub mod completion;
+pub mod episode;
+pub mod episodes;
 pub mod group;
 pub mod ledger;
 pub mod request;

@@ -51,6 +51,7 @@ fn prompt(position: u64) -> Prompt {
         answer: None,
         category: None,
         completion_tokens: Some(vec![7, 2]),
+        fields: None,
     }
 }
 
