@@ -125,11 +125,8 @@ impl Kueue {
     /// Applies fields of the status, with conditions given as type, status, reason and message, to
     /// the newest version: the operator writes the status too.
     fn set(&self, fields: &Value, conditions: &[[&str; 4]]) {
-        wait_until("the write of the status", LIMIT, || match self.try_set(fields, conditions) {
-            Err(error) if error.to_string().contains("409 Conflict") => Ok(false),
-            result => result.map(|_| true),
-        })
-        .unwrap();
+        let write = || self.try_set(fields, conditions).map(|_| true);
+        wait_until("the write of the status", LIMIT, write).unwrap();
     }
 
     fn try_set(&self, fields: &Value, conditions: &[[&str; 4]]) -> anyhow::Result<Value> {
