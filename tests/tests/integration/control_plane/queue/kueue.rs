@@ -122,8 +122,14 @@ impl Kueue {
         self.text("/metadata/uid")
     }
 
-    /// Applies fields of the status, with conditions given as type, status, reason and message.
+    /// Applies fields of the status, with conditions given as type, status, reason and message, to
+    /// the newest version: the operator writes the status too.
     fn set(&self, fields: &Value, conditions: &[[&str; 4]]) {
+        let write = || self.try_set(fields, conditions).map(|_| true);
+        wait_until("the write of the status", LIMIT, write).unwrap();
+    }
+
+    fn try_set(&self, fields: &Value, conditions: &[[&str; 4]]) -> anyhow::Result<Value> {
         let workload = self.workload().unwrap();
         let mut all = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
         for [type_, status, reason, message] in conditions {
@@ -138,7 +144,7 @@ impl Kueue {
         let name = workload["metadata"]["name"].as_str().unwrap();
         let version = &workload["metadata"]["resourceVersion"];
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
-        self.api.patch(&format!("{}/{name}/status", self.path), &patch).unwrap();
+        self.api.patch(&format!("{}/{name}/status", self.path), &patch)
     }
 
     /// Leaves the Workload in its queue.
