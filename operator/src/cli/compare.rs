@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
+use rljob_dashboard::records::Tail;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use serde::Serialize;
@@ -16,7 +17,6 @@ use super::table::{table, table_without};
 use crate::local::comparison::{self, Difference};
 use crate::local::inspect::{self, Run};
 use crate::local::lines::with_error;
-use crate::local::records::Tail;
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;

@@ -102,6 +102,9 @@ struct Shown<'a> {
     /// Empty for a sample of one turn.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     turns: Vec<ShownTurn<'a>>,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a serde_json::Value>,
 }
 
 /// A turn to read.
@@ -116,9 +119,6 @@ struct ShownSegment<'a> {
     /// Whether the text is a completion.
     sampled: bool,
     text: &'a str,
-    /// What verifiers found, by reward name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a serde_json::Value>,
 }
 
 impl Files {
