@@ -57,7 +57,7 @@ impl Browser {
         let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}))?;
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let attached = browser.call("Target.attachToTarget", &attach).context("no tab")?;
-        browser.session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
+        attached["sessionId"].as_str().unwrap_or_default().clone_into(&mut browser.session);
         for domain in ["Page", "Runtime", "Log"] {
             browser.call(&format!("{domain}.enable"), &json!({}))?;
         }

@@ -10,9 +10,6 @@ use crate::overview::RunInfo;
 use crate::routes::summary;
 use crate::run::RunFiles;
 
-/// Steps whose samples are embedded: first, middle and last.
-const STEPS: usize = 3;
-
 /// The report as HTML.
 ///
 /// # Errors
@@ -48,8 +45,7 @@ pub fn report(info: &RunInfo, files: &RunFiles) -> io::Result<String> {
 /// First, middle and last step, without duplicates.
 fn some(steps: &[u32]) -> Vec<u32> {
     let last = steps.len().saturating_sub(1);
-    let shown: BTreeSet<usize> =
-        (0..STEPS).map(|part| last.saturating_mul(part) / STEPS.saturating_sub(1)).collect();
+    let shown = BTreeSet::from([0, steps.len() / 2, last]);
     shown.into_iter().filter_map(|index| steps.get(index).copied()).collect()
 }
 
