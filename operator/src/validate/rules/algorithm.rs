@@ -137,7 +137,7 @@ fn check_evaluation(
             problems.push(Problem::new(
                 "spec.dataset.evaluation.completion",
                 format!("is not used by algorithm.{}; remove it", algorithm.name()),
-            ))
+            ));
         }
         (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(

@@ -10,6 +10,7 @@ use super::admission::Admission;
 
 /// Fixed settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct Settings {
     /// Steps of the run.
     pub total_steps: u32,
