@@ -18,7 +18,7 @@ use crate::text::Message;
 pub enum Workflow {
     /// A prompt and its completion.
     SingleTurn,
-    MultiTurn(MultiTurn),
+    MultiTurn(Box<MultiTurn>),
 }
 
 /// Attempts at a prompt with feedback after each one that is wrong.
@@ -35,7 +35,7 @@ impl Workflow {
             None => Ok(Self::SingleTurn),
             Some(spec) => {
                 let feedback = Feedback::new(&spec.feedback)?;
-                Ok(Self::MultiTurn(MultiTurn { spec: spec.clone(), feedback }))
+                Ok(Self::MultiTurn(Box::new(MultiTurn { spec: spec.clone(), feedback })))
             }
         }
     }
@@ -64,7 +64,8 @@ impl Workflow {
         completion: &str,
         reward: &Reward,
     ) -> Result<Option<Vec<Message>>, FeedbackError> {
-        let Self::MultiTurn(MultiTurn { spec, feedback }) = self else { return Ok(None) };
+        let Self::MultiTurn(multi_turn) = self else { return Ok(None) };
+        let MultiTurn { spec, feedback } = multi_turn.as_ref();
         if number >= spec.max_turns || reward.value >= spec.correct_reward {
             return Ok(None);
         }
