@@ -32,9 +32,10 @@ mod local_run;
 mod resharding;
 #[cfg(test)]
 mod s3_run;
-mod tracking;
 #[cfg(test)]
 mod site;
+#[cfg(test)]
+mod tracking;
 #[cfg(test)]
 mod validation_and_exports;
 #[cfg(test)]

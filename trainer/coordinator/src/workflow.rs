@@ -126,7 +126,6 @@ impl Lengths {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use rljob_crds::algorithm::RolloutSpec;
     use rljob_crds::workflow::WorkflowSpec;
