@@ -1,4 +1,4 @@
-//! MLflow tracking server with a database of its own. Dropping the value stops the server and
+//! MLflow tracking server with an own database. Dropping the value stops the server and
 //! removes the database.
 
 use std::fs;
@@ -55,7 +55,7 @@ impl Mlflow {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Its workers are processes of its own.
+            // It has worker processes.
             .process_group(0);
         self.server = Some(command.spawn().context("failed to start MLflow")?);
         wait_until("MLflow to respond", LIMIT, || {

@@ -6,10 +6,10 @@ use std::fs;
 use rljob_crds::names::{METRICS_FILE, TENSORBOARD_FILES};
 use rljob_protocol::status::StepMetrics;
 use rljob_tests::Mlflow;
-use rljob_tests::process::wait_until;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::local_run::{JOBS, LIMIT, LocalRun, baseline, folder_with};
+use crate::local_run::{INTERRUPTED, JOBS, LocalRun, baseline, folder_with};
 
 /// Steps of the job `practise`.
 const STEPS: u64 = 12;
@@ -30,24 +30,18 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     local.wait_for_steps("practise", 5);
     mlflow.kill().unwrap();
     local.wait_for_steps("practise", 7);
+    local.signal(Signal::INT);
+    assert_eq!(local.end().0, Some(INTERRUPTED));
     mlflow.restart().unwrap();
+    let local = LocalRun::start_with(folder.path(), "runs", &sets);
     let directory = local.runs.join("default/practise");
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
 
-    // The run does not wait for the server; what it lacks is sent when the run starts again.
-    wait_until("the MLflow run to be finished", LIMIT, || {
-        let is_finished = only_run(&mlflow)["info"]["status"] == "FINISHED";
-        if !is_finished {
-            let (code, output) = LocalRun::start_with(folder.path(), "runs", &sets).end();
-            assert_eq!(code, Some(0), "{output}");
-        }
-        Ok(is_finished)
-    })
-    .unwrap();
     let log = fs::read_to_string(directory.join("logs/coordinator.log")).unwrap();
     let run = only_run(&mlflow);
-    assert_eq!(run["info"]["run_name"], "default/practise", "{run:#}");
+    let state = [&run["info"]["run_name"], &run["info"]["status"]];
+    assert_eq!(state, ["default/practise", "FINISHED"], "{log}");
     assert!(parameters(&run).contains(&("algorithm.grpo.groupSize".into(), "8".into())), "{run:#}");
     let lines = fs::read_to_string(directory.join(METRICS_FILE)).unwrap();
     let losses: Vec<(u64, f64)> = lines

@@ -2,8 +2,8 @@
 //!
 //! | Dataset | JSON | A test |
 //! |---|---|---|
-//! | APPS, TACO, CodeContests | `{"inputs": [text, …], "outputs": [text, …]}` | standard input, output |
-//! | APPS, LiveCodeBench | the same with `"fn_name": name` | a call of a function, its result |
+//! | APPS, TACO, CodeContests | `{"inputs": [text, …], "outputs": [text, …]}` | its streams |
+//! | APPS, LiveCodeBench | the same with `"fn_name": name` | call and result of a function |
 //! | MBPP | `["assert f(1) == 2", …]` | a statement of Python |
 //! | HumanEval and others | `{"asserts": [text, …], "setup": text}` | the same, after the setup |
 

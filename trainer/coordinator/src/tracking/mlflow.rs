@@ -5,7 +5,8 @@
 //!    ─▶ log-batch: metrics of steps and of evaluations ─▶ update: FINISHED, FAILED or RUNNING
 //! ```
 //! The key is written before the run is created: a coordinator that was killed in between finds the
-//! run by its tag. The server knows the newest step of each metric, which is the tracker's position.
+//! run by its tag. The server knows the newest step of each metric, which is the tracker's
+//! position.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -65,6 +66,12 @@ pub enum MlflowError {
     Uri { uri: String },
     #[error("failed to create the HTTP client")]
     Client(#[source] reqwest::Error),
+}
+
+impl From<MlflowError> for TrackerError {
+    fn from(error: MlflowError) -> Self {
+        Self::Server(Box::new(error))
+    }
 }
 
 /// Credentials of a server.

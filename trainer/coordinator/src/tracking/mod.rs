@@ -11,6 +11,7 @@
 pub mod mlflow;
 pub mod tensorboard;
 
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ const MAX_RECORDS: usize = 100;
 /// Newest records that a tracker has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Newest step; 0 if there is none.
+    /// Newest step; 0 before the first.
     pub step: u32,
     /// Step of the newest evaluation.
     pub evaluation: Option<u32>,
@@ -51,7 +52,7 @@ pub struct Records {
 #[derive(Debug, thiserror::Error)]
 pub enum TrackerError {
     #[error(transparent)]
-    Mlflow(#[from] mlflow::MlflowError),
+    Server(Box<dyn Error + Send + Sync>),
     #[error("failed to write the event files of TensorBoard")]
     TensorBoard(#[from] std::io::Error),
     #[error(transparent)]
