@@ -5,19 +5,22 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
 use crate::ppo::PpoSpec;
+use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo`, `ppo` and `sft`.
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo` and `rewardModel`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.grpo), has(self.ppo), has(self.sft)].filter(x, x).size() == 1"
+        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), \
+         has(self.rewardModel)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of grpo, ppo and sft")
+        .message("set exactly one of grpo, ppo, sft, dpo and rewardModel")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
@@ -31,6 +34,14 @@ pub struct AlgorithmSpec {
     /// Supervised fine-tuning: cross entropy of the completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
+    /// Direct Preference Optimization (Rafailov et al. 2023, arXiv 2305.18290): learns from pairs
+    /// of a chosen and a rejected completion, without rewards and engines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dpo: Option<DpoSpec>,
+    /// Reward model (Ouyang et al. 2022, arXiv 2203.02155): a model with a scalar head instead of
+    /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_model: Option<RewardModelSpec>,
 }
 
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
@@ -43,6 +54,10 @@ pub enum Algorithm<'a> {
     Ppo(&'a PpoSpec),
     /// Supervised fine-tuning.
     Sft(&'a SftSpec),
+    /// Direct Preference Optimization.
+    Dpo(&'a DpoSpec),
+    /// Reward model.
+    RewardModel(&'a RewardModelSpec),
 }
 
 /// Rows that an algorithm trains on.
@@ -52,14 +67,16 @@ pub enum DataKind {
     Prompts,
     /// Prompts with the completions to learn.
     Demonstrations,
+    /// Prompts with a chosen and a rejected completion.
+    Pairs,
 }
 
 /// A model that learners hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModelRole {
-    /// The model that is trained and exported.
+    /// The model that is trained and exported; a reward model of `rewardModel`.
     Policy,
-    /// The policy before training, for a KL penalty.
+    /// The policy before training, for a KL penalty and for `dpo`.
     Reference,
     /// A value model that is trained beside the policy.
     Critic,
@@ -70,12 +87,15 @@ pub enum ModelRole {
 impl AlgorithmSpec {
     /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
     pub fn resolve(&self) -> Option<Algorithm<'_>> {
-        match (&self.grpo, &self.ppo, &self.sft) {
-            (Some(grpo), None, None) => Some(Algorithm::Grpo(grpo)),
-            (None, Some(ppo), None) => Some(Algorithm::Ppo(ppo)),
-            (None, None, Some(sft)) => Some(Algorithm::Sft(sft)),
-            _ => None,
-        }
+        let members = [
+            self.grpo.as_ref().map(Algorithm::Grpo),
+            self.ppo.as_ref().map(Algorithm::Ppo),
+            self.sft.as_ref().map(Algorithm::Sft),
+            self.dpo.as_ref().map(Algorithm::Dpo),
+            self.reward_model.as_ref().map(Algorithm::RewardModel),
+        ];
+        let mut set = members.into_iter().flatten();
+        set.next().filter(|_| set.next().is_none())
     }
 
     /// Whether steps train on completions that engines sample.
@@ -91,6 +111,8 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(_) => "grpo",
             Self::Ppo(_) => "ppo",
             Self::Sft(_) => "sft",
+            Self::Dpo(_) => "dpo",
+            Self::RewardModel(_) => "rewardModel",
         }
     }
 
@@ -99,6 +121,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
+            Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
         }
     }
 
@@ -111,35 +134,44 @@ impl<'a> Algorithm<'a> {
     pub fn needs_reward(self) -> bool {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => true,
-            Self::Sft(_) => false,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => false,
         }
+    }
+
+    /// Whether the trained model has a scalar head, so that it scores sequences and cannot sample.
+    pub fn trains_scores(self) -> bool {
+        matches!(self, Self::RewardModel(_))
     }
 
     /// Models that learners hold, the policy first.
     pub fn model_roles(self) -> Vec<ModelRole> {
-        let (kl_coefficient, critic) = match self {
-            Self::Grpo(grpo) => (grpo.kl_coefficient, None),
-            Self::Ppo(ppo) => (ppo.kl_coefficient, Some(ModelRole::Critic)),
-            Self::Sft(_) => (0.0, None),
+        let (has_reference, critic) = match self {
+            Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
+            Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
+            Self::Sft(_) | Self::RewardModel(_) => (false, None),
+            Self::Dpo(_) => (true, None),
         };
-        let reference = (kl_coefficient > 0.0).then_some(ModelRole::Reference);
+        let reference = has_reference.then_some(ModelRole::Reference);
         std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
     }
 
-    /// Samples of one prompt in a step.
+    /// Samples of one prompt in a step; two of a pair.
     pub fn group_size(self) -> u32 {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
             Self::Ppo(ppo) => ppo.group_size,
             Self::Sft(_) => 1,
+            Self::Dpo(_) | Self::RewardModel(_) => 2,
         }
     }
 
-    /// Prompts or demonstrations of a step.
+    /// Prompts, demonstrations or pairs of a step.
     pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
+            Self::Dpo(dpo) => dpo.batch_size,
+            Self::RewardModel(model) => model.batch_size,
         }
     }
 
@@ -148,7 +180,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Sft(_) => None,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => None,
         }
     }
 
@@ -156,7 +188,7 @@ impl<'a> Algorithm<'a> {
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {
             Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
-            Self::Grpo(_) | Self::Sft(_) => None,
+            Self::Grpo(_) | Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => None,
         }
     }
 }

@@ -104,6 +104,29 @@ use crate::storage::{StorageSpec, VolumeSpec};
                  not be trained")
 )]
 #[x_kube(
+    validation = Rule::new("(has(self.algorithm.dpo) || has(self.algorithm.rewardModel)) == \
+             has(self.dataset.train.chosen)")
+        .message("dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                 need them")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.algorithm.dpo) || has(self.algorithm.rewardModel) || \
+             !has(self.dataset.evaluation) || !has(self.dataset.evaluation.chosen)")
+        .message("dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.dpo) && !has(self.algorithm.rewardModel) || \
+             !has(self.dataset.train.completion) && \
+             (!has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion))")
+        .message("completion is not used by algorithm.dpo and rewardModel; set chosen and \
+                 rejected")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.rewardModel) || self.inference.replicas == 0")
+        .message("algorithm.rewardModel needs inference.replicas 0: engines serve language models \
+                 only")
+)]
+#[x_kube(
     validation = Rule::new(broadcast_rule())
         .message("weightSync.method Distributed needs engines and learners in one process group: \
                  both on CPUs, or both on NVIDIA GPUs")

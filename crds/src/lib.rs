@@ -4,8 +4,8 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`reward`], [`rollout`], [`roles`], [`template`], [`restore`],
-//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`reward`], [`rollout`], [`roles`],
+//! [`template`], [`restore`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -23,6 +23,8 @@ pub mod data;
 
 pub mod algorithm;
 
+pub mod dpo;
+
 pub mod failure_policy;
 
 pub mod gpus;
@@ -33,6 +35,8 @@ pub mod optimizer;
 pub mod ppo;
 
 pub mod reward;
+
+pub mod reward_model;
 
 pub mod rollout;
 

@@ -181,6 +181,15 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
+    // Without rewards and engines.
+    let dpo = |settings: Value, train: Value| {
+        json!({"spec": {
+            "algorithm": {"grpo": null, "dpo": settings},
+            "dataset": {"train": train},
+            "rewards": null,
+            "inference": {"replicas": 0},
+        }})
+    };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
     let bucket = |fields: Value| {
         let mut spec = json!({
@@ -208,7 +217,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"inference": {"replicas": 0}}}),
             "algorithm.grpo needs inference.replicas of at least 1",
         ),
-        (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo, ppo and sft"),
+        (
+            json!({"spec": {"algorithm": {"sft": {}}}}),
+            "set exactly one of grpo, ppo, sft, dpo and rewardModel",
+        ),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
@@ -275,14 +287,17 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             evaluation(json!({})),
-            "set answer, which the reward compares with, or completion, whose loss sft measures, \
-                or both",
+            "set answer, which the reward compares with, completion, whose loss sft measures, or \
+                chosen and rejected, whose loss dpo and rewardModel measure",
         ),
         (
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
-        (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo, ppo and sft"),
+        (
+            json!({"spec": {"algorithm": {"grpo": null}}}),
+            "set exactly one of grpo, ppo, sft, dpo and rewardModel",
+        ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
             "set exactly one of path, huggingFace and rljob",
@@ -374,6 +389,39 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),
             "algorithm.ppo needs rewards",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "dpo": {}}}}),
+            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                need them",
+        ),
+        (
+            json!({"spec": {"dataset": {"train": {"chosen": "a", "rejected": "b"}}}}),
+            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                need them",
+        ),
+        (dpo(json!({}), json!({"chosen": "a"})), "set chosen and rejected together"),
+        (
+            dpo(json!({}), json!({"chosen": "a", "rejected": "b", "completion": "c"})),
+            "completion is not used by algorithm.dpo and rewardModel; set chosen and rejected",
+        ),
+        (
+            dpo(
+                json!({"loss": "Ipo", "labelSmoothing": 0.1}),
+                json!({"chosen": "a", "rejected": "b"}),
+            ),
+            "labelSmoothing needs loss Sigmoid",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": null, "rewardModel": {}},
+                "dataset": {"train": {"chosen": "a", "rejected": "b"}},
+            }}),
+            "algorithm.rewardModel needs inference.replicas 0: engines serve language models only",
+        ),
+        (
+            evaluation(json!({"chosen": "a", "rejected": "b"})),
+            "dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel",
         ),
         (
             json!({"spec": {"rollout": {"temprature": 0.7}}}),

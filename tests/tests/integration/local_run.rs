@@ -18,6 +18,7 @@ use crate::exact_recovery::practise;
 
 mod data;
 mod full_disk;
+mod pairs;
 mod process;
 mod user_engine;
 

@@ -7,6 +7,7 @@
 //!  critic       scalar           yes         yes, under its role   those of the policy, head 0
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
+//! The policy of an algorithm that trains a reward model has a scalar head, which begins with 0.
 
 #![cfg_attr(
     not(test),

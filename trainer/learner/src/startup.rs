@@ -202,7 +202,7 @@ fn load_trainer(
         std::thread::sleep(ModelFolderWait::INTERVAL);
     }
     let device = device(spec)?;
-    let model = Model::new(ModelConfig::from_folder(model_directory)?);
+    let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     let compute = compute_kind(spec.precision());
     let (model, sharding) = planned(model, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
@@ -246,8 +246,13 @@ pub fn first_trainer(
         let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
         Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
     };
-    let blocks = initial_blocks(&spec, &model, model_directory)?;
-    let masters = blocks.map(shard).collect::<Result<_, _>>()?;
+    let language_model = model.clone().with_head(Head::LanguageModel);
+    let model = headed(&spec, model)?;
+    let blocks = initial_blocks(&spec, &language_model, model_directory)?;
+    let masters = match model.head() {
+        Head::LanguageModel => blocks.map(shard).collect::<Result<_, _>>()?,
+        Head::Scalar => with_zero_head(blocks, &model).map(shard).collect::<Result<_, _>>()?,
+    };
     let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
     if let Some(optimizer) = critic_optimizer(&spec)? {
         let critic = model.clone().with_head(Head::Scalar);
@@ -273,6 +278,7 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
+    let model = headed(&spec, model)?;
     let of_critic = critic_optimizer(&spec)?;
     let critic = of_critic.map(|optimizer| (model.clone().with_head(Head::Scalar), optimizer));
     let mut shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
@@ -299,14 +305,21 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
 }
 
+/// The model with the head that the algorithm trains.
+fn headed(spec: &RLJobSpec, model: Model) -> Result<Model, StartError> {
+    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
+    let head = if algorithm.trains_scores() { Head::Scalar } else { Head::LanguageModel };
+    Ok(model.with_head(head))
+}
+
 /// Optimizer of the critic, if the algorithm trains one.
 fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     Ok(algorithm.critic_optimizer(&spec.optimizer))
 }
 
-/// Blocks of a language model with a scalar head of zeros in place of theirs: the critic, whose
-/// values are 0 before its first update.
+/// Blocks of a language model with a scalar head of zeros in place of theirs: a critic or reward
+/// model, whose values are 0 before its first update.
 fn with_zero_head<'a>(
     blocks: impl Iterator<Item = Result<Tensor, ModelError>> + 'a,
     critic: &'a Model,

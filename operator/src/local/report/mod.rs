@@ -119,7 +119,7 @@ fn charts(report: &Report) -> String {
             .filter_map(|m| Some((f64::from(m.step), m.get(name)?)))
             .collect::<Vec<_>>()
     };
-    let evaluations = |value: fn(&EvaluationMetrics) -> Option<f64>| {
+    let evaluations = |value: &dyn Fn(&EvaluationMetrics) -> Option<f64>| {
         report
             .evaluations
             .iter()
@@ -148,6 +148,16 @@ fn charts(report: &Report) -> String {
             })
             .collect(),
     };
+    let pairs = |title, unit, bounds, name| Chart {
+        title,
+        unit,
+        bounds,
+        scale: Scale::Linear,
+        series: vec![
+            Series { name: "training".to_owned(), points: steps(name) },
+            Series { name: "validation".to_owned(), points: evaluations(&|m| m.scalars.get(name)) },
+        ],
+    };
     let charts = [
         Chart {
             title: "Evaluation accuracy",
@@ -155,8 +165,8 @@ fn charts(report: &Report) -> String {
             bounds: share,
             scale: Scale::Linear,
             series: vec![
-                Series { name: "sampled".to_owned(), points: evaluations(|m| m.sampled) },
-                Series { name: "greedy".to_owned(), points: evaluations(|m| m.greedy) },
+                Series { name: "sampled".to_owned(), points: evaluations(&|m| m.sampled) },
+                Series { name: "greedy".to_owned(), points: evaluations(&|m| m.greedy) },
             ],
         },
         Chart { bounds: share, ..one("Reward", "mean of the step's samples", metrics::REWARD) },
@@ -168,9 +178,11 @@ fn charts(report: &Report) -> String {
             scale: Scale::Linear,
             series: vec![
                 Series { name: "training".to_owned(), points: steps(metrics::LOSS) },
-                Series { name: "validation".to_owned(), points: evaluations(|m| m.loss) },
+                Series { name: "validation".to_owned(), points: evaluations(&|m| m.loss) },
             ],
         },
+        pairs("Pair accuracy", "share of pairs in the right order", share, metrics::PAIR_ACCURACY),
+        pairs("Margin", "reward of chosen − rejected", None, metrics::PAIR_MARGIN),
         one("Entropy", "nats per token", metrics::ENTROPY),
         one("Gradient norm", "L2, before clipping", metrics::GRADIENT_NORM),
         one("Clip fraction", "share of trainable tokens", metrics::CLIP_FRACTION),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::{self, EvaluationMetrics, PAIR_ACCURACY, StepMetrics};
 
 use super::html::escape;
 use crate::local::lines::ends;
@@ -60,6 +60,7 @@ fn tiles(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Vec<Tile> 
             tile("Accuracy, sampled", |m| Some((m.sampled?, m.sampled_standard_error))),
             tile("Accuracy, greedy", |m| Some((m.greedy?, m.greedy_standard_error))),
             tile("Validation loss", |m| Some((m.loss?, None))),
+            tile("Pair accuracy", |m| Some((m.scalars.get(PAIR_ACCURACY)?, None))),
         ];
         tiles.extend(measured.into_iter().flatten());
         if let Some(rejected) = last.rejected.filter(|rejected| *rejected > 0) {

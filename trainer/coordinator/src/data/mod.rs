@@ -55,6 +55,18 @@ pub struct Prompt {
     pub answer: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
+    /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
+    /// `None` if the dataset has no pairs.
+    pub pair_tokens: Option<[Vec<i64>; 2]>,
+}
+
+impl Prompt {
+    /// Number of tokens of the prompt and its longest given completion.
+    pub fn len_with_completion(&self) -> usize {
+        let completions = self.pair_tokens.iter().flatten().chain(&self.completion_tokens);
+        let longest = completions.map(Vec::len).max().unwrap_or(0);
+        self.tokens.len().saturating_add(longest)
+    }
 }
 
 /// Rendered rows. Tokenization happens on access.
@@ -87,7 +99,7 @@ impl Dataset {
         tokenizer: &TextTokenizer,
         seed: u64,
     ) -> Result<Self, DataError> {
-        check_eos_token(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
             path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
@@ -100,7 +112,8 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
-            )?,
+            )?
+            .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
@@ -116,7 +129,7 @@ impl Dataset {
         spec: &EvaluationDataset,
         tokenizer: &TextTokenizer,
     ) -> Result<Self, DataError> {
-        check_eos_token(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
             path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
@@ -129,7 +142,8 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
-            )?,
+            )?
+            .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
@@ -157,7 +171,8 @@ impl Dataset {
         for row in &self.rows {
             digest.update(row.number.to_le_bytes());
             let texts = [Some(&row.prompt), row.system.as_ref(), row.completion.as_ref()];
-            for text in texts.into_iter().chain([row.answer.as_ref()]) {
+            let pair = row.pair.iter().flatten().map(Some);
+            for text in texts.into_iter().chain([row.answer.as_ref()]).chain(pair) {
                 // The length tells where a text ends; an absent text differs from an empty one.
                 digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
                 digest.update(text.map_or("", String::as_str));
@@ -184,6 +199,7 @@ impl Dataset {
             tokens: row.prompt(&self.tokenizer, &self.style)?,
             answer: row.answer.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
+            pair_tokens: row.pair(&self.tokenizer)?,
         })
     }
 
@@ -249,8 +265,8 @@ impl Dataset {
 }
 
 /// Completions need an end-of-sequence token.
-fn check_eos_token(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
-    if completion.is_some() && tokenizer.eos_token_id().is_none() {
+fn check_eos_token(completes: bool, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+    if completes && tokenizer.eos_token_id().is_none() {
         Err(DataError::NoEosToken)
     } else {
         Ok(())

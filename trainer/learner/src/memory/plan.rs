@@ -36,6 +36,8 @@ pub struct Settings<'a> {
     pub critic: Option<Critic<'a>>,
     /// Frozen models of the policy's shape.
     pub frozen: u64,
+    /// Whether the algorithm has no loss without its reference model.
+    pub needs_reference: bool,
     /// Whether the weights are copied for engines or exports.
     pub publishes: bool,
     /// Tokens of a micro-batch.

@@ -39,6 +39,7 @@ pub fn planned(
         offload: spec.optimizer.offload && device.is_cuda(),
         critic,
         frozen: u64::from(has(ModelRole::Reference)),
+        needs_reference: spec.algorithm.dpo.is_some(),
         publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };

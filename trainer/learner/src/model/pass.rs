@@ -21,6 +21,7 @@ use super::layer::{self, Context, Saved};
 use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters};
 
 mod logprobs;
+mod scores;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
@@ -52,7 +53,7 @@ struct Top {
 }
 
 impl Model {
-    pub(super) fn head(&self) -> Head {
+    pub fn head(&self) -> Head {
         self.head
     }
 

@@ -1,9 +1,10 @@
 //! Training steps on one and two ranks: golden bits in `bits`, comparison with PyTorch in `peer`,
-//! PPO in `ppo`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in
-//! `prompts`.
+//! PPO in `ppo`, pairs in `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared
+//! prompts in `prompts`.
 
 mod bits;
 mod custom;
+mod pairs;
 mod peer;
 mod ppo;
 mod prompts;

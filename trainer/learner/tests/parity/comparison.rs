@@ -4,18 +4,25 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::model::{
-    Model, ModelConfig, ModelLayout, PackedTokens, SharedPrefix, WholeParameters, hugging_face,
-    random,
+    Model, ModelConfig, PackedTokens, SharedPrefix, WholeParameters, hugging_face,
 };
-use rljob_learner::objective::{grpo, sft};
-use serde_json::{Value, json};
+use rljob_learner::objective::{Objective, grpo, sft};
+use serde_json::json;
 use tch::{Kind, Tensor};
+use tempfile::TempDir;
+
+#[path = "models.rs"]
+mod models;
+#[path = "pairs.rs"]
+mod pairs;
+
+pub use models::{qwen2, qwen3, random_model};
 
 const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
@@ -78,12 +85,17 @@ impl Case {
     }
 
     /// Values of transformers and torch.
-    fn reference(&self, python: &Path, model: &Path) -> HashMap<String, Tensor> {
+    fn reference(
+        &self,
+        python: &Path,
+        [model, reward_model]: [&Path; 2],
+    ) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "sequences": self.sequences, "masks": self.masks,
+            "model": model, "reward_model": reward_model,
+            "sequences": self.sequences, "masks": self.masks,
             "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1],
             "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
@@ -122,6 +134,8 @@ struct Comparison {
     parameters: WholeParameters,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
+    /// The model with a scalar head.
+    reward_model: TempDir,
     /// Relative and maximum absolute difference of each tensor.
     differences: Vec<(f64, f64, String)>,
 }
@@ -131,11 +145,14 @@ impl Comparison {
         let model = Model::new(ModelConfig::from_folder(folder).unwrap());
         let case = Case::new(model.config().vocab_size);
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
+        let copies = blocks.iter().map(Tensor::copy).collect();
+        let reward_model = pairs::with_scalar_head(&model, folder, copies);
         let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
         let packed = case.packed(model.config().vocab_size);
         (
             Self {
-                reference: case.reference(python, folder),
+                reference: case.reference(python, [folder, reward_model.path()]),
+                reward_model,
                 model,
                 parameters,
                 packed,
@@ -211,7 +228,29 @@ fn compare_passes(comparison: &mut Comparison, case: &Case) {
     });
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
+/// Compares loss and gradients of DPO and of a reward model, where the first two sequences are a
+/// pair, and the last two.
+fn compare_pairs(comparison: &mut Comparison, case: &Case) {
+    let before = comparison
+        .model
+        .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
+        .unwrap();
+    let reference_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
+    let streams = pairs::streams(&comparison.packed, Some(reference_N));
+    for (name, objective) in pairs::preferences() {
+        let whole = objective.loss(&before, &streams);
+        let mut value = Some(whole.loss);
+        comparison.pass(name, &mut |chunk| {
+            (chunk.of(&whole.gradient_N), value.take().unwrap_or_default())
+        });
+    }
+    let folder = comparison.reward_model.path();
+    for (name, value) in pairs::reward_model(folder, &comparison.model, &comparison.packed) {
+        comparison.compare(&name, &value);
+    }
+}
+
+/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO and DPO for the model in
 /// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
 /// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
@@ -220,9 +259,11 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
         comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
     compare_passes(&mut comparison, &case);
+    compare_pairs(&mut comparison, &case);
     comparison.packed = case.sharing(comparison.model.config().vocab_size);
     assert_eq!(comparison.packed.num_tokens(), 57 - 2 - 6);
     compare_passes(&mut comparison, &case);
+    compare_pairs(&mut comparison, &case);
 
     let parameter = Tensor::from_slice(&adamw_parameter());
     let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());
@@ -249,47 +290,4 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
         differences.len()
     );
     [largest, *worst, *absolute]
-}
-
-/// Writes a model folder with random weights, biases and norms; `change` modifies the configuration
-/// of a small Llama.
-pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
-    let mut config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101,
-        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu",
-        "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
-        "tie_word_embeddings": false, "initializer_range": 0.2, "eos_token_id": 2,
-    });
-    change(&mut config);
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::from_folder(folder).unwrap();
-    let layout = ModelLayout::new(&config);
-    let wave = |block: &Tensor| {
-        block
-            + (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 0.37).sin()
-                * 0.1
-    };
-    let blocks: Vec<Tensor> =
-        random::random(&layout, &config, 3).unwrap().iter().map(wave).collect();
-    let export = folder.join("export");
-    hugging_face::write_folder(&export, folder, &layout, &blocks, Kind::Float).unwrap();
-    export
-}
-
-/// Changes the small Llama's configuration to a Qwen2 with tied embeddings.
-pub fn qwen2(config: &mut Value) {
-    config["architectures"] = json!(["Qwen2ForCausalLM"]);
-    config["model_type"] = "qwen2".into();
-    config["tie_word_embeddings"] = true.into();
-    if let Some(fields) = config.as_object_mut() {
-        fields.remove("head_dim");
-    }
-}
-
-/// Changes the small Llama's configuration to a Qwen3.
-pub fn qwen3(config: &mut Value) {
-    config["architectures"] = json!(["Qwen3ForCausalLM"]);
-    config["model_type"] = "qwen3".into();
 }

@@ -14,7 +14,17 @@ fn every_block_of_the_page_of_algorithms_is_valid_and_each_of_its_settings_has_a
     assert!(blocks.len() > 10, "{blocks:?}");
     for block in blocks {
         let mut spec: Value = serde_yaml::from_str(block).unwrap();
-        if !spec["algorithm"]["ppo"].is_null() {
+        let has = |spec: &Value, name: &str| !spec["algorithm"][name].is_null();
+        if has(&spec, "dpo") || has(&spec, "rewardModel") {
+            let mut pairs = json!({
+                "dataset": {"train": {"chosen": "{{good}}", "rejected": "{{bad}}"}},
+                "rewards": [],
+                "inference": {"replicas": 0},
+            });
+            merge(&mut pairs, &spec);
+            spec = pairs;
+        }
+        if ["ppo", "dpo", "rewardModel"].iter().any(|name| has(&spec, name)) {
             // The minimal job sets `grpo`.
             spec["algorithm"]["grpo"] = Value::Null;
         }
