@@ -31,7 +31,7 @@ use tch::{Kind, Tensor};
 
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{Chunk, Head, Model, PackedTokens, TokenValues};
+use crate::model::{Chunk, Model, PackedTokens, TokenValues};
 use crate::models::{Models, TrainedModel};
 use crate::objective::{Signal, Statistics, StepAdvantages, SumError, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
@@ -115,11 +115,6 @@ impl Trainer {
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
         self.report_device(&mut report, operations / seconds)?;
         Ok(report)
-    }
-
-    /// Whether the trained model scores sequences.
-    fn scores(&self) -> bool {
-        self.models.policy.model.head() == Head::Scalar
     }
 
     fn trains_policy(&self, step: u32) -> bool {

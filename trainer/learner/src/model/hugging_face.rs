@@ -14,11 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 use super::config::read_json;
-use super::layout::SCORE;
+use super::exported_config::{exported_config, is_scalar};
 use super::safetensors_file::{self, SafetensorsFile};
 use super::{Layout, ModelError, ModelLayout};
 
@@ -108,53 +107,6 @@ pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Te
         .collect()
 }
 
-/// Whether the head is a scalar.
-fn is_scalar(layout: &ModelLayout) -> bool {
-    let mut tensors = layout.blocks().iter().flat_map(Layout::tensors);
-    tensors.any(|spec| spec.name == SCORE)
-}
-
-/// The source's `config.json` with the type of the weights, under `torch_dtype` if that key exists
-/// (transformers 4), else under `dtype`; of a scalar head, as a sequence classifier.
-fn exported_config(path: &Path, layout: &ModelLayout, dtype: Kind) -> Result<Vec<u8>, ModelError> {
-    let mut config: serde_json::Map<String, Value> = read_json(path)?;
-    let name = match dtype {
-        Kind::BFloat16 => "bfloat16",
-        Kind::Half => "float16",
-        _ => "float32",
-    };
-    let key = if config.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
-    config.insert(key.to_owned(), name.into());
-    if is_scalar(layout) {
-        classify(&mut config);
-    }
-    serde_json::to_vec_pretty(&config)
-        .map_err(|source| ModelError::Json { path: path.to_owned(), source })
-}
-
-/// Changes the configuration of a language model to that of a classifier with one label, whose
-/// score is that of the last token before padding. A padding token that also ends sequences is
-/// removed, because transformers would take the score of the token before it.
-fn classify(config: &mut serde_json::Map<String, Value>) {
-    if let Some(names) = config.get_mut("architectures").and_then(Value::as_array_mut) {
-        for name in names {
-            if let Some(family) = name.as_str().and_then(|name| name.strip_suffix("ForCausalLM")) {
-                *name = format!("{family}ForSequenceClassification").into();
-            }
-        }
-    }
-    config.insert("id2label".to_owned(), json!({"0": "LABEL_0"}));
-    config.insert("label2id".to_owned(), json!({"LABEL_0": 0}));
-    let is_end = |pad: &Value| match config.get("eos_token_id") {
-        Some(Value::Array(ends)) => ends.contains(pad),
-        Some(end) => end == pad,
-        None => false,
-    };
-    if config.get("pad_token_id").is_some_and(is_end) {
-        config.insert("pad_token_id".to_owned(), Value::Null);
-    }
-}
-
 impl Weights {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let index = folder.join(INDEX);
@@ -241,8 +193,7 @@ fn inside(folder: &Path, name: &str) -> Result<PathBuf, ModelError> {
 #[cfg(test)]
 mod tests {
     use super::{named_tensors, read_tensors, write_folder};
-    use crate::model::{Head, ModelConfig, ModelError, ModelLayout, random, safetensors_file};
-    use serde_json::json;
+    use crate::model::{ModelConfig, ModelError, ModelLayout, random, safetensors_file};
     use tch::{Kind, Tensor};
 
     const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11,
@@ -270,27 +221,6 @@ mod tests {
             serde_json::from_slice(&std::fs::read(target.join("config.json")).unwrap()).unwrap();
         assert_eq!(config["torch_dtype"], "float32");
         assert!(named_tensors(&layout, &blocks).iter().all(|(name, _)| name != "lm_head.weight"));
-    }
-
-    #[test]
-    fn a_scalar_head_is_written_as_a_classifier_whose_padding_ends_no_sequence() {
-        for (pad, expected) in [("0", json!(0)), ("2", json!(null))] {
-            let source = tempfile::tempdir().unwrap();
-            let text = CONFIG.replace("\"eos_token_id\": 2", "\"eos_token_id\": [2, 3]");
-            let text = text.replace('{', &format!("{{\"pad_token_id\": {pad}, "));
-            std::fs::write(source.path().join("config.json"), text).unwrap();
-            let config = ModelConfig::from_folder(source.path()).unwrap();
-            let layout = ModelLayout::with_head(&config, Head::Scalar);
-            let blocks = random::random(&layout, &config, 7).unwrap();
-            let target = source.path().join("export");
-            write_folder(&target, source.path(), &layout, &blocks, Kind::Float).unwrap();
-            assert_eq!(read_tensors(&target, &layout, Kind::Float).unwrap(), blocks);
-            let text = std::fs::read(target.join("config.json")).unwrap();
-            let config: serde_json::Value = serde_json::from_slice(&text).unwrap();
-            assert_eq!(config["architectures"], json!(["LlamaForSequenceClassification"]));
-            assert_eq!(config["id2label"], json!({"0": "LABEL_0"}));
-            assert_eq!(config["pad_token_id"], expected);
-        }
     }
 
     #[test]

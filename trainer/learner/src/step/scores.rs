@@ -4,11 +4,17 @@ use super::micro_batch::MicroBatch;
 use super::sums::Sums;
 use crate::heartbeat;
 use crate::memory::Phase;
+use crate::model::Head;
 use crate::models::TrainedModel;
 use crate::objective::TokenLoss;
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
+    /// Whether the trained model scores sequences.
+    pub(super) fn scores(&self) -> bool {
+        self.models.policy.model.head() == Head::Scalar
+    }
+
     /// A micro-batch without gradients.
     pub(super) fn score(&mut self, micro_batch: &MicroBatch) -> Result<Sums, StepError> {
         let MicroBatch { packed, streams, .. } = micro_batch;
