@@ -166,7 +166,7 @@ def main():
             folder / name,
             [{"question": question(a, b), "answer": answer(a + b)} for a, b in rows],
         )
-    # A generator of its own, so that the other files do not depend on the number of pairs.
+    # A separate generator, so that the other files do not depend on the number of pairs.
     generator = random.Random(SEED + 1)
     compared = [generator.choice(train) for _ in range(PAIRS)]
     for name, rows in (("pairs.jsonl", compared), ("test-pairs.jsonl", test)):

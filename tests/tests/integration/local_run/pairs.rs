@@ -22,7 +22,7 @@ fn results(run: &Path) -> (Vec<u8>, Vec<(u32, [u64; 2])>) {
     (weights(&run.join(EXPORT_DIR)), facts.collect())
 }
 
-/// The loss of equal scores comes first, and the pairs are told apart at the end.
+/// The first loss is that of equal scores; at the end, most pairs are in the right order.
 fn assert_learned(run: &Path, output: &str) {
     let validations = evaluations(run);
     let (first, last) = (&validations[0], &validations[validations.len() - 1]);

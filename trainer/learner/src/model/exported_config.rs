@@ -1,6 +1,11 @@
 //! `config.json` of exports: the model's own with the type of the weights; with a scalar head, that
 //! of transformers' sequence classifiers.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
+)]
+
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
