@@ -104,8 +104,8 @@ use crate::storage::{StorageSpec, VolumeSpec};
                  not be trained")
 )]
 #[x_kube(
-    validation = Rule::new("(has(self.algorithm.dpo) || has(self.algorithm.rewardModel)) == \
-             has(self.dataset.train.chosen)")
+    validation = Rule::new("has(self.dataset.train.chosen) == \
+             (has(self.algorithm.dpo) || has(self.algorithm.rewardModel))")
         .message("dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
                  need them")
 )]

@@ -20,6 +20,7 @@ fn every_block_of_the_page_of_algorithms_is_valid_and_each_of_its_settings_has_a
                 "dataset": {"train": {"chosen": "{{good}}", "rejected": "{{bad}}"}},
                 "rewards": [],
                 "inference": {"replicas": 0},
+                "weightSync": {"method": null},
             });
             merge(&mut pairs, &spec);
             spec = pairs;
