@@ -2,8 +2,8 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-gitops setup-network setup-cuda build-cuda quickstart test lint build \
-	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
+	setup-prometheus setup-gitops setup-mlflow setup-browser setup-network setup-cuda build-cuda quickstart test \
+	lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
@@ -14,16 +14,16 @@ ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,$(SUDO_RUNNER))
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
 
 # Packages and programs that the quick start runs.
-QUICKSTART := $(foreach package,operator coordinator learner engine,--package rljob-$(package)) \
+QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--package rljob-$(package)) \
 	--bin rljob \
-	$(foreach program,coordinator reward-runner supervisor learner engine,--bin rljob-$(program))
+	$(foreach program,coordinator reward-runner sandbox supervisor learner engine,--bin rljob-$(program))
 
 CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops mlflow browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -48,6 +48,12 @@ setup-prometheus:
 
 setup-gitops:
 	tests/gitops/build.sh >/dev/null
+
+setup-mlflow:
+	tests/mlflow/setup.sh >/dev/null
+
+setup-browser:
+	scripts/packages.sh chromium=chromium
 
 setup-network:
 	scripts/packages.sh ipset=ipset
@@ -137,6 +143,10 @@ bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGE
 	cargo bench --workspace --locked --features rljob-operator/jemalloc --bench '*' --no-run
 	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked \
 		--features rljob-operator/jemalloc --bench '*'
+
+.PHONY: site
+site: ## Build the site of the documents in target/site with mdBook
+	scripts/site.sh
 
 docs: setup-libtorch ## Build the API documentation; warnings are errors
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" \

@@ -12,15 +12,15 @@ use crate::ppo::PpoSpec;
 use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo` and `rewardModel`.
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel` and `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), \
-         has(self.rewardModel)].filter(x, x).size() == 1"
+        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), has(self.rewardModel), \
+         has(self.evaluation)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of grpo, ppo, sft, dpo and rewardModel")
+        .message("set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
@@ -42,6 +42,11 @@ pub struct AlgorithmSpec {
     /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_model: Option<RewardModelSpec>,
+    /// No training: engines sample the completions of `dataset.evaluation` once with the weights of
+    /// `model`, rewards score them, and the run has succeeded. It has no trainer pods and writes no
+    /// checkpoints; `dataset.train`, `training.steps` and `restoreFrom` must be absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
@@ -58,6 +63,8 @@ pub enum Algorithm<'a> {
     Dpo(&'a DpoSpec),
     /// Reward model.
     RewardModel(&'a RewardModelSpec),
+    /// No training.
+    Evaluation(&'a EvaluationSpec),
 }
 
 /// Rows that an algorithm trains on.
@@ -69,6 +76,8 @@ pub enum DataKind {
     Demonstrations,
     /// Prompts with a chosen and a rejected completion.
     Pairs,
+    /// No rows: nothing is trained.
+    None,
 }
 
 /// A model that learners hold.
@@ -93,9 +102,15 @@ impl AlgorithmSpec {
             self.sft.as_ref().map(Algorithm::Sft),
             self.dpo.as_ref().map(Algorithm::Dpo),
             self.reward_model.as_ref().map(Algorithm::RewardModel),
+            self.evaluation.as_ref().map(Algorithm::Evaluation),
         ];
         let mut set = members.into_iter().flatten();
         set.next().filter(|_| set.next().is_none())
+    }
+
+    /// Whether learners train. Only an evaluation has none.
+    pub fn has_learners(&self) -> bool {
+        self.evaluation.is_none()
     }
 
     /// Whether steps train on completions that engines sample.
@@ -113,6 +128,7 @@ impl<'a> Algorithm<'a> {
             Self::Sft(_) => "sft",
             Self::Dpo(_) => "dpo",
             Self::RewardModel(_) => "rewardModel",
+            Self::Evaluation(_) => "evaluation",
         }
     }
 
@@ -122,6 +138,7 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
             Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
+            Self::Evaluation(_) => DataKind::None,
         }
     }
 
@@ -130,10 +147,10 @@ impl<'a> Algorithm<'a> {
         self.data() == DataKind::Prompts
     }
 
-    /// Whether training samples are scored.
+    /// Whether the run cannot do without rewards.
     pub fn needs_reward(self) -> bool {
         match self {
-            Self::Grpo(_) | Self::Ppo(_) => true,
+            Self::Grpo(_) | Self::Ppo(_) | Self::Evaluation(_) => true,
             Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => false,
         }
     }
@@ -150,6 +167,7 @@ impl<'a> Algorithm<'a> {
             Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
             Self::Sft(_) | Self::RewardModel(_) => (false, None),
             Self::Dpo(_) => (true, None),
+            Self::Evaluation(_) => return Vec::new(),
         };
         let reference = has_reference.then_some(ModelRole::Reference);
         std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
@@ -160,7 +178,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
             Self::Ppo(ppo) => ppo.group_size,
-            Self::Sft(_) => 1,
+            Self::Sft(_) | Self::Evaluation(_) => 1,
             Self::Dpo(_) | Self::RewardModel(_) => 2,
         }
     }
@@ -172,6 +190,7 @@ impl<'a> Algorithm<'a> {
             Self::Sft(sft) => sft.batch_size,
             Self::Dpo(dpo) => dpo.batch_size,
             Self::RewardModel(model) => model.batch_size,
+            Self::Evaluation(_) => 0,
         }
     }
 
@@ -180,7 +199,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => None,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Evaluation(_) => None,
         }
     }
 
@@ -188,7 +207,11 @@ impl<'a> Algorithm<'a> {
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {
             Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
-            Self::Grpo(_) | Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => None,
+            Self::Grpo(_)
+            | Self::Sft(_)
+            | Self::Dpo(_)
+            | Self::RewardModel(_)
+            | Self::Evaluation(_) => None,
         }
     }
 }
@@ -207,11 +230,17 @@ fn sft_batch_size() -> u32 {
     64
 }
 
+/// Settings of `evaluation`: none. What is evaluated is in `dataset.evaluation`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationSpec {}
+
 /// Number of steps, batching and numerics.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
-    /// Steps to run; each consumes one batch.
+    /// Steps to run; each consumes one batch. Required, except by `evaluation`, which has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub steps: u32,
     /// Optimizer updates per step. The groups of a batch are split into this many equal parts.
@@ -248,6 +277,27 @@ pub struct TrainingSpec {
     /// Slower. Default false.
     #[serde(default)]
     pub deterministic: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(steps: &u32) -> bool {
+    *steps == 0
+}
+
+impl Default for TrainingSpec {
+    /// The settings of an evaluation: no steps.
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            minibatches: one(),
+            max_tokens_per_micro_batch: max_tokens_per_micro_batch(),
+            activations: None,
+            sharding: None,
+            precision: None,
+            seed: seed(),
+            deterministic: false,
+        }
+    }
 }
 
 fn one() -> u32 {

@@ -26,7 +26,8 @@ const CHAT_ONLY_MESSAGE: &str =
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// Training data.
+    /// Training data. Required, except by `algorithm.evaluation`, which has none.
+    #[serde(default, skip_serializing_if = "TrainDataset::is_absent")]
     pub train: TrainDataset,
     /// Evaluation data: accuracy, scored by the rewards of training, or the loss of `sft` or of
     /// pairs. Default no evaluation.
@@ -73,7 +74,7 @@ pub struct HubDatasetSource {
 }
 
 /// Training rows and their prompts. Exactly one of `path` and `huggingFace`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
@@ -124,8 +125,9 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "chat_template_arguments")]
     pub chat_template_arguments: Map<String, Value>,
-    /// Field with the reference answer. `math` and `exactMatch` rewards need it; `http` and
-    /// `command` rewards receive it.
+    /// Field with the reference answer; a list or an object is its JSON text. `math`, `exactMatch`
+    /// and `code` rewards need it, the latter as tests; `http`, `command` and `python` rewards
+    /// receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
@@ -147,6 +149,13 @@ pub struct TrainDataset {
     /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
+}
+
+impl TrainDataset {
+    /// Whether the spec has no training data: a prompt is never empty.
+    pub fn is_absent(&self) -> bool {
+        self.prompt.is_empty()
+    }
 }
 
 /// Evaluation rows. Exactly one of `path` and `huggingFace`. With `answer`, an evaluation measures
@@ -215,6 +224,11 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
+    /// Field with the category of a row, for example its subject: results are also reported by
+    /// category. At most 100 different values. Default no categories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub category: Option<String>,
     /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default: no
     /// loss is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

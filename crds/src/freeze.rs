@@ -34,7 +34,7 @@ pub const MUTABLE: [&str; 10] = [
 const MANAGED_BY: &str = "managedBy";
 
 /// Fields that never change once the run has started, because its checkpoints fit nothing else.
-pub const IDENTITY: [&str; 10] = [
+pub const IDENTITY: [&str; 11] = [
     "model.path",
     "model.huggingFace.repo",
     "model.huggingFace.revision",
@@ -45,6 +45,7 @@ pub const IDENTITY: [&str; 10] = [
     "storage.s3.bucket",
     "storage.s3.prefix",
     "algorithm",
+    "lora",
 ];
 
 const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
@@ -92,15 +93,21 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let running = format!("!({STARTED}) || {FINISHED} || ({SUSPENDED}) || ({frozen})");
     let others = all(&unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY, STEPS]].concat()));
     let (new, old) = (format!("self.spec.{STEPS}"), format!("oldSelf.spec.{STEPS}"));
-    let steps = format!("{new} == {old} || ({new} > {old} && {SUCCEEDED})");
+    // An evaluation has no steps.
+    let steps = format!(
+        "has({new}) == has({old}) && (!has({new}) || {new} == {old} || ({new} > {old} && \
+            {SUCCEEDED}))"
+    );
     let finished = format!("!({STARTED}) || !{FINISHED} || (({steps}) && {others})");
-    let enough =
-        format!("!({PROGRESS}) || {new} >= {old} || {new} >= oldSelf.status.progress.step");
+    let enough = format!(
+        "!({PROGRESS}) || !has({new}) || !has({old}) || {new} >= {old} || \
+                {new} >= oldSelf.status.progress.step"
+    );
     vec![
         rule(
             &identity,
-            "the run has started: spec.model, the location of spec.storage and the kind of \
-                spec.algorithm cannot change",
+            "the run has started: spec.model, spec.lora, the location of spec.storage and the kind \
+                of spec.algorithm cannot change",
         ),
         rule(
             &running,

@@ -8,12 +8,14 @@ use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, Tra
 use crate::data::DatasetSpec;
 use crate::failure_policy::FailurePolicy;
 use crate::gpus::{Device, broadcast_rule};
+use crate::lora::LoraSpec;
 use crate::model::ModelSpec;
 use crate::restore::RestoreSource;
 use crate::reward::RewardSpec;
 use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
+use crate::tracking::TrackingSpec;
 
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a
 /// coordinator and trainers, run until the last step is done.
@@ -104,7 +106,7 @@ use crate::storage::{StorageSpec, VolumeSpec};
                  not be trained")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.dataset.train.chosen) == \
+    validation = Rule::new("(has(self.dataset.train) && has(self.dataset.train.chosen)) == \
              (has(self.algorithm.dpo) || has(self.algorithm.rewardModel))")
         .message("dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
                  need them")
@@ -116,7 +118,7 @@ use crate::storage::{StorageSpec, VolumeSpec};
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.dpo) && !has(self.algorithm.rewardModel) || \
-             !has(self.dataset.train.completion) && \
+             !(has(self.dataset.train) && has(self.dataset.train.completion)) && \
              (!has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion))")
         .message("completion is not used by algorithm.dpo and rewardModel; set chosen and \
                  rejected")
@@ -125,6 +127,44 @@ use crate::storage::{StorageSpec, VolumeSpec};
     validation = Rule::new("!has(self.algorithm.rewardModel) || self.inference.replicas == 0")
         .message("algorithm.rewardModel needs inference.replicas 0: engines serve language models \
                  only")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.algorithm.evaluation) != has(self.dataset.train)")
+        .message("dataset.train is missing, or is not used by algorithm.evaluation; remove it then")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.algorithm.evaluation) != has(self.training.steps)")
+        .message("training.steps is missing, or is not used by algorithm.evaluation; remove it \
+                 then")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || has(self.rewards) && \
+             size(self.rewards) > 0")
+        .message("algorithm.evaluation needs rewards")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || has(self.dataset.evaluation) && \
+             has(self.dataset.evaluation.answer) && !has(self.dataset.evaluation.completion)")
+        .message("algorithm.evaluation needs dataset.evaluation with answer and without completion")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || self.inference.replicas >= 1")
+        .message("algorithm.evaluation needs inference.replicas of at least 1")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || !has(self.restoreFrom)")
+        .message("restoreFrom is not used by algorithm.evaluation; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || \
+             self.model.weights == 'Pretrained'")
+        .message("algorithm.evaluation needs model.weights Pretrained: random weights are drawn \
+                 by learners")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.lora) || self.model.weights == 'Pretrained'")
+        .message("lora needs model.weights Pretrained: adapters of random weights fit no other \
+                 model")
 )]
 #[x_kube(
     validation = Rule::new(broadcast_rule())
@@ -211,7 +251,13 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub optimizer: OptimizerSpec,
 
+    /// Trains low-rank adapters (LoRA) of the models instead of all their weights. Default all
+    /// weights are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSpec>,
+
     /// Number of steps, batching and numerics.
+    #[serde(default)]
     pub training: TrainingSpec,
 
     /// Inference engines.
@@ -237,6 +283,11 @@ pub struct RLJobSpec {
     /// Checkpoint that a run without checkpoints starts from. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_from: Option<RestoreSource>,
+
+    /// Experiment trackers that get the run's metrics, besides the files `metrics.jsonl` and
+    /// `tensorboard` of the run directory. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracking: Option<TrackingSpec>,
 
     /// Restarts, hang detection and actions on failures.
     #[serde(default)]
@@ -276,6 +327,10 @@ impl RLJobSpec {
     /// Method of weight sync. Default Distributed where engines and learners can form a process
     /// group, else Disk.
     pub fn weight_sync_method(&self) -> WeightSyncMethod {
+        // The engines of an evaluation read the model folder.
+        if !self.algorithm.has_learners() {
+            return WeightSyncMethod::Disk;
+        }
         self.weight_sync.method.unwrap_or(if self.can_broadcast_weights() {
             WeightSyncMethod::Distributed
         } else {
@@ -288,6 +343,11 @@ impl RLJobSpec {
     pub fn can_broadcast_weights(&self) -> bool {
         let devices = [&self.inference.resources, &self.trainer.resources].map(Device::of);
         matches!(devices, [Device::Cpu, Device::Cpu] | [Device::Cuda, Device::Cuda])
+    }
+
+    /// Trainer pods: none of an evaluation.
+    pub fn trainers(&self) -> i32 {
+        if self.algorithm.has_learners() { self.trainer.replicas } else { 0 }
     }
 
     /// Compute type. Default BF16 on GPUs, else FP32.

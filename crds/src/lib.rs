@@ -4,8 +4,9 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`reward`], [`rollout`], [`roles`],
-//! [`template`], [`restore`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`lora`], [`reward`], [`program_reward`],
+//! [`rollout`], [`workflow`], [`roles`], [`template`], [`restore`], [`tracking`], [`status`],
+//! [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -30,9 +31,13 @@ pub mod failure_policy;
 pub mod gpus;
 pub mod grpo;
 
+pub mod lora;
+
 pub mod optimizer;
 
 pub mod ppo;
+
+pub mod program_reward;
 
 pub mod reward;
 
@@ -40,9 +45,13 @@ pub mod reward_model;
 
 pub mod rollout;
 
+pub mod workflow;
+
 pub mod roles;
 
 pub mod template;
+
+pub mod tracking;
 
 pub mod restore;
 

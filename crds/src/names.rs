@@ -70,6 +70,8 @@ pub const REASON_DRAINING: &str = "Draining";
 pub const REASON_RELEASING: &str = "Releasing";
 /// Reason: suspended by the user.
 pub const REASON_SUSPENDED: &str = "Suspended";
+/// Reason: the job waits in a queue of Kueue, without pods.
+pub const REASON_QUEUED: &str = "Queued";
 /// Reason: not suspended.
 pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
 /// Reason: the last step is complete.
@@ -154,6 +156,11 @@ pub const COORDINATOR_PORT: u16 = 8080;
 pub const ENGINE_PORT: u16 = 30000;
 /// Port of the health endpoint of a supervisor.
 pub const SUPERVISOR_PORT: u16 = 8081;
+/// Port of the dashboard on loopback addresses of the coordinator's pod.
+pub const DASHBOARD_PORT: u16 = 8082;
+/// Environment variable with the address of the dashboard. Coordinators of earlier releases ignore
+/// it.
+pub const DASHBOARD_VARIABLE: &str = "RLJOB_DASHBOARD";
 
 /// Mount path of the volume of run directories.
 pub const STORAGE_MOUNT: &str = "/rljob/runs";
@@ -232,6 +239,8 @@ pub const EXPORT_DIR: &str = "export";
 pub const EXPORTS_DIR: &str = "exports";
 /// Marker of a complete exported folder; written last.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
+/// Folder of an export with the adapters of `spec.lora`, in the format of PEFT.
+pub const EXPORT_ADAPTER_DIR: &str = "adapter";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
 /// In the run directory: one JSON line per step.
@@ -240,13 +249,25 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
 /// In the run directory: completions of the newest evaluations, one JSON line each.
 pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
+/// In the run directory: results of the newest evaluations by prompt, one JSON line each.
+pub const EVALUATION_PROMPTS_FILE: &str = "evaluation-prompts.jsonl";
 /// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
 /// In the run directory: dataset rows whose reference answers no reward can compare, one JSON line
 /// each.
 pub const DROPPED_ROWS_FILE: &str = "dropped-rows.jsonl";
 /// The JSONL files of a run directory.
-pub const JSONL_FILES: [&str; 5] =
-    [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE, DROPPED_ROWS_FILE];
-/// In a local run's directory: the folder of TensorBoard event files.
-pub const TENSORBOARD_DIR: &str = "tensorboard";
+pub const JSONL_FILES: [&str; 6] = [
+    METRICS_FILE,
+    EVALUATIONS_FILE,
+    SAMPLES_FILE,
+    EVALUATION_SAMPLES_FILE,
+    EVALUATION_PROMPTS_FILE,
+    DROPPED_ROWS_FILE,
+];
+/// In the run directory: event files of TensorBoard, which reads files with `tfevents` in their
+/// names: metrics of steps, then those of evaluations.
+pub const TENSORBOARD_FILES: [&str; 2] = [
+    "tensorboard/train/events.out.tfevents.rljob",
+    "tensorboard/evaluation/events.out.tfevents.rljob",
+];

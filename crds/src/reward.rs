@@ -1,19 +1,21 @@
-//! Rewards: built-in verifiers, and custom verifiers behind HTTP or a command.
+//! Rewards: built-in verifiers, and custom verifiers behind HTTP, a command or a function.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `http` and `command`. A
-/// verifier that fails is retried; then its sample is rejected, never scored 0.
+use crate::program_reward::{CodeReward, PythonReward};
+
+/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `http` and
+/// `command`. A verifier that fails is retried; then its sample is rejected, never scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.math), has(self.exactMatch), has(self.regex), has(self.http), \
-         has(self.command)].filter(x, x).size() == 1"
+        "[has(self.math), has(self.exactMatch), has(self.regex), has(self.code), \
+         has(self.python), has(self.http), has(self.command)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of math, exactMatch, regex, http and command")
+        .message("set exactly one of math, exactMatch, regex, code, python, http and command")
 )]
 pub struct RewardSpec {
     /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.
@@ -33,6 +35,12 @@ pub struct RewardSpec {
     /// 1 if the completion matches a regular expression, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<RegexReward>,
+    /// Whether the program in the completion passes the tests of the row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeReward>,
+    /// Result of a Python function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<PythonReward>,
     /// HTTP server that receives one POST per completion and responds with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
@@ -45,6 +53,13 @@ fn weight() -> f64 {
     1.0
 }
 
+impl RewardSpec {
+    /// Whether the reward runs programs, which is the task of the reward runner.
+    pub fn runs_programs(&self) -> bool {
+        self.code.is_some() || self.python.is_some() || self.command.is_some()
+    }
+}
+
 impl Default for RewardSpec {
     fn default() -> Self {
         Self {
@@ -53,6 +68,8 @@ impl Default for RewardSpec {
             math: None,
             exact_match: None,
             regex: None,
+            code: None,
+            python: None,
             http: None,
             command: None,
         }

@@ -41,6 +41,11 @@ pub struct InferenceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
+    /// Least number of engines with which a queue of Kueue may admit the job; it runs with those
+    /// that are admitted. No effect without a queue, or above `replicas`. Default `replicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub min_replicas: Option<i32>,
     /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the
     /// number of GPUs in `limits`, for example `nvidia.com/gpu: 2`, up to 8. Default requests: 250m
     /// CPU, 1Gi memory.
@@ -59,6 +64,7 @@ impl Default for InferenceSpec {
             embedded: None,
             image: None,
             replicas: one(),
+            min_replicas: None,
             resources: ResourceRequirements::default(),
             template: None,
         }

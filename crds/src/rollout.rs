@@ -3,6 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::workflow::WorkflowSpec;
+
 const LENGTHS: &str = "!has(self.minNewTokens) || self.minNewTokens <= self.maxNewTokens";
 
 /// Sampling of completions.
@@ -16,7 +18,7 @@ pub struct RolloutSpec {
     #[serde(default = "batch_size")]
     #[schemars(range(min = 1, max = 65536))]
     pub batch_size: u32,
-    /// Maximum length of a completion in tokens. Default 1024.
+    /// Maximum length of a completion in tokens, in each turn of a workflow. Default 1024.
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub max_new_tokens: u32,
@@ -59,6 +61,9 @@ pub struct RolloutSpec {
     /// prompt is trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_sampling: Option<DynamicSampling>,
+    /// Turns of a sample. Default one turn: a prompt and its completion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<WorkflowSpec>,
 }
 
 /// Treatment of completions that reach the maximum length. Their rewards are part of the group's
@@ -135,6 +140,7 @@ impl Default for RolloutSpec {
             max_staleness: 0,
             stale_samples: StaleSamples::default(),
             dynamic_sampling: None,
+            workflow: None,
         }
     }
 }

@@ -36,9 +36,19 @@ pub struct RunConfig {
     pub spec: RLJobSpec,
 }
 
-/// Protocol version that introduced the current shape of the run configuration. A release that adds
-/// a field to the spec whose loss would change a run raises it for runs that set the field.
+/// Protocol version that introduced the current shape of the run configuration. A field of the spec
+/// whose loss would change a run has a later one in [`protocol`].
 pub const PROTOCOL: u32 = 2;
+
+/// Protocol version of runs without training, and of runs with `rollout.workflow`, which older
+/// coordinators would ignore.
+const PROTOCOL_KINDS: u32 = 3;
+
+/// Lowest protocol version whose readers understand the configuration of this spec.
+pub fn protocol(spec: &RLJobSpec) -> u32 {
+    let is_plain = spec.algorithm.has_learners() && spec.rollout.workflow.is_none();
+    if is_plain { PROTOCOL } else { PROTOCOL_KINDS }
+}
 
 fn first_protocol() -> u32 {
     1

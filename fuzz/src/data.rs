@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rljob_coordinator::data::Dataset;
+use rljob_coordinator::data::{Dataset, KeptFields};
 use rljob_coordinator::persistence::checkpoints::{MANIFEST, Verifier};
 use rljob_crds::data::TrainDataset;
 use rljob_protocol::batch::RankBatch;
@@ -22,7 +22,8 @@ pub fn open(path: &Path, prompt: &str) {
         serde_json::json!({ "path": path, "prompt": prompt, "answer": "a", "format": "Text" });
     let spec: TrainDataset = serde_json::from_value(spec)
         .unwrap_or_else(|error| panic!("the spec of the data is outdated: {error}"));
-    let Ok(data) = tokenizer(|tokenizer| Dataset::open_train(&spec, tokenizer, 1)) else { return };
+    let open = |tokenizer: &_| Dataset::open_train(&spec, tokenizer, 1, &KeptFields::None);
+    let Ok(data) = tokenizer(open) else { return };
     for position in 0..data.len().min(4) {
         let _ = data.prompt(position);
     }

@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DynamicObject;
-use kube::core::{ApiResource, DynamicResourceScope};
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::desired::{Resources, Role, meta, network_policy};
+use crate::queue;
 use crate::validate::Job;
 
 /// Kind of a child.
@@ -30,10 +31,12 @@ pub enum Kind {
     Service,
     /// Pods of a role.
     StatefulSet,
+    /// Place of a job in a queue of Kueue. Exists for queued jobs only.
+    Workload,
 }
 
 impl Kind {
-    /// Watched kinds: all except Secrets.
+    /// Kinds that are always watched: all except Secrets, and Workloads of Kueue.
     pub const WATCHED: [Self; 5] = [
         Self::ConfigMap,
         Self::NetworkPolicy,
@@ -61,12 +64,22 @@ impl Kind {
             Self::PodDisruptionBudget => ApiResource::erase::<PodDisruptionBudget>(&()),
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
+            Self::Workload => kueue_resource("Workload", "workloads"),
         }
     }
 
     /// API of this kind in a namespace, or in all namespaces.
     pub fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
         objects(client, namespace, &self.resource())
+    }
+}
+
+/// A resource of Kueue.
+pub fn kueue_resource(kind: &str, plural: &str) -> ApiResource {
+    let (group, version) = (queue::API_GROUP, queue::API_VERSION);
+    ApiResource {
+        plural: plural.to_owned(),
+        ..ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
     }
 }
 

@@ -15,8 +15,8 @@
 //! (objects), [`poll`] (coordinators' reports) and [`memory`] (hints that a new operator rebuilds).
 //!
 //! Reading order: [`controller`], then its steps [`validate`], [`observe`], [`decide`], [`status`],
-//! [`desired`], [`execute`]; then [`cache`], [`poll`], [`memory`], [`leader`], [`requests`] and
-//! [`server`].
+//! [`desired`], [`execute`]; then [`queue`], [`cache`], [`poll`], [`memory`], [`leader`],
+//! [`requests`] and [`server`].
 
 #![cfg_attr(
     not(test),
@@ -34,6 +34,8 @@ pub mod decide;
 pub mod status;
 
 pub mod desired;
+
+pub mod queue;
 
 pub mod execute;
 

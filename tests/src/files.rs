@@ -51,6 +51,11 @@ pub fn prometheus(program: &str) -> Result<PathBuf> {
     installed(&Path::new("prometheus-3.16.0").join(program))
 }
 
+/// `mlflow`, from the cache that tests/mlflow/setup.sh fills.
+pub fn mlflow() -> Result<PathBuf> {
+    installed(Path::new("mlflow-3.17.2/bin/mlflow"))
+}
+
 /// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD
 /// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
 pub fn gitops(file: &str) -> Result<PathBuf> {

@@ -15,8 +15,10 @@
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
+//!  Mlflow                   tracking server of MLflow with a database
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
+//!  Browser                  headless Chromium with pages of the dashboard
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
@@ -27,6 +29,7 @@
 pub mod api;
 pub mod audit;
 pub mod bench;
+pub mod browser;
 pub mod chaos;
 pub mod cluster;
 pub mod files;
@@ -37,6 +40,7 @@ pub mod hub;
 pub mod image;
 pub mod kubectl;
 pub mod link;
+pub mod mlflow;
 pub mod namespace;
 pub mod netns;
 pub mod node;
@@ -60,6 +64,7 @@ pub use cluster::Cluster;
 pub use helm::Helm;
 pub use hub::Hub;
 pub use kubectl::Kubectl;
+pub use mlflow::Mlflow;
 pub use namespace::Namespace;
 pub use netns::NetworkNamespace;
 pub use prometheus::Prometheus;

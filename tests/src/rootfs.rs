@@ -17,10 +17,11 @@ use crate::image::{self, Image};
 use crate::process::run;
 
 /// Binaries of the image; each pod names one in its command.
-pub const BINARIES: [&str; 6] = [
+pub const BINARIES: [&str; 7] = [
     "rljob-operator",
     "rljob-coordinator",
     "rljob-reward-runner",
+    "rljob-sandbox",
     "rljob-supervisor",
     "rljob-learner",
     "rljob-engine",

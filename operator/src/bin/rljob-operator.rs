@@ -20,6 +20,8 @@ use kube::runtime::events::Reporter;
 use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
+use rljob_operator::cache::Cache;
+use rljob_operator::children::Kind;
 use rljob_operator::context::Context;
 use rljob_operator::controller;
 use rljob_operator::desired::tokens::TokenKey;
@@ -48,6 +50,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Reconciles RLJobs into inference, coordinator and trainer pods.
 #[derive(Parser)]
 #[command(name = "rljob-operator", version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 struct Arguments {
     /// Image of roles without an image.
     #[arg(long, env = "RLJOB_IMAGE", default_value = DEFAULT_IMAGE)]
@@ -83,6 +86,10 @@ struct Arguments {
     /// dashboards need them; `false` is for very many jobs.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     job_metrics: bool,
+    /// Let RLJobs with the label `kueue.x-k8s.io/queue-name` wait until Kueue admits them. Without
+    /// it the label has no effect.
+    #[arg(long)]
+    kueue: bool,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = (Ipv6Addr::UNSPECIFIED, METRICS_PORT).into())]
     listen: SocketAddr,
@@ -132,6 +139,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 namespace,
                 pods: arguments.metrics_pod_selector.unwrap_or_default(),
             }),
+            kueue: arguments.kueue,
         },
         policy: Policy::of_operator(arguments.allow_host_path),
         token_key,
@@ -169,6 +177,11 @@ struct Leader {
 }
 
 impl Leader {
+    fn cache(&self) -> Cache {
+        let queued = self.settings.kueue.then_some(Kind::Workload);
+        Cache::new(&Kind::WATCHED.into_iter().chain(queued).collect::<Vec<_>>())
+    }
+
     /// Reconciles all jobs until `stop`, then finishes passes in progress. Ends earlier if the API
     /// server was restored to an older state.
     async fn lead(&self, stop: &CancellationToken) {
@@ -178,7 +191,7 @@ impl Leader {
         let (controller, jobs) = controller::new(&self.client, namespace, &health);
         let context = Arc::new(Context {
             namespace: self.namespace.clone(),
-            cache: Arc::default(),
+            cache: Arc::new(self.cache()),
             health,
             memory: Memory::default(),
             reporter: Reporter {

@@ -27,11 +27,15 @@ async fn main() -> ExitCode {
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(arguments) => local::run(arguments).await,
+        Command::Evaluate(arguments) => local::run(arguments.into()).await,
         Command::WithParent(arguments) => cli::with_parent(&arguments).await,
         Command::Status(arguments) => {
             until_closed(cli::status(&arguments, &mut std::io::stdout()).await)
         }
         Command::Top(arguments) => until_closed(cli::top(&arguments, &mut std::io::stdout()).await),
+        Command::Dashboard(arguments) => {
+            until_closed(cli::dashboard(&arguments, &mut std::io::stdout()).await)
+        }
         Command::Logs(arguments) => {
             until_closed(cli::logs(&arguments, &mut std::io::stdout()).await)
         }
@@ -41,6 +45,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Resume(arguments) => print(&cli::resume(&arguments).await?),
         Command::Scale(arguments) => print(&cli::scale(&arguments).await?),
         Command::Report(arguments) => print(&cli::report(&arguments)?),
+        Command::Compare(arguments) => print(&cli::compare(&arguments)?),
         Command::Init(arguments) => print(&cli::init(&arguments)?),
         Command::Validate(arguments) => print(&cli::validate(&arguments)?),
         Command::Render(arguments) => print(&cli::render(&arguments)?),

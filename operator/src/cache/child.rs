@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::children::Kind;
 use crate::desired::pin::{self, LiveSet};
+use crate::queue::workload::Workload;
 
 /// A child as the API server reported it last.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,8 @@ pub struct ObservedChild {
     pub run_config: Option<Arc<str>>,
     /// Size and pinned template of a StatefulSet.
     pub set: Option<LiveSet>,
+    /// Content of a Workload of Kueue.
+    pub workload: Option<Arc<Workload>>,
     fields: FieldHashes,
 }
 
@@ -73,6 +76,7 @@ impl ObservedChild {
             fingerprint: digest(&whole),
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
             set: (kind == Kind::StatefulSet).then(|| stateful_set(object, &whole)),
+            workload: (kind == Kind::Workload).then(|| Arc::new(workload(object))),
             fields: FieldHashes::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
         }
     }
@@ -102,6 +106,11 @@ impl DesiredChild {
         ));
         Self { digest: digest(&fields), fields }
     }
+}
+
+/// Content that is not understood counts as a Workload without quota.
+fn workload(object: &DynamicObject) -> Workload {
+    serde_json::from_value(object.data.clone()).unwrap_or_default()
 }
 
 fn stateful_set(object: &DynamicObject, whole: &Value) -> LiveSet {
@@ -167,7 +176,11 @@ fn shortened(
         Kind::ConfigMap => {
             shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE)));
         }
-        Kind::Secret | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Service => {}
+        Kind::Secret
+        | Kind::NetworkPolicy
+        | Kind::PodDisruptionBudget
+        | Kind::Service
+        | Kind::Workload => {}
     }
     whole
 }

@@ -18,6 +18,7 @@ use super::child::{ObservedChild, number};
 use super::pod::{self, Pod};
 use super::table::{Name, Table};
 use crate::children::{ChildName, Kind};
+use crate::queue::NAME_PREFIX;
 
 #[derive(Debug)]
 pub struct Cache {
@@ -35,15 +36,25 @@ struct Tables {
 
 impl Default for Cache {
     fn default() -> Self {
-        let children = Kind::WATCHED.into_iter().map(|kind| (kind, Table::default())).collect();
+        Self::new(&Kind::WATCHED)
+    }
+}
+
+impl Cache {
+    /// A cache of pods and of these kinds.
+    pub fn new(kinds: &[Kind]) -> Self {
+        let children = kinds.iter().map(|kind| (*kind, Table::default())).collect();
         Self {
             tables: Mutex::new(Tables { children, ..Tables::default() }),
             listed: signal::Sender::new(false),
         }
     }
-}
 
-impl Cache {
+    /// The kinds of children that it has.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        self.lock().children.keys().copied().collect()
+    }
+
     /// Waits until every kind has been listed once, except skipped ones.
     pub async fn wait_until_listed(&self) {
         // The error case needs a dropped sender, and the cache owns the sender.
@@ -233,8 +244,9 @@ fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
 }
 
 /// Every job that could have a child of that name: the name itself, and each prefix that ends
-/// before a hyphen or a dot.
+/// before a hyphen or a dot; names of Workloads start with their kind of owner.
 fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
+    let name = name.strip_prefix(NAME_PREFIX).unwrap_or(name);
     let ends = name.match_indices(['-', '.']).map(|(end, _)| end).chain([name.len()]);
     let names = ends.filter_map(|end| name.get(..end));
     names.map(|name| ObjectRef::new(name).within(namespace)).collect()
@@ -329,5 +341,6 @@ mod tests {
             cache.handle_child(Kind::ConfigMap, Event::InitDone),
             [job("a"), job("a-b"), job("a-b-run")]
         );
+        assert_eq!(jobs_by_name("lab", "rljob-a-0e264"), [job("a"), job("a-0e264")]);
     }
 }

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use super::health::WatchHealth;
 use super::pod::Pod;
 use super::store::Cache;
-use crate::children::{Kind, objects};
+use crate::children::objects;
 
 /// Page size of lists; bounds the memory use of a start.
 const PAGE: u32 = 100;
@@ -41,7 +41,7 @@ pub fn changes(
     namespace: Option<&str>,
 ) -> SelectAll<BoxStream<'static, ObjectRef<RLJob>>> {
     let mut all = SelectAll::new();
-    for kind in Kind::WATCHED {
+    for kind in cache.kinds() {
         let cache = cache.clone();
         let api = kind.api(client, namespace);
         let handle = {

@@ -23,7 +23,7 @@ pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
     let program = std::env::current_exe().context("failed to find the path of this program")?;
     let coordinator = program.with_file_name("rljob-coordinator");
     let (mut lines, mut problems, mut is_checked) = (Vec::new(), Vec::new(), false);
-    for job in jobs::read(file, sets)? {
+    for job in jobs::read(file, sets, None)? {
         let at = format!("{}: rljob {}", file.display(), job.name);
         let Some(model) = local_model(&job) else {
             lines.push(format!("{at}: its model or data do not exist yet: data not checked"));
@@ -52,7 +52,7 @@ fn local_model(job: &ValidatedJob) -> Option<&str> {
 
 fn check_job(job: &ValidatedJob, model: &str, coordinator: &Path) -> anyhow::Result<String> {
     let config = RunConfig {
-        protocol: rljob_crds::run_config::PROTOCOL,
+        protocol: rljob_crds::run_config::protocol(&job.spec),
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

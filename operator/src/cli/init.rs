@@ -28,6 +28,8 @@ pub enum Preset {
     Cpu,
     /// Two engines with tensor parallelism, and a trainer pod with FSDP over four GPUs.
     MultiGpu,
+    /// Programs as answers, which the reward runs on tests.
+    Code,
     /// Engines on preemptible nodes, and failure rules.
     Spot,
     /// Checkpoints and exports in an S3-compatible bucket.
@@ -46,6 +48,7 @@ impl Preset {
             Self::Quickstart => sample!("quickstart"),
             Self::Grpo => sample!("gsm8k-grpo"),
             Self::Async => sample!("gsm8k-async"),
+            Self::Code => sample!("code"),
             Self::Sft => sample!("sft"),
             Self::Cpu => sample!("gsm8k-smollm2"),
             Self::MultiGpu => sample!("multi-gpu"),

@@ -6,7 +6,8 @@ use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::{
     CONDITION_INFERENCE_READY, CONDITION_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
-    CONDITION_SUCCEEDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
+    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED,
+    LABEL_ROLE,
 };
 use rljob_crds::status::{
     CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, Progress, RLJobStatus,
@@ -95,7 +96,8 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
 pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
     let status = job.status.clone().unwrap_or_default();
     let summary = condition(&status, CONDITION_SUCCEEDED);
-    let has_pods = pods.is_ok() && !job.spec.suspend && outcome(job).is_none();
+    let stopped = condition(&status, CONDITION_SUSPENDED).is_some_and(|seen| seen.status == "True");
+    let has_pods = pods.is_ok() && !(job.spec.suspend || stopped || outcome(job).is_some());
     let known = pods.as_ref().copied().unwrap_or_default();
     let role = |role: Role| role_view(role, has_pods, &status, known);
     JobView {
@@ -150,7 +152,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
     waits
 }
 
-/// `has_pods`: pods are known, and the job is neither suspended nor has it ended.
+/// `has_pods`: pods are known, and the job is neither stopped nor has it ended.
 fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> RoleView {
     let mut of_role: Vec<&Pod> =
         pods.iter().filter(|pod| pod.labels().get(LABEL_ROLE).is_some_and(is(role))).collect();

@@ -12,10 +12,13 @@ use crate::validate::{cluster_warnings, job_text, warnings};
 
 mod change;
 mod checkpoints;
+mod compare;
 mod completion;
 mod connection;
+mod dashboard;
 mod data;
 mod events;
+mod forward;
 mod init;
 mod job_view;
 mod logs;
@@ -32,7 +35,9 @@ mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
 pub use checkpoints::{CheckpointsArgs, checkpoints};
+pub use compare::{CompareArgs, compare};
 pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
+pub use dashboard::{DashboardArgs, dashboard};
 pub use events::{EventsArgs, events};
 pub use init::{InitArgs, init};
 pub use logs::{LogsArgs, logs};
@@ -81,6 +86,7 @@ impl ValidateArgs {
             use_bucket: self.use_bucket,
             accept_changes: false,
             engine_command: self.engine_command.clone(),
+            evaluation: None,
         })
     }
 }
@@ -149,6 +155,9 @@ fn read_jobs(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<RLJob>> {
     let text = text.with_context(|| format!("failed to read {}", file.display()))?;
     Ok(local::jobs::parse_objects(file, &text, sets)?)
 }
+
+#[cfg(test)]
+mod documents;
 
 #[cfg(test)]
 mod test_support {

@@ -53,6 +53,7 @@ impl RenderArgs {
             image: self.image.clone(),
             namespace: self.operator_namespace.clone(),
             scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
+            kueue: false,
         }
     }
 }

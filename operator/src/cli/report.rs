@@ -20,10 +20,7 @@ pub struct ReportArgs {
 pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     let write = |directory: &PathBuf| {
         let run = Run::read(directory)?;
-        let path = report_file::write(
-            directory,
-            &report_file::collect(directory, &run.config, run.outcome())?,
-        )?;
+        let (path, _) = report_file::write(directory, &run.info()?)?;
         anyhow::Ok(path.display().to_string())
     };
     let (mut paths, mut failures) = (Vec::new(), Vec::new());
@@ -55,7 +52,7 @@ mod tests {
         let directory = run_directory(runs.path());
         let path = report(&ReportArgs { dir: runs.path().to_owned() }).unwrap();
         assert_eq!(path, directory.path().join("report.html").display().to_string());
-        assert!(std::fs::read_to_string(&path).unwrap().contains("7 of 10 steps"));
+        assert!(std::fs::read_to_string(&path).unwrap().contains("\"step\":7,\"totalSteps\":10"));
         std::fs::remove_file(&path).unwrap();
 
         let damaged = runs.path().join("lab/damaged");

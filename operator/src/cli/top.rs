@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rljob_crds::names::METRICS_FILE;
+use rljob_dashboard::records::Tail;
 use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::connection::{Connection, PlaceArgs};
@@ -16,7 +17,6 @@ use super::status::{CLEAR, job};
 use super::tree::tree;
 use crate::local::inspect::Run;
 use crate::local::lines;
-use crate::local::records::Tail;
 use crate::terminal::printable;
 
 /// Interval of reads.

@@ -8,13 +8,16 @@ use rljob_http::Role;
 
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
-use crate::children::{Kind, children};
+use crate::children::{Child, Kind, children};
 use crate::decide::{Decision, Obstacle, Recorded, desired_for_coordinator, wanted_roles};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
 use crate::observe::{CoordinatorPod, Observed};
 use crate::poll::CoordinatorOrder;
+use crate::queue::build::build_workload;
+use crate::queue::plan::{WorkloadAction, plan};
+use crate::queue::workload_name;
 use crate::validate::{Job, ValidatedJob};
 
 /// The side effects of a decision.
@@ -30,6 +33,7 @@ pub(super) fn actions(
     let tokens = Tokens::derive(key, &job.uid);
     let has_pod_actions = !matches!(decision, Decision::AskCoordinator);
     let is_blocked = observed.facts.obstacle.as_ref().is_some_and(Obstacle::is_blocking);
+    let workload = queue_action(job, observed, decision, now);
     Actions {
         status,
         pods: has_pod_actions.then(|| observed.pod_plan.clone()),
@@ -39,7 +43,22 @@ pub(super) fn actions(
             }
             _ => blocked_child_action(decision),
         },
+        workload: (workload_name(job), workload),
         coordinator: coordinator_action(job, observed, decision, tokens),
+    }
+}
+
+/// The action on the job's Workload.
+fn queue_action(
+    job: &Job,
+    observed: &Observed,
+    decision: &Decision,
+    now: Timestamp,
+) -> WorkloadAction {
+    let queue = &observed.queue;
+    match plan(job, queue.workload(), decision, &observed.facts, now) {
+        WorkloadAction::Apply if queue.problem.is_some() => WorkloadAction::Keep,
+        action => action,
     }
 }
 
@@ -73,6 +92,12 @@ fn child_action(
     }
     let mut children = children(&build(job, wanted, settings, tokens, &pinned));
     children.retain(|child| !observed.unreadable.contains(&child.name));
+    if queue_action(job, observed, decision, now) == WorkloadAction::Apply {
+        let priority = observed.queue.priority.as_ref();
+        let object = build_workload(job, settings, priority);
+        let name = (Kind::Workload, workload_name(job));
+        children.extend(object.map(|object| Child { name, object }));
+    }
     let is_unmounted =
         observed.unmounted_since.is_some_and(|since| now.duration_since(since) >= MOUNT_PATIENCE);
     let secrets = if is_unmounted { Secrets::Always } else { Secrets::WithOthers };

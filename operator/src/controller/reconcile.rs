@@ -16,7 +16,7 @@ use super::{desired, requeue};
 use crate::context::Context;
 use crate::decide::{Decision, decide, is_expired};
 use crate::execute::{self, CoordinatorAction, ExecuteError, Executed, execute};
-use crate::observe::{Lookup, observe};
+use crate::observe::{Lookup, Observed, observe, observe_queue};
 use crate::status;
 
 /// A failed pass.
@@ -83,9 +83,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let now = Timestamp::now();
     let old = object.status.clone().unwrap_or_default();
     // validate (no client)
-    let job = Subject::new(object, context.policy);
+    let mut job = Subject::new(object, context.policy);
     // observe (client: reads)
-    let observed = observe(context, &job, job.invalid(), lookup(&job, &old, now), &old, now)
+    let observed = observe_all(context, &mut job, &old, now)
         .await
         .map_err(|error| ReconcileError::Observe(Box::new(error)))?;
     // decide (no client)
@@ -104,6 +104,21 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // requeue (no client)
     Ok(due.action(&decision, executed.rejection))
+}
+
+/// Observes the job's queue, limits the job to its quota, and observes its objects.
+async fn observe_all(
+    context: &Context,
+    job: &mut Subject,
+    old: &RLJobStatus,
+    now: Timestamp,
+) -> kube::Result<Observed> {
+    let recorded = status::recorded(old);
+    let is_raised = recorded.total_steps.is_some_and(|total| job.spec.training.steps > total);
+    let is_active = recorded.outcome.is_none() || is_raised;
+    let queue = observe_queue(context, job, is_active).await?;
+    job.admit(&queue);
+    observe(context, job, job.invalid(), queue, lookup(job, old, now), old, now).await
 }
 
 /// Names are looked up only if children may be created.

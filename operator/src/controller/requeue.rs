@@ -56,6 +56,7 @@ impl Due {
             | Decision::AskCoordinator
             | Decision::Release
             | Decision::Suspended
+            | Decision::Queued { .. }
             | Decision::Expired(_) => None,
         };
         let others = [
@@ -63,6 +64,7 @@ impl Due {
             observed.pod_plan.next.map(|next| until(next, now)),
             observed.unmounted_since.map(|_| MOUNT_PATIENCE.unsigned_abs()),
             observed.facts.obstacle.as_ref().map(|_| STALLED_RESYNC),
+            observed.queue.problem.as_ref().map(|_| STALLED_RESYNC),
             observed.recheck.map(|recheck| until(recheck, now)),
             progress_due(job, &observed.facts).filter(|due| *due > now).map(|due| until(due, now)),
         ];

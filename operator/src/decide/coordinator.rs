@@ -38,7 +38,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
     Some(Desired {
         epoch: facts.epoch.number,
         generation: facts.generation,
-        mode: if facts.suspend { Mode::Drain } else { Mode::Run },
+        mode: if facts.must_stop() { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
         supervisors: facts.supervisors.clone(),
         checkpoint: CheckpointPolicy {

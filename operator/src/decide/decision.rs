@@ -50,6 +50,8 @@ pub enum Decision {
     Release,
     /// Suspended, and no pod is left.
     Suspended,
+    /// The job waits in a queue of Kueue, and no pod is left.
+    Queued { message: String },
     /// The run has ended. The outcome is recorded, then all pods are deleted.
     Finish(Outcome),
     /// The run ended in an earlier pass. No pods exist or will exist.
@@ -66,6 +68,7 @@ impl Decision {
             Self::Stall { .. }
             | Self::Release
             | Self::Suspended
+            | Self::Queued { .. }
             | Self::Finish(_)
             | Self::Finished(_)
             | Self::Expired(_) => false,

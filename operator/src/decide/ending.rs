@@ -89,14 +89,16 @@ pub(super) fn failed(facts: &Facts) -> Option<Decision> {
     Some(Decision::fail(REASON_FAILED, message))
 }
 
-/// Completes a run after its last step, once the model is exported.
-pub(super) fn succeeded(facts: &Facts) -> Option<Decision> {
+/// Completes a run after its last step, once the model is exported, or after its evaluation.
+pub(super) fn succeeded(job: &Job, facts: &Facts) -> Option<Decision> {
     let report = facts.report().filter(|report| report.phase == Phase::Finished)?;
-    Some(Decision::Finish(Outcome {
-        succeeded: true,
-        reason: REASON_COMPLETED.to_owned(),
-        message: format!("completed {} steps and exported the model", report.step),
-    }))
+    let message = if job.spec.algorithm.has_learners() {
+        format!("completed {} steps and exported the model", report.step)
+    } else {
+        "evaluated the model".to_owned()
+    };
+    let reason = REASON_COMPLETED.to_owned();
+    Some(Decision::Finish(Outcome { succeeded: true, reason, message }))
 }
 
 /// Fails a run whose coordinator restarts more often than `failurePolicy.maxRestarts` without an
@@ -344,16 +346,16 @@ mod tests {
     #[test]
     fn a_finished_coordinator_completes_the_run() {
         let mut facts = facts();
-        assert_eq!(succeeded(&facts), None);
+        assert_eq!(succeeded(&validated(), &facts), None);
         facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
         let expected = Decision::Finish(Outcome {
             succeeded: true,
             reason: "Completed".to_owned(),
             message: "completed 7 steps and exported the model".to_owned(),
         });
-        assert_eq!(succeeded(&facts), Some(expected));
+        assert_eq!(succeeded(&validated(), &facts), Some(expected));
         facts.epoch.number = 4;
-        assert_eq!(succeeded(&facts), None, "reports of older epochs are ignored");
+        assert_eq!(succeeded(&validated(), &facts), None, "reports of older epochs are ignored");
     }
 
     #[test]

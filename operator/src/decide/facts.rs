@@ -14,6 +14,8 @@ use super::decision::Outcome;
 pub struct Facts {
     /// `spec.suspend`; in local runs, whether Ctrl-C was pressed.
     pub suspend: bool,
+    /// The job's place in a queue of Kueue; `None` if it is not queued.
+    pub queue: Option<Queue>,
     /// Generation of the desired state with the newest `suspend`. A `Drained` report counts only
     /// for this generation.
     pub generation: i64,
@@ -58,10 +60,29 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Whether the run must drain and have no pods: it is suspended, or has no quota.
+    pub fn must_stop(&self) -> bool {
+        self.suspend || self.hold().is_some()
+    }
+
+    /// Why the queue lets the job have no pods.
+    pub fn hold(&self) -> Option<&str> {
+        self.queue.as_ref()?.hold.as_deref()
+    }
+
     /// The coordinator's report, if the coordinator acts under the epoch that it was assigned.
     pub fn report(&self) -> Option<&CoordinatorStatus> {
         self.coordinator.as_ref().filter(|status| status.epoch == Some(self.epoch.number))
     }
+}
+
+/// The place of a job in a queue of Kueue.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Queue {
+    /// Why the job may have no pods, in one line; `None` while it is admitted.
+    pub hold: Option<String>,
+    /// Settings that have no effect until the job is queued again.
+    pub ignored: Vec<String>,
 }
 
 /// What keeps the operator from creating and changing the job's objects until the user acts, or the

@@ -26,7 +26,9 @@ mod suspension;
 pub use coordinator::{assign_epoch, desired_for_coordinator};
 pub use decision::{Decision, Outcome, Wait, WantedRoles};
 pub use ending::{deadline, is_expired, removal, startup_deadline};
-pub use facts::{Epoch, Exit, Facts, Obstacle, Recorded, RoleCounts, Roles, Silence, Waiting};
+pub use facts::{
+    Epoch, Exit, Facts, Obstacle, Queue, Recorded, RoleCounts, Roles, Silence, Waiting,
+};
 pub use running::{UNRESPONSIVE_AFTER, progress_due, wanted_roles};
 
 #[cfg(test)]
@@ -39,7 +41,7 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::directory_in_use(facts))
         .or_else(|| suspension::suspend(job, facts, now))
         .or_else(|| ending::failed(facts))
-        .or_else(|| ending::succeeded(facts))
+        .or_else(|| ending::succeeded(job, facts))
         .or_else(|| ending::coordinator_failed(job, facts))
         .or_else(|| ending::failure_rules(job, facts))
         .or_else(|| ending::deadline_exceeded(job, facts, now))

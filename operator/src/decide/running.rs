@@ -64,7 +64,9 @@ pub(super) fn no_progress(job: &Job, facts: &Facts, now: Timestamp) -> Option<De
 /// The time until which a training run must complete a step: `failurePolicy.hangTimeoutSeconds`, or
 /// [`STEP_TIMES`] times the duration of the last step if that is longer, after the last change.
 pub fn progress_due(job: &Job, facts: &Facts) -> Option<Timestamp> {
-    let report = facts.report().filter(|report| report.phase == Phase::Running)?;
+    // An evaluation has no steps.
+    let trains = job.spec.algorithm.has_learners();
+    let report = facts.report().filter(|report| report.phase == Phase::Running && trains)?;
     let (_, since) = facts.recorded.progress.filter(|(step, _)| *step == report.step)?;
     let seconds =
         |name| report.metrics.as_ref().and_then(|step| step.get(name)).unwrap_or_default();

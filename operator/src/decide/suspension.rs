@@ -1,4 +1,5 @@
-//! Suspension: drains the run, deletes its pods, then reports it as suspended.
+//! Suspension, by the user or by a queue: drains the run, deletes its pods, then reports it as
+//! suspended or queued.
 //!
 //! A run that ends while it drains has ended; later policies record its outcome.
 
@@ -14,12 +15,15 @@ pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decisi
     let report = facts.report();
     let ended =
         report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
-    if !facts.suspend || ended {
+    if !facts.must_stop() || ended {
         return None;
     }
     let roles = [facts.roles.inference, facts.roles.coordinator, facts.roles.trainer];
     if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
-        return Some(Decision::Suspended);
+        return Some(match facts.hold() {
+            Some(hold) if !facts.suspend => Decision::Queued { message: hold.to_owned() },
+            _ => Decision::Suspended,
+        });
     }
     let deadline = facts
         .recorded
@@ -43,9 +47,10 @@ fn timeout(job: &Job) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::super::test_support::{at, facts};
-    use super::super::{RoleCounts, Roles};
+    use super::super::{Queue, RoleCounts, Roles, desired_for_coordinator};
     use super::*;
     use crate::validate::test_support::validated;
+    use rljob_protocol::desired::Mode;
 
     fn when(change: impl FnOnce(&mut Facts)) -> Option<Decision> {
         let mut facts = facts();
@@ -56,6 +61,27 @@ mod tests {
 
     fn phase(facts: &mut Facts, phase: Phase) {
         facts.coordinator.as_mut().unwrap().phase = phase;
+    }
+
+    #[test]
+    fn a_job_without_quota_drains_and_is_queued_unless_it_is_suspended() {
+        let mut facts = facts();
+        let hold = Some("no quota".to_owned());
+        facts.queue = Some(Queue { hold, ignored: Vec::new() });
+        let decided = |facts: &Facts| suspend(&validated(), facts, at(100));
+        assert_eq!(decided(&facts), Some(Decision::Drain { deadline: at(400) }));
+        let desired = desired_for_coordinator(&validated(), &facts).unwrap();
+        assert_eq!(desired.mode, Mode::Drain);
+        phase(&mut facts, Phase::Drained);
+        assert_eq!(decided(&facts), Some(Decision::Release));
+        facts.roles = Roles::default();
+        let message = "no quota".to_owned();
+        assert_eq!(decided(&facts), Some(Decision::Queued { message }));
+        facts.suspend = true;
+        assert_eq!(decided(&facts), Some(Decision::Suspended));
+        facts.suspend = false;
+        facts.queue = Some(Queue::default());
+        assert_eq!(decided(&facts), None, "it is admitted");
     }
 
     #[test]

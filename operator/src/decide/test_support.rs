@@ -51,6 +51,7 @@ pub fn facts() -> Facts {
     let epoch = Epoch { number: 3, holder: Some("pod-c".to_owned()) };
     Facts {
         suspend: false,
+        queue: None,
         generation: 4,
         recorded: Recorded {
             started: true,

@@ -23,7 +23,7 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
         BucketConfig::of(source, &job.namespace, &job.name, keys)
     });
     RunConfig {
-        protocol: run_config::PROTOCOL,
+        protocol: run_config::protocol(&job.spec),
         bucket,
         namespace: job.namespace.clone(),
         name: job.name.clone(),

@@ -43,6 +43,7 @@ pub use pin::Pinned;
 #[cfg(test)] // compared with the chart
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use settings::{Labels, Scrapers, Settings, labels};
+pub use stateful_set::rendered_template;
 pub use tokens::Tokens;
 
 /// All objects of a job, ready to be applied.

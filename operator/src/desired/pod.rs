@@ -14,8 +14,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT,
-    RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
+    CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE, ENGINE_PORT,
+    GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN,
+    TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
 use rljob_http as tls;
@@ -256,7 +257,10 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     if role == Role::Trainer {
         environment.push(field("POD_UID", "metadata.uid"));
     }
-    if role != Role::Coordinator {
+    if role == Role::Coordinator {
+        let address = format!("127.0.0.1:{DASHBOARD_PORT}");
+        environment.push(value(DASHBOARD_VARIABLE, &address));
+    } else {
         environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
     }
     if is_sglang(job, role) {

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
     Container, EnvVar, PodTemplateSpec, ResourceRequirements, VolumeMount,
 };
 use rljob_crds::names::{CONTAINER_REWARDS, REWARDS_MOUNT, REWARDS_SOCKET};
+use rljob_crds::reward::RewardSpec;
 use rljob_crds::storage::VolumeSpec;
 
 use super::Role;
@@ -19,10 +20,10 @@ const DATA_SOURCES: [&str; 6] =
 /// evict the pod.
 const SOCKET_LIMIT: &str = "1Mi";
 
-/// Adds the container, and its socket to the coordinator, if a reward of the job is a command.
+/// Adds the container, and its socket to the coordinator, if a reward of the job runs programs.
 pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTemplateSpec) {
     let is_needed =
-        role == Role::Coordinator && job.spec.rewards.iter().any(|reward| reward.command.is_some());
+        role == Role::Coordinator && job.spec.rewards.iter().any(RewardSpec::runs_programs);
     let Some(pod) = template.spec.as_mut().filter(|_| is_needed) else { return };
     let Some(coordinator) = pod.containers.first_mut() else { return };
     let (folder, mount) = scratch("rljob-rewards", REWARDS_MOUNT, Some("Memory"), SOCKET_LIMIT);
@@ -154,6 +155,18 @@ mod tests {
         let mounts = pod.containers[1].volume_mounts.iter().flatten();
         let paths: Vec<&str> = mounts.map(|mount| mount.mount_path.as_str()).collect();
         assert_eq!(paths, [REWARDS_MOUNT, "/tmp", "/data"]);
+    }
+
+    #[test]
+    fn rewards_that_run_programs_have_the_container() {
+        for kind in [
+            json!({"name": "tests", "code": {}}),
+            json!({"name": "own", "python": {"path": "/models/own.py", "function": "score"}}),
+        ] {
+            let pod = pod_of(Role::Coordinator, &json!({"rewards": [kind]}));
+            let names: Vec<&str> = pod.containers.iter().map(|one| one.name.as_str()).collect();
+            assert_eq!(names, ["coordinator", CONTAINER_REWARDS]);
+        }
     }
 
     #[test]

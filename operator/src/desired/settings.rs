@@ -13,12 +13,19 @@ pub struct Settings {
     pub namespace: String,
     /// Pods that scrape metrics of jobs.
     pub scrapers: Option<Scrapers>,
+    /// Whether jobs with a queue name wait until Kueue admits them.
+    pub kueue: bool,
 }
 
 impl Settings {
     /// Settings of an operator in the namespace of install.yaml.
     pub fn new(image: impl Into<String>) -> Self {
-        Self { image: image.into(), namespace: OPERATOR_NAMESPACE.to_owned(), scrapers: None }
+        Self {
+            image: image.into(),
+            namespace: OPERATOR_NAMESPACE.to_owned(),
+            scrapers: None,
+            kueue: false,
+        }
     }
 }
 

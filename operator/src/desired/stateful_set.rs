@@ -18,9 +18,7 @@ pub(super) fn build_stateful_set(
     settings: &Settings,
     pinned: &Pinned,
 ) -> Value {
-    let mut template = pod::build_template(job, role, settings);
-    rewards::add_runner(job, role, &mut template);
-    let template = template::merge(template, job, role);
+    let template = rendered_template(job, role, settings);
     let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
     let template = if pin::is_mark(&text) { json!({}) } else { template };
     let name = meta::role_name(job, role);
@@ -51,6 +49,13 @@ pub(super) fn build_stateful_set(
     set
 }
 
+/// The pod template of a role, as a start would render it.
+pub fn rendered_template(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
+    let mut template = pod::build_template(job, role, settings);
+    rewards::add_runner(job, role, &mut template);
+    template::merge(template, job, role)
+}
+
 fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
     match role {
         _ if wanted == WantedRoles::Nothing => 0,
@@ -60,7 +65,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
             _ => job.spec.inference.replicas,
         },
         Role::Coordinator => 1,
-        Role::Trainer => job.spec.trainer.replicas,
+        Role::Trainer => job.spec.trainers(),
     }
 }
 

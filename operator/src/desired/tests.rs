@@ -85,6 +85,15 @@ fn a_model_of_another_job_is_its_export() {
     assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
 }
 
+#[test]
+fn a_run_with_several_turns_needs_a_coordinator_that_samples_them() {
+    let mut job = validated();
+    assert_eq!(run_config(&job).protocol, 2);
+    let workflow = serde_json::json!({"multiTurn": {"feedback": "Try again."}});
+    job.spec.rollout.workflow = serde_json::from_value(workflow).unwrap();
+    assert_eq!(run_config(&job).protocol, 3);
+}
+
 fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
     let live = |set: &Value| LiveSet {
         replicas: set["spec"]["replicas"].as_i64().unwrap() as i32,

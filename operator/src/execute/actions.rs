@@ -5,6 +5,7 @@ use rljob_crds::status::RLJobStatus;
 use crate::children::Child;
 use crate::pods::PodPlan;
 use crate::poll::CoordinatorOrder;
+use crate::queue::plan::WorkloadAction;
 
 /// The side effects of a pass.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Actions {
     /// `None` if the pods must not be touched in this pass.
     pub pods: Option<PodPlan>,
     pub children: ChildAction,
+    /// Name of the Workload of Kueue, and the action on it.
+    pub workload: (String, WorkloadAction),
     pub coordinator: CoordinatorAction,
 }
 

@@ -11,6 +11,8 @@ pub enum ExecuteError {
     Conflict(String),
     #[error("failed to write the status")]
     WriteStatus(#[source] Box<kube::Error>),
+    #[error("failed to update or delete the Workload of Kueue")]
+    WriteWorkload(#[source] Box<kube::Error>),
     #[error("failed to update or delete pod")]
     PodActions(#[source] Box<kube::Error>),
     #[error(transparent)]
@@ -45,6 +47,7 @@ impl ExecuteError {
         match self {
             Self::Conflict(_) => "conflict",
             Self::WriteStatus(_) => "write_status",
+            Self::WriteWorkload(_) => "write_workload",
             Self::PodActions(_) => "pod_actions",
             Self::Apply(_) => "apply",
             Self::Remove(_) => "remove",

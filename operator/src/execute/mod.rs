@@ -1,12 +1,14 @@
-//! Side effects of a pass, in this order: status and events, pod actions, children, coordinator.
+//! Side effects of a pass, in this order: status and events, pod actions, children, Workload of
+//! Kueue, coordinator.
 //!
 //! The status is written first, so that every other side effect is recorded before it happens. All
 //! requests name the UID and the version of the object that was observed: if it has changed, the
 //! next pass decides again.
 //!
 //! ```text
-//!  Actions { status, pods, children, coordinator }
-//!              │       │       │          └─▶ PUT /v1/desired, by a task ([`crate::poll`])
+//!  Actions { status, pods, children, workload, coordinator }
+//!              │       │       │         │        └─▶ PUT /v1/desired, by a task ([`crate::poll`])
+//!              │       │       │         └─▶ PATCH workloads/status, DELETE workloads
 //!              │       │       └─▶ apply, release (replicas 0) or remove
 //!              │       └─▶ DELETE pods, PATCH pods/status
 //!              └─▶ PUT rljobs/status, POST events
@@ -27,6 +29,7 @@ mod error;
 mod pod_actions;
 mod remove;
 mod status;
+mod workload;
 
 pub use actions::{Actions, ChildAction, CoordinatorAction, Executed, Rejection, Secrets};
 use apply::{ApplyError, Target};
@@ -45,7 +48,7 @@ pub async fn execute(
     actions: Actions,
     now: Timestamp,
 ) -> Result<Executed, ExecuteError> {
-    let Actions { status, pods, children, coordinator } = actions;
+    let Actions { status, pods, children, workload, coordinator } = actions;
     let uid = object.uid().unwrap_or_default();
     let namespace = object.namespace().unwrap_or_default();
     write_status(context, object, &status).await?;
@@ -64,6 +67,8 @@ pub async fn execute(
         uid: &uid,
     };
     let executed = act_on_children(context, &target, observed, children, now).await?;
+    let (name, action) = workload;
+    workload::act(&target, &name, observed.queue.child.as_deref(), action).await?;
     direct_coordinator(context, object, coordinator);
     // Children and coordinator do not depend on them.
     acted.map_err(|error| ExecuteError::PodActions(Box::new(error)))?;

@@ -9,8 +9,9 @@ use crate::children::{Child, ChildName, Kind};
 use crate::observe::ObservedChildren;
 
 /// The order in which kinds are deleted.
-const ORDER: [Kind; 6] = [
+const ORDER: [Kind; 7] = [
     Kind::StatefulSet,
+    Kind::Workload,
     Kind::Service,
     Kind::PodDisruptionBudget,
     Kind::NetworkPolicy,

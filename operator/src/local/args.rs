@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use super::evaluate::{EvaluateArgs, quoted};
+
 /// Runs the RLJobs of a file on this machine, in order. The same command resumes an unfinished
 /// run.
 #[derive(clap::Args, Clone, Debug)]
@@ -30,12 +32,17 @@ pub struct RunArgs {
     /// (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
+    /// Arguments of `rljob evaluate`, which evaluates the job instead of running it.
+    #[arg(skip)]
+    pub evaluation: Option<EvaluateArgs>,
 }
 
 impl RunArgs {
     /// The command with these arguments, quoted for a shell.
     pub fn command_line(&self) -> String {
-        let mut line = format!("rljob run -f {}", quoted(&self.file.to_string_lossy()));
+        let command = if self.evaluation.is_some() { "evaluate" } else { "run" };
+        let mut line = format!("rljob {command} -f {}", quoted(&self.file.to_string_lossy()));
+        line.extend(self.evaluation.as_ref().map(EvaluateArgs::options));
         for set in &self.set {
             let _ = write!(line, " --set {}", quoted(set));
         }
@@ -53,12 +60,17 @@ impl RunArgs {
     }
 }
 
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+impl From<EvaluateArgs> for RunArgs {
+    fn from(arguments: EvaluateArgs) -> Self {
+        Self {
+            file: arguments.file.clone(),
+            set: arguments.set.clone(),
+            dir: arguments.dir.clone(),
+            use_bucket: false,
+            accept_changes: false,
+            engine_command: arguments.engine_command.clone(),
+            evaluation: Some(arguments),
+        }
     }
 }
 
@@ -79,6 +91,7 @@ mod tests {
             use_bucket: true,
             accept_changes: false,
             engine_command: Some("python3 -m sglang.launch_server".to_owned()),
+            evaluation: None,
         };
         let expected = concat!(
             "rljob run -f job.yaml --set spec.training.steps=3 ",

@@ -66,7 +66,7 @@ pub fn process_specs(
         EngineKind::Embedded => embedded(config, directory, index),
         EngineKind::SGLang => sglang(config, directory, machine, index),
     }));
-    specs.extend((0..spec.trainer.replicas).map(|index| {
+    specs.extend((0..spec.trainers()).map(|index| {
         let visible = gpus::of_trainer(&machine.gpus, spec, index);
         supervisor(directory, coordinator_port, index, visible)
     }));

@@ -5,6 +5,7 @@
 //!  RUNS/<namespace>/<name>/
 //!    lock          held while `rljob run` runs
 //!    state.json    epoch and outcome
+//!    status.json   newest report of the coordinator
 //!    run.json      run configuration, read by all processes
 //!    tokens/       tokens, certificates and sglang.yaml, 0600 in 0700, new in every run
 //!    logs/         one file per process
@@ -37,6 +38,8 @@ use crate::sglang;
 pub const LOCK_FILE: &str = "lock";
 /// File of the [`State`].
 pub const STATE_FILE: &str = "state.json";
+/// Newest report of the coordinator, for the dashboard.
+pub const STATUS_FILE: &str = "status.json";
 /// Folder of logs, one file per process.
 pub const LOGS_DIR: &str = "logs";
 

@@ -54,7 +54,7 @@ impl Demand {
                 inference.replicas,
                 inference.gpus(),
             ),
-            demand("trainer", "spec.trainer.resources.limits", trainer.replicas, trainer.gpus()),
+            demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
         ]
     }
 

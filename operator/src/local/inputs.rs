@@ -33,6 +33,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
             .into_iter()
             .chain(missing_data(job))
             .chain(missing_programs(job))
+            .chain(missing_functions(job))
             .chain(missing_checkpoint(runs, job, earlier));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
@@ -101,8 +102,9 @@ fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
 
 /// The chat template, if prompts use one.
 fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
+    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
     let formats =
-        [Some(spec.dataset.train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
+        [train.map(|train| train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
     if !formats.contains(&Some(PromptFormat::Chat)) || folder.join("chat_template.jinja").is_file()
     {
         return None;
@@ -142,6 +144,16 @@ fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let missing = programs.filter(move |(_, program)| is_missing(program));
     missing.map(|(index, program)| {
         format!("spec.rewards[{index}].command.command: no program {program} is on this machine")
+    })
+}
+
+/// Files of reward functions that are not on this machine.
+fn missing_functions(job: &ValidatedJob) -> impl Iterator<Item = String> {
+    let rewards = job.spec.rewards.iter().enumerate();
+    let paths = rewards.filter_map(|(index, reward)| Some((index, &reward.python.as_ref()?.path)));
+    let missing = paths.filter(|(_, path)| !Path::new(path).is_file());
+    missing.map(|(index, path)| {
+        format!("spec.rewards[{index}].python.path: no file {path} is on this machine")
     })
 }
 

@@ -10,13 +10,12 @@ use rljob_crds::names::{
     EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING,
     RUN_CONFIG_FILE,
 };
+use rljob_dashboard::{RunInfo, records};
 use rljob_protocol::run_config;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use rustix::fs::{FlockOperation, flock};
 
-use super::directory::{LOCK_FILE, STATE_FILE, State};
-use super::records;
-use super::report::Outcome;
+use super::directory::{LOCK_FILE, STATE_FILE, STATUS_FILE, State};
 
 /// A run and its newest records.
 #[derive(Clone, Debug)]
@@ -63,14 +62,23 @@ impl Run {
         }
     }
 
-    /// Outcome for the report.
-    pub fn outcome(&self) -> Outcome {
-        match (self.running, self.state.succeeded, &self.state.failure) {
-            (true, ..) => Outcome::Running,
-            (false, true, _) => Outcome::Finished,
-            (false, false, Some(cause)) => Outcome::Failed(cause.clone()),
-            (false, false, None) => Outcome::Interrupted,
-        }
+    /// Facts for the dashboard and the report.
+    ///
+    /// # Errors
+    /// The spec cannot be written as YAML.
+    pub fn info(&self) -> anyhow::Result<RunInfo> {
+        let spec = &self.config.spec;
+        // Written by a `rljob run` of any release; missing before the first report.
+        let coordinator = || read_json(&self.directory.join(STATUS_FILE)).ok();
+        Ok(RunInfo {
+            name: format!("{}/{}", self.config.namespace, self.config.name),
+            status: self.status().to_owned(),
+            is_running: self.running,
+            cause: self.state.failure.clone().filter(|_| !self.running),
+            total_steps: spec.training.steps,
+            spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
+            coordinator: self.running.then(coordinator).flatten(),
+        })
     }
 }
 
@@ -168,8 +176,8 @@ mod tests {
         assert_eq!(status(), "Failed");
         let run = Run::read(&runs.path().join("lab/sums")).unwrap();
         assert_eq!(
-            (run.outcome(), run.metrics.unwrap().step),
-            (Outcome::Failed("out of memory".to_owned()), 7)
+            (run.info().unwrap().cause, run.metrics.unwrap().step),
+            (Some("out of memory".to_owned()), 7)
         );
     }
 

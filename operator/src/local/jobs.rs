@@ -11,6 +11,7 @@ use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
 
 use super::edited::{EditError, edit, named_problems, once};
+use super::evaluate::{EvaluateArgs, SelectError};
 use super::set::{Set, SetError};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
 
@@ -26,6 +27,9 @@ pub enum JobsError {
     /// A `--set` cannot be applied.
     #[error(transparent)]
     Set(#[from] SetError),
+    /// The job to evaluate is not in the file.
+    #[error(transparent)]
+    Select(#[from] SelectError),
     /// A job is invalid; one line per problem.
     #[error("{}", lines(path, problems))]
     Invalid { path: PathBuf, problems: Vec<String> },
@@ -36,15 +40,23 @@ fn lines(path: &Path, problems: &[String]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Reads the jobs of a file, in order.
+/// Reads the jobs of a file, in order; with `evaluation`, the evaluation of one.
 ///
 /// # Errors
 /// [`JobsError`].
-pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
+pub fn read(
+    file: &Path,
+    sets: &[Set],
+    evaluation: Option<&EvaluateArgs>,
+) -> Result<Vec<ValidatedJob>, JobsError> {
     let failed = |source| JobsError::Read { path: file.to_owned(), source };
     let text = fs::File::open(file).and_then(job_text).map_err(failed)?;
     let absolute = std::path::absolute(file).map_err(failed)?;
-    parse(file, &text, sets, absolute.parent().unwrap_or(&absolute))
+    let folder = absolute.parent().unwrap_or(&absolute);
+    let Some(evaluation) = evaluation else { return parse(file, &text, sets, folder) };
+    let current = std::env::current_dir().map_err(failed)?;
+    let job = evaluation.apply(parse_objects(file, &text, sets)?, &current)?;
+    validated(file, &[job], sets, folder)
 }
 
 /// Parses jobs. `file` is the name in errors; relative paths start at `folder`, which is absolute.
@@ -54,7 +66,15 @@ fn parse(
     sets: &[Set],
     folder: &Path,
 ) -> Result<Vec<ValidatedJob>, JobsError> {
-    let jobs = parse_objects(file, text, sets)?;
+    validated(file, &parse_objects(file, text, sets)?, sets, folder)
+}
+
+fn validated(
+    file: &Path,
+    jobs: &[RLJob],
+    sets: &[Set],
+    folder: &Path,
+) -> Result<Vec<ValidatedJob>, JobsError> {
     let is_one = jobs.len() == 1;
     let validated = jobs.iter().map(|job| {
         // A problem that every job has after a `--set` names the job.
@@ -128,6 +148,9 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
         let program = reward.command.iter_mut().filter_map(|reward| reward.command.first_mut());
         for program in program.filter(|program| program.contains('/')) {
             *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
+        }
+        if let Some(function) = &mut reward.python {
+            function.path = normal(&folder.join(&function.path)).to_string_lossy().into_owned();
         }
     }
     job

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use rljob_protocol::evaluation::CategoryMetrics;
 use rljob_protocol::metrics::{self, EvaluationMetrics, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
@@ -75,7 +76,7 @@ fn push_pairs(line: &mut String, scalars: &Scalars) {
 }
 
 /// A mean with its standard error.
-fn with_error(mean: f64, standard_error: Option<f64>) -> String {
+pub fn with_error(mean: f64, standard_error: Option<f64>) -> String {
     match standard_error {
         Some(error) => format!("{mean:.3} ± {error:.3}"),
         None => format!("{mean:.3}"),
@@ -125,7 +126,10 @@ pub fn summary(
     seconds: f64,
 ) -> String {
     let done = steps.last().map_or(0, |last| last.step);
-    let mut line = format!("{name}: {done} steps");
+    let mut line = match (done, evaluations) {
+        (0, [only]) => format!("{name}: evaluated {} prompts", only.prompts),
+        _ => format!("{name}: {done} steps"),
+    };
     if let Some((first, last)) = ends(steps, metrics::REWARD) {
         push_change(&mut line, "reward", first, last);
     } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
@@ -135,8 +139,12 @@ pub fn summary(
         if let (Some(sampled), Some(greedy)) =
             (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
         {
-            push_change(&mut line, "accuracy", sampled.0, sampled.1);
-            let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+            if evaluations.len() > 1 {
+                push_change(&mut line, "accuracy", sampled.0, sampled.1);
+                let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+            } else {
+                let _ = write!(line, ", accuracy {:.3} (greedy {:.3})", sampled.1, greedy.1);
+            }
         }
         if let Some((first, last)) = first.loss.zip(last.loss) {
             push_change(&mut line, "validation loss", first, last);
@@ -144,6 +152,24 @@ pub fn summary(
     }
     let _ = write!(line, ", {seconds:.0} s");
     line
+}
+
+/// Lines with the results of an evaluation by category, aligned.
+pub fn categories(metrics: &EvaluationMetrics) -> Vec<String> {
+    let width = metrics.categories.keys().map(|name| name.chars().count()).max();
+    let width = width.unwrap_or_default();
+    let line = |(name, category): (&String, &CategoryMetrics)| {
+        let value = |mean: Option<f64>, error| {
+            mean.map_or_else(|| "-".to_owned(), |mean| with_error(mean, error))
+        };
+        let sampled = value(category.sampled, category.sampled_standard_error);
+        let greedy = value(category.greedy, category.greedy_standard_error);
+        format!(
+            "  {name:width$}  {sampled} sampled  {greedy} greedy  ({} prompts)",
+            category.prompts
+        )
+    };
+    metrics.categories.iter().map(line).collect()
 }
 
 /// The text as one line of about 600 characters. Its beginning names the process, and the cause is
@@ -255,6 +281,28 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_categories_are_aligned() {
+        let category = |prompts, greedy| CategoryMetrics {
+            prompts,
+            sampled: Some(0.5),
+            greedy,
+            sampled_standard_error: Some(0.25),
+            ..CategoryMetrics::default()
+        };
+        let categories = [("algebra", 12, Some(0.75)), ("sets", 1, None)];
+        let categories =
+            categories.map(|(name, prompts, greedy)| (name.to_owned(), category(prompts, greedy)));
+        let metrics =
+            EvaluationMetrics { categories: categories.into(), ..EvaluationMetrics::default() };
+        let expected = [
+            "  algebra  0.500 ± 0.250 sampled  0.750 greedy  (12 prompts)",
+            "  sets     0.500 ± 0.250 sampled  - greedy  (1 prompts)",
+        ];
+        assert_eq!(super::categories(&metrics), expected);
+        assert!(super::categories(&EvaluationMetrics::default()).is_empty());
+    }
+
+    #[test]
     fn ends_are_means_of_a_tenth_of_the_steps() {
         let steps: Vec<_> = (1..=30)
             .map(|step| StepMetrics::with_scalars(step, [(metrics::REWARD, f64::from(step))]))
@@ -285,6 +333,8 @@ mod tests {
             "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
         );
         assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
+        let expected = "sums: evaluated 0 prompts, accuracy 0.375 (greedy 0.500), 2 s";
+        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0), expected);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Reading order: this file, [`jobs`], [`session`], [`processes`], [`process`]. [`set`],
-//! [`commands`], [`backoff`], [`lines`] and [`report`] are pure. [`inspect`] reads the run
+//! [`commands`], [`backoff`] and [`lines`] are pure. [`inspect`] reads the run
 //! directories of other processes.
 
 use std::path::Path;
@@ -16,16 +16,20 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
+use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
 use crate::terminal::printable;
 use crate::validate::{ValidatedJob, warnings};
 
 mod args;
 pub mod backoff;
+pub mod bootstrap;
 pub mod client;
 pub mod commands;
+pub mod comparison;
 pub mod directory;
 mod edited;
+pub mod evaluate;
 pub mod gpus;
 mod inputs;
 pub mod inspect;
@@ -35,18 +39,18 @@ pub mod lines;
 mod prepare;
 pub mod process;
 pub mod processes;
-pub mod records;
-pub mod report;
 pub mod report_file;
 pub mod screen;
 pub mod session;
 pub mod set;
-pub mod tensorboard;
+pub mod status_file;
 mod watchdog;
 
 pub use args::RunArgs;
 use commands::Machine;
 use directory::{RunDirectory, State};
+pub use evaluate::EvaluateArgs;
+use inspect::Run;
 use interrupts::Interrupts;
 pub use prepare::check;
 use prepare::{Prepared, prepare, reject_changes, reject_fewer_steps, run_config};
@@ -109,9 +113,10 @@ async fn run_job(
     let state = directory.state()?;
     let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
     if state.succeeded && job.spec.training.steps <= finished_steps {
+        let further = "to train further, raise spec.training.steps; ";
+        let further = if job.spec.algorithm.has_learners() { further } else { "" };
         print_line(&format!(
-            "{}: already finished; to train further, raise spec.training.steps; to run it again, \
-                remove {}",
+            "{}: already finished; {further}to run it again, remove {}",
             job.name,
             directory.path().display()
         ))?;
@@ -119,12 +124,12 @@ async fn run_job(
     }
     directory.record(&State { succeeded: false, failure: None, ..state })?;
     directory.write_run_config(&config)?;
-    print_line(&format!(
-        "{}: {} steps in {}",
-        job.name,
-        job.spec.training.steps,
-        directory.path().display()
-    ))?;
+    let what = if job.spec.algorithm.has_learners() {
+        format!("{} steps", job.spec.training.steps)
+    } else {
+        "evaluation".to_owned()
+    };
+    print_line(&format!("{}: {what} in {}", job.name, directory.path().display()))?;
     for line in gpus::lines(&machine.gpus, &job.spec) {
         print_line(&format!("{}: {line}", job.name))?;
     }
@@ -136,7 +141,7 @@ async fn run_job(
         failure,
         ..directory.state()?
     })?;
-    finish(&config, &directory, &ending, started.elapsed().as_secs_f64())?;
+    finish(&config, &directory, started.elapsed().as_secs_f64())?;
     Ok(ending)
 }
 
@@ -161,20 +166,16 @@ fn start<'a>(
 }
 
 /// Writes the report and prints the summary.
-fn finish(
-    config: &RunConfig,
-    directory: &RunDirectory,
-    ending: &Ending,
-    seconds: f64,
-) -> anyhow::Result<()> {
-    let outcome = match ending {
-        Ending::Succeeded => report::Outcome::Finished,
-        Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
-        Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
-    };
-    let report = report_file::collect(directory.path(), config, outcome)?;
-    let path = report_file::write(directory.path(), &report)?;
-    print_line(&lines::summary(&config.name, &report.metrics, &report.evaluations, seconds))?;
+fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow::Result<()> {
+    // The run has ended, although the lock is still held.
+    let ended = Run { running: false, ..Run::read(directory.path())? };
+    let (path, files) = report_file::write(directory.path(), &ended.info()?)?;
+    let steps: Vec<StepMetrics> = files.steps().cloned().collect();
+    let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
+    print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
+    for line in evaluations.last().map(lines::categories).unwrap_or_default() {
+        print_line(&line)?;
+    }
     print_line(&format!("report: {}", path.display()))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use rljob_crds::freeze::frozen_changes;
 use rljob_crds::names::METRICS_FILE;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
+use rljob_dashboard::records;
 use rljob_protocol::status::StepMetrics;
 use rustix::fs::{Access, access};
 
@@ -16,7 +17,7 @@ use super::args::RunArgs;
 use super::commands::Machine;
 use super::directory::{DirectoryError, RunDirectory};
 use super::set::Set;
-use super::{gpus, inputs, jobs, records};
+use super::{gpus, inputs, jobs};
 use crate::validate::ValidatedJob;
 
 /// Jobs whose inputs are on this machine.
@@ -33,7 +34,7 @@ pub struct Prepared {
 /// Every problem, one per line.
 pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
-    let jobs = jobs::read(&args.file, &sets)?;
+    let jobs = jobs::read(&args.file, &sets, args.evaluation.as_ref())?;
     let runs = std::path::absolute(&args.dir)
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let machine = machine(args, &jobs)?;
@@ -143,7 +144,7 @@ pub fn run_config(
 ) -> Result<RunConfig, DirectoryError> {
     let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
     let mut config = RunConfig {
-        protocol: rljob_crds::run_config::PROTOCOL,
+        protocol: rljob_crds::run_config::protocol(&job.spec),
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

@@ -13,7 +13,8 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, TENSORBOARD_DIR};
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
+use rljob_dashboard::records::Tail;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{
     CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
@@ -26,9 +27,8 @@ use super::directory::{DirectoryError, RunDirectory, State};
 use super::interrupts::Interrupts;
 use super::lines;
 use super::processes::Processes;
-use super::records::Tail;
 use super::screen::Screen;
-use super::tensorboard::TensorBoard;
+use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
     Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
@@ -72,9 +72,9 @@ pub struct Session<'a> {
     processes: Processes,
     coordinator: Coordinator,
     screen: Screen,
+    status_file: StatusFile,
     metrics: Tail,
     evaluations: Tail,
-    tensorboard: TensorBoard,
     recorded: Recorded,
     interrupted: bool,
     sent: Option<Desired>,
@@ -101,15 +101,12 @@ impl<'a> Session<'a> {
     ) -> Result<Self, SessionError> {
         let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
-        let mut tensorboard = TensorBoard::open(&directory.path().join(TENSORBOARD_DIR))?;
         let mut done = 0;
         metrics.each(|step: StepMetrics| {
             done = step.step;
-            tensorboard.add_step(&step, wall_time())
+            Ok(())
         })?;
-        evaluations.each(|evaluation: EvaluationMetrics| {
-            tensorboard.add_evaluation(&evaluation, wall_time())
-        })?;
+        evaluations.each(|_: EvaluationMetrics| Ok(()))?;
         let screen = Screen::new(&job.name, job.spec.training.steps);
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
@@ -125,9 +122,9 @@ impl<'a> Session<'a> {
             processes,
             coordinator,
             screen,
+            status_file: StatusFile::new(directory.path()),
             metrics,
             evaluations,
-            tensorboard,
             recorded,
             interrupted: false,
             sent: None,
@@ -196,6 +193,9 @@ impl<'a> Session<'a> {
         self.record_epoch()?;
         let facts = self.facts().await;
         self.record_progress(facts.coordinator.as_ref());
+        if let Some(status) = &facts.coordinator {
+            self.status_file.update(status, Instant::now());
+        }
         self.show_restart(&facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
@@ -213,7 +213,9 @@ impl<'a> Session<'a> {
                 self.recorded.drain_deadline = Some(deadline);
                 None
             }
-            Decision::Release | Decision::Suspended => Some(released(&facts)),
+            Decision::Release | Decision::Suspended | Decision::Queued { .. } => {
+                Some(released(&facts))
+            }
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
             | Decision::Expired(outcome)
@@ -276,6 +278,7 @@ impl<'a> Session<'a> {
             .flatten();
         Facts {
             suspend: self.interrupted,
+            queue: None,
             generation: if self.interrupted { 2 } else { 1 },
             recorded: self.recorded.clone(),
             epoch: self.recorded.epoch.clone(),
@@ -323,11 +326,9 @@ impl<'a> Session<'a> {
         let total = self.job.spec.training.steps;
         for metrics in self.metrics.read()? {
             self.screen.line(&lines::step(&metrics, total))?;
-            self.tensorboard.add_step(&metrics, wall_time())?;
         }
         for metrics in self.evaluations.read()? {
             self.screen.line(&lines::evaluation(&metrics, total))?;
-            self.tensorboard.add_evaluation(&metrics, wall_time())?;
         }
         self.screen.progress(
             status.map_or(self.screen.position(), |status| status.step),
@@ -373,11 +374,6 @@ impl<'a> Session<'a> {
         let log = self.directory.log(supervisor.unwrap_or("coordinator"));
         format!("{} (log: {})", lines::one_line(message), log.display())
     }
-}
-
-/// Unix time in seconds, as TensorBoard records it.
-fn wall_time() -> f64 {
-    Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
 fn released(facts: &Facts) -> Ending {

@@ -13,6 +13,7 @@ use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
+use super::queue::ObservedQueue;
 use super::warnings;
 use crate::cache::Pod;
 use crate::children::ChildName;
@@ -38,15 +39,18 @@ pub struct Observed {
     pub unreadable: Vec<ChildName>,
     /// Start of the longest wait of a scheduled pod for its volumes.
     pub unmounted_since: Option<Timestamp>,
+    /// The job's place in a queue.
+    pub queue: ObservedQueue,
     /// Time at which the warning events of an object that waits are read, again.
     pub recheck: Option<Timestamp>,
     /// Time of this operator's last write of the job's status.
     pub last_write: Option<Timestamp>,
 }
 
-/// The memory of earlier passes, and the coordinator's last report.
+/// The memory of earlier passes, the coordinator's last report, and the queue.
 #[derive(Default)]
 pub(super) struct Remembered {
+    pub(super) queue: ObservedQueue,
     pub(super) report: Option<CoordinatorStatus>,
     pub(super) was_asked: bool,
     pub(super) silence: Option<Silence>,
@@ -69,7 +73,8 @@ impl Objects {
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered { report, rejection, unreadable, warning, last_write, .. } = remembered;
+        let Remembered { report, rejection, unreadable, warning, last_write, queue, .. } =
+            remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
         let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());
@@ -87,6 +92,7 @@ impl Objects {
         let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
         let facts = Facts {
             suspend: job.spec.suspend,
+            queue: queue.facts.clone(),
             generation: job.generation,
             recorded,
             epoch,
@@ -110,6 +116,7 @@ impl Objects {
         };
         Observed {
             facts,
+            queue,
             unmounted_since: self.unmounted_since(),
             recheck,
             children: self.children,

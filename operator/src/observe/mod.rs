@@ -13,18 +13,21 @@ use kube::api::GetParams;
 use rljob_crds::status::RLJobStatus;
 
 use crate::cache::ObservedChild;
-use crate::children::{ChildName, readable};
+use crate::children::{ChildName, Kind, readable};
 use crate::context::Context;
+use crate::queue::workload_name;
 use crate::validate::{InvalidSpec, Job};
 
 mod facts;
 mod objects;
+mod queue;
 mod warnings;
 
 pub use facts::Observed;
 use facts::Remembered;
 use objects::Objects;
 pub use objects::{CoordinatorPod, ObservedChildren};
+pub use queue::{ObservedQueue, observe_queue};
 
 /// Whether the pass may create children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub enum Lookup {
     CacheOnly,
 }
 
-/// Observes a job, whose spec may be invalid.
+/// Observes a job, whose spec may be invalid and has its place in a queue applied.
 ///
 /// # Errors
 /// Any request that fails.
@@ -42,11 +45,16 @@ pub async fn observe(
     context: &Context,
     job: &Job,
     invalid: Option<&InvalidSpec>,
+    queue: ObservedQueue,
     lookup: Lookup,
     old: &RLJobStatus,
     now: Timestamp,
 ) -> kube::Result<Observed> {
-    let mut found = Vec::new();
+    let mut found: Vec<_> = queue
+        .child
+        .iter()
+        .map(|child| ((Kind::Workload, workload_name(job)), child.clone()))
+        .collect();
     let mut unknown = Vec::new();
     let mut unreadable = Vec::new();
     for name in readable(job) {
@@ -83,6 +91,7 @@ pub async fn observe(
             .and_then(|pod| context.pollers.silence(uid, &pod.uid, pod.restarts)),
         was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
         unsupported: identity.and_then(|identity| context.pollers.unsupported(uid, identity)),
+        queue,
         rejection: context.memory.rejections.get(uid),
         unreadable,
         warning,

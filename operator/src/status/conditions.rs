@@ -9,10 +9,10 @@ use rljob_crds::names::{
     CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
     REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE,
     REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED,
-    REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING,
-    REASON_RESTARTING, REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING,
-    REASON_STORAGE_UNAVAILABLE, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN,
-    REASON_WITHOUT_EFFECT,
+    REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_QUEUED,
+    REASON_RELEASING, REASON_RESTARTING, REASON_REWARD_UNAVAILABLE, REASON_RUNNING,
+    REASON_STARTING, REASON_STORAGE_UNAVAILABLE, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING,
+    REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
@@ -136,14 +136,14 @@ pub(super) fn compute(
     let keeps_running = decision.keeps_running();
     for (type_, counts, wanted) in [
         (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas),
-        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainer.replicas),
+        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers()),
     ] {
         set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted));
     }
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);
-    set_checkpoint(&mut conditions, old, facts);
-    if let Some(settings) = without_effect(&job.spec) {
+    set_checkpoint(&mut conditions, job, old, facts);
+    if let Some(settings) = without_effect(&job.spec, facts) {
         conditions.set(CONDITION_SETTINGS_EFFECTIVE, false, REASON_WITHOUT_EFFECT, settings);
     }
     conditions.list
@@ -228,12 +228,15 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
         }
         Decision::Run => {
             let without = missing_pods(job, facts).map(|missing| format!(" without {missing}"));
-            let message = format!("training{}", without.unwrap_or_default());
+            let doing = if job.spec.algorithm.has_learners() { "training" } else { "evaluating" };
+            let message = format!("{doing}{}", without.unwrap_or_default());
             (RunState::Settled, REASON_RUNNING, message)
         }
         Decision::Drain { deadline } => {
+            let cause = facts.hold().filter(|_| !facts.suspend);
+            let cause = cause.map(|cause| format!("{cause}; ")).unwrap_or_default();
             let message = format!(
-                "finishing the current step and writing a checkpoint; \
+                "{cause}finishing the current step and writing a checkpoint; \
                  the pods are deleted by {deadline:.0} at the latest"
             );
             (RunState::Progressing, REASON_DRAINING, message)
@@ -245,6 +248,7 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             let message = "suspended; set spec.suspend to false to resume".to_owned();
             (RunState::Settled, REASON_SUSPENDED, message)
         }
+        Decision::Queued { message } => (RunState::Progressing, REASON_QUEUED, clip(message)),
         Decision::Finish(outcome) | Decision::Finished(outcome) | Decision::Expired(outcome) => {
             let state = if outcome.succeeded { RunState::Succeeded } else { RunState::Failed };
             (state, &outcome.reason, clip(&outcome.message))
@@ -256,6 +260,7 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
 fn set_suspended(conditions: &mut Conditions<'_>, decision: &Decision) {
     let (is, reason, message) = match decision {
         Decision::Suspended => (true, REASON_SUSPENDED, "no pods are left"),
+        Decision::Queued { message } => (true, REASON_QUEUED, message.as_str()),
         Decision::Drain { .. } => (false, REASON_DRAINING, "draining"),
         Decision::Release => (false, REASON_RELEASING, "deleting the pods"),
         Decision::Stall { .. }
@@ -312,7 +317,12 @@ fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i
     }
 }
 
-fn set_checkpoint(conditions: &mut Conditions<'_>, old: &RLJobStatus, facts: &Facts) {
+fn set_checkpoint(conditions: &mut Conditions<'_>, job: &Job, old: &RLJobStatus, facts: &Facts) {
+    if !job.spec.algorithm.has_learners() {
+        let message = "an evaluation writes no checkpoints";
+        conditions.set(CONDITION_CHECKPOINT_AVAILABLE, false, REASON_NOT_WANTED, message);
+        return;
+    }
     let exists = old.checkpoint.is_some()
         || facts.report().is_some_and(|report| report.checkpoint.is_some());
     let (reason, message) = if exists {

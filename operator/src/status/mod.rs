@@ -7,6 +7,7 @@
 //! | a deleted job of this name still has objects | Unknown | False | True | False |
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
+//! | waits in a queue | Unknown, reason Queued | False | True | False |
 //! | succeeded | True | True | False | False |
 //! | failed | False | False | False | True |
 //! | a spec that cannot run, foreign objects | Unknown | False | False | True |
@@ -136,7 +137,7 @@ fn compute(
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
-        trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
+        trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
         checkpoint: checkpoint(old, report, now),
     };
     match facts.obstacle.as_ref().filter(|obstacle| is_shown(obstacle, decision)) {
@@ -150,7 +151,7 @@ fn compute(
 fn is_shown(obstacle: &Obstacle, decision: &Decision) -> bool {
     match decision {
         Decision::Start(_) => true,
-        Decision::Run => obstacle.reason != REASON_PODS_CANNOT_START,
+        Decision::Run | Decision::Queued { .. } => obstacle.reason != REASON_PODS_CANNOT_START,
         Decision::Drain { .. } => obstacle.reason == REASON_CHILD_REJECTED,
         Decision::Suspended => obstacle.is_blocking(),
         Decision::Finished(_) | Decision::Expired(_) => obstacle.reason == REASON_INVALID_SPEC,
@@ -194,7 +195,8 @@ fn completion_time(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Op
         | Decision::Run
         | Decision::Drain { .. }
         | Decision::Release
-        | Decision::Suspended => None,
+        | Decision::Suspended
+        | Decision::Queued { .. } => None,
     }
 }
 
@@ -202,7 +204,7 @@ fn completion_time(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Op
 /// run that resumes after its end has a new one.
 fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     match decision {
-        Decision::Release | Decision::Suspended => None,
+        Decision::Release | Decision::Suspended | Decision::Queued { .. } => None,
         Decision::AskCoordinator | Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
             let active = old.active_since.clone().filter(|_| old.completion_time.is_none());
             active.or(Some(Time(now)))
@@ -218,7 +220,7 @@ fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Optio
 fn training_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     let known = old.training_since.clone();
     match decision {
-        Decision::Release | Decision::Suspended => None,
+        Decision::Release | Decision::Suspended | Decision::Queued { .. } => None,
         Decision::Run => known.filter(|_| old.completion_time.is_none()).or(Some(Time(now))),
         Decision::AskCoordinator | Decision::Start(_) | Decision::Drain { .. } => {
             known.filter(|_| old.completion_time.is_none())
@@ -233,7 +235,7 @@ fn training_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Opt
 fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Option<Time> {
     match decision {
         Decision::Drain { deadline } => Some(Time(*deadline)),
-        _ if facts.suspend => old.drain_deadline.clone(),
+        _ if facts.must_stop() => old.drain_deadline.clone(),
         _ => None,
     }
 }

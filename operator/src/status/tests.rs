@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decide::test_support::{at, facts, outcome};
-use crate::decide::{Epoch, Obstacle, Roles, Silence, decide};
+use crate::decide::{Epoch, Obstacle, Queue, Roles, Silence, decide};
 use crate::validate::test_support::validated;
 use rljob_crds::names::REASON_INVALID_SPEC;
 use rljob_protocol::status::{
@@ -102,6 +102,25 @@ fn suspended() {
     facts.suspend = true;
     facts.coordinator = None;
     facts.roles = Roles::default();
+    let old = status(&unvisited(), &running(), at(0));
+    insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
+}
+
+#[test]
+fn queued() {
+    let mut facts = facts();
+    facts.queue = Some(Queue { hold: Some("waiting for Kueue".to_owned()), ignored: Vec::new() });
+    facts.coordinator = None;
+    facts.roles = Roles::default();
+    let old = status(&unvisited(), &running(), at(0));
+    insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
+}
+
+#[test]
+fn an_evicted_job_drains_and_names_the_cause_and_settings_without_quota() {
+    let mut facts = running();
+    let ignored = vec!["spec.inference.replicas is 2".to_owned()];
+    facts.queue = Some(Queue { hold: Some("Kueue evicted it".to_owned()), ignored });
     let old = status(&unvisited(), &running(), at(0));
     insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
 }

@@ -92,7 +92,7 @@ pub(super) fn silence(facts: &Facts) -> String {
 pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     let roles = [
         ("coordinator", facts.roles.coordinator, 1),
-        ("trainer", facts.roles.trainer, job.spec.trainer.replicas),
+        ("trainer", facts.roles.trainer, job.spec.trainers()),
         ("inference", facts.roles.inference, job.spec.inference.replicas),
     ];
     let missing: Vec<String> = roles
@@ -128,7 +128,8 @@ pub(super) fn clip(message: &str) -> String {
 }
 
 /// Settings of the spec that have no effect, if any.
-pub(super) fn without_effect(spec: &RLJobSpec) -> Option<String> {
-    let settings: Vec<_> = warnings(spec).iter().map(ToString::to_string).collect();
+pub(super) fn without_effect(spec: &RLJobSpec, facts: &Facts) -> Option<String> {
+    let mut settings: Vec<_> = warnings(spec).iter().map(ToString::to_string).collect();
+    settings.extend(facts.queue.iter().flat_map(|queue| queue.ignored.clone()));
     (!settings.is_empty()).then(|| clip(&settings.join("; ")))
 }

@@ -6,6 +6,7 @@
 //! validate` therefore reports, without a cluster, the problems that an operator with
 //! `--allow-host-path` would report.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use kube::ResourceExt;
@@ -36,6 +37,8 @@ pub struct Job {
     pub uid: String,
     /// Generation of the spec; 0 without an API server.
     pub generation: i64,
+    /// Labels of the RLJob.
+    pub labels: BTreeMap<String, String>,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
 }
@@ -47,6 +50,7 @@ impl From<&RLJob> for Job {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
+            labels: object.labels().clone(),
             spec: object.spec.clone(),
         }
     }

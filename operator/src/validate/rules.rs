@@ -1,6 +1,7 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
 use rljob_crds::algorithm::{DataKind, RolloutSpec};
+use rljob_crds::model::InitialWeights;
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
@@ -13,6 +14,7 @@ mod prompts;
 mod roles;
 mod sources;
 mod template;
+mod workflow;
 
 use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
 use common::{COORDINATOR, INFERENCE, TRAINER, check_optimizer, is_dns_label};
@@ -43,11 +45,18 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(dpo) = &spec.algorithm.dpo {
         check_dpo(dpo, &mut problems);
     }
+    check_lora(spec, &mut problems);
     check_lengths(&spec.rollout, &mut problems);
+    if let Some(workflow) = &spec.rollout.workflow {
+        workflow::check_workflow(workflow, &mut problems);
+    }
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
     roles::check_trainer(spec, &mut problems);
-    roles::check_weight_sync(spec, &mut problems);
+    if spec.algorithm.has_learners() {
+        roles::check_weight_sync(spec, &mut problems);
+    }
+    algorithm::check_training(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     for (role, resources, template) in [
@@ -97,13 +106,28 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let own = || format!("spec.algorithm.{}.batchSize", algorithm.name());
     let (path, unit) = match algorithm.data() {
         DataKind::Prompts => ("spec.rollout.batchSize".to_owned(), "groups"),
-        DataKind::Demonstrations => (own(), "sequences"),
+        DataKind::Demonstrations | DataKind::None => (own(), "sequences"),
         DataKind::Pairs => (own(), "pairs"),
     };
     let message = format!(
         "{batch} {unit} cannot be split into training.minibatches = {minibatches} equal parts"
     );
     problems.push(Problem::new(path, message));
+}
+
+fn check_lora(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let Some(lora) = &spec.lora else { return };
+    if spec.model.weights != InitialWeights::Pretrained {
+        let message = "needs model.weights Pretrained: adapters of random weights fit no other \
+            model";
+        problems.push(Problem::new("spec.lora", message));
+    }
+    for (index, target) in lora.targets.iter().enumerate() {
+        if lora.targets.iter().take(index).any(|earlier| earlier == target) {
+            let path = format!("spec.lora.targets[{index}]");
+            problems.push(Problem::new(path, format!("{target:?} is a duplicate")));
+        }
+    }
 }
 
 fn check_lengths(rollout: &RolloutSpec, problems: &mut Vec<Problem>) {

@@ -4,7 +4,7 @@
 //! A spec becomes invalid by an operator release with more rules, or by an edit that only the
 //! operator can check.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use rljob_crds::RLJob;
 
@@ -26,5 +26,11 @@ impl Deref for UnvalidatedJob {
 
     fn deref(&self) -> &Job {
         &self.0
+    }
+}
+
+impl DerefMut for UnvalidatedJob {
+    fn deref_mut(&mut self) -> &mut Job {
+        &mut self.0
     }
 }

@@ -6,8 +6,9 @@ use rljob_crds::grpo::{
     GrpoSpec, NormalizationMean, NormalizationScale, NormalizationSpec, ProximalLogprobs,
     RatioLevel, Surrogate,
 };
-use rljob_crds::job::WeightSyncSpec;
+use rljob_crds::job::{CheckpointSpec, WeightSyncSpec};
 use rljob_crds::ppo::PpoSpec;
+use rljob_crds::roles::TrainerSpec;
 use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
@@ -17,8 +18,8 @@ use inputs::{check_fields, check_mounts};
 mod inputs;
 
 /// Fields of `spec.rollout` that evaluations use.
-const EVALUATION_FIELDS: [&str; 5] =
-    ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature"];
+const EVALUATION_FIELDS: [&str; 6] =
+    ["maxNewTokens", "minNewTokens", "stop", "stopTokenIds", "temperature", "workflow"];
 
 /// Every setting that is set and has no effect, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
@@ -49,7 +50,26 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }
     check_optimizer("spec.optimizer", &spec.optimizer, spec, &mut warnings);
+    if !spec.algorithm.has_learners() {
+        check_untrained(spec, &mut warnings);
+    }
     warnings
+}
+
+/// Settings of training, in a job without it.
+fn check_untrained(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let default = OptimizerSpec::default();
+    for (path, is_set) in [
+        ("spec.trainer", spec.trainer != TrainerSpec::default()),
+        ("spec.optimizer", spec.optimizer != default),
+        ("spec.checkpoint", spec.checkpoint != CheckpointSpec::default()),
+        ("spec.weightSync", spec.weight_sync != WeightSyncSpec::default()),
+    ] {
+        if is_set {
+            let message = "has no effect: an evaluation trains nothing";
+            warnings.push(Problem::new(path, message));
+        }
+    }
 }
 
 /// What keeps the job from running on a cluster whose operator has default settings. The job is

@@ -64,7 +64,7 @@ fn rejection(folder: &TempDir, more: &[&str]) -> String {
 fn invalid_job_files_are_rejected_with_line_and_field() {
     let replaced =
         |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
-    let cases: [(&str, &str, &str); 7] = [
+    let cases: [(&str, &str, &str); 8] = [
         (
             "steps: 3, ",
             "steps: [3, ",
@@ -79,8 +79,13 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         (
             "grpo: {}",
             "grpo: {}, sft: {}",
-            "line 10: spec.algorithm: set exactly one of grpo, ppo, sft, dpo and rewardModel, \
+            "line 10: spec.algorithm: set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation, \
                 found grpo and sft",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {multiTurn: {feedback: '{{'}}",
+            "line 11: spec.rollout.workflow.multiTurn.feedback: is not a valid template: ",
         ),
         (
             "minibatches: 2",

@@ -28,6 +28,7 @@ mod limits;
 mod obstacles;
 mod operator;
 mod pods;
+mod queue;
 mod rbac;
 mod readme;
 mod releases;
@@ -190,6 +191,17 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "inference": {"replicas": 0},
         }})
     };
+    // An evaluation with changes.
+    let only = |fields: Value| {
+        let data =
+            json!({"path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer"});
+        let mut spec = json!({
+            "algorithm": {"grpo": null, "evaluation": {}}, "training": null,
+            "dataset": {"train": null, "evaluation": data},
+        });
+        merge(&mut spec, &fields);
+        json!({"spec": spec})
+    };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
     let bucket = |fields: Value| {
         let mut spec = json!({
@@ -211,7 +223,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"rewards": null}}), "algorithm.grpo needs rewards"),
         (
             json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
-            "set exactly one of math, exactMatch, regex, http and command",
+            "set exactly one of math, exactMatch, regex, code, python, http and command",
         ),
         (
             json!({"spec": {"inference": {"replicas": 0}}}),
@@ -219,8 +231,9 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"sft": {}}}}),
-            "set exactly one of grpo, ppo, sft, dpo and rewardModel",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
         ),
+        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
@@ -278,6 +291,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"restoreFrom": {"path": "/runs/a/b"}}}), "spec.restoreFrom.path"),
         (json!({"spec": {"restoreFrom": {}}}), "set exactly one of rljob, path and s3"),
         (
+            json!({"spec": {"tracking": {"mlflow": {"uri": "mlflow:5000"}}}}),
+            "spec.tracking.mlflow.uri",
+        ),
+        (
             json!({"spec": {"restoreFrom": {"s3": {"uri": "https://runs/step-1.attempt-0"}}}}),
             "spec.restoreFrom.s3.uri",
         ),
@@ -295,8 +312,33 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "evaluation": {}}}}),
+            "dataset.train is missing, or is not used by algorithm.evaluation; remove it then",
+        ),
+        (
+            json!({"spec": {"training": {"steps": null}}}),
+            "training.steps is missing, or is not used by algorithm.evaluation; remove it then",
+        ),
+        (only(json!({"rewards": null})), "algorithm.evaluation needs rewards"),
+        (
+            only(json!({"dataset": {"evaluation": {"answer": null, "completion": "{{answer}}"}}})),
+            "algorithm.evaluation needs dataset.evaluation with answer and without completion",
+        ),
+        (
+            only(json!({"inference": {"replicas": 0}})),
+            "algorithm.evaluation needs inference.replicas of at least 1",
+        ),
+        (
+            only(json!({"restoreFrom": {"rljob": {"name": "other"}}})),
+            "restoreFrom is not used by algorithm.evaluation; remove it",
+        ),
+        (
+            only(json!({"model": {"weights": "Random"}})),
+            "algorithm.evaluation needs model.weights Pretrained",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null}}}),
-            "set exactly one of grpo, ppo, sft, dpo and rewardModel",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
         ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
@@ -322,6 +364,13 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             }}}),
             "rljob names trained weights: weights must be Pretrained",
         ),
+        (
+            json!({"spec": {"lora": {}, "model": {"weights": "Random"}}}),
+            "lora needs model.weights Pretrained",
+        ),
+        (json!({"spec": {"lora": {"rank": 0}}}), "spec.lora.rank"),
+        (json!({"spec": {"lora": {"targets": ["QProj", "QProj"]}}}), "spec.lora.targets[1]"),
+        (json!({"spec": {"lora": {"targets": ["LmHead"]}}}), "spec.lora.targets[0]"),
         (
             json!({"spec": {"storage": {"hostPath": null}}}),
             "set exactly one of persistentVolumeClaim, hostPath and s3",

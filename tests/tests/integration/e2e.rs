@@ -16,6 +16,7 @@ use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
 mod bucket;
+mod dashboard;
 mod logs;
 mod network;
 mod pods;

@@ -17,6 +17,7 @@ use crate::journal::query;
 use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline};
 
 mod kills;
+mod objectives;
 
 pub(crate) use kills::{PausedProcess, RunUnderFaults, Victim};
 
@@ -64,6 +65,12 @@ impl RunUnderFaults {
         self.kill_when(Victim::Coordinator, kills::Traces::updating, |_, dead| dead.updating());
     }
 
+    /// Kills the coordinator while it samples a turn after the first.
+    pub(crate) fn kill_coordinator_in_a_turn(&mut self) {
+        let sampling = kills::Traces::sampling_turn;
+        self.kill_when(Victim::Coordinator, sampling, |_, dead| dead.sampling_turn());
+    }
+
     fn kill_engine_during_update(&mut self) {
         self.kill_when(Victim::Engine, kills::Traces::updating, |at_kill, dead| {
             dead.failed_updates() > at_kill.failed_updates()
@@ -90,8 +97,8 @@ fn assert_same_records(directory: &Path) {
 }
 
 /// Trained samples. Versions contain the attempt and are not compared.
-const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, finish_reason, \
-    sampling, hex(tokens), hex(sampler_logprobs) \
+pub(crate) const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, \
+    finish_reason, sampling, hex(tokens), hex(sampler_logprobs) \
     FROM samples WHERE step IS NOT NULL ORDER BY position, sample_index";
 
 /// The lines of a JSONL file without fields that depend on time or on the attempt.

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::exact_recovery::practise;
 
 mod data;
+mod evaluation;
 mod full_disk;
 mod pairs;
 mod process;

@@ -12,6 +12,8 @@ mod chart;
 #[cfg(test)]
 mod control_plane;
 #[cfg(test)]
+mod dashboard;
+#[cfg(test)]
 mod dashboards;
 #[cfg(test)]
 mod e2e;
@@ -31,4 +33,9 @@ mod resharding;
 #[cfg(test)]
 mod s3_run;
 #[cfg(test)]
+mod site;
+mod tracking;
+#[cfg(test)]
 mod validation_and_exports;
+#[cfg(test)]
+mod workflows;

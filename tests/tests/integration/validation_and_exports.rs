@@ -32,7 +32,7 @@ fn a_run_validates_and_exports_at_the_configured_steps() {
         "three digits and an end-of-sequence token each: {line:?}"
     );
     let report = fs::read_to_string(run.join("report.html")).unwrap();
-    assert!(report.contains("Validation loss") && report.contains("validation"), "{report}");
+    assert!(report.contains("\"lossTokens\":400"), "{report}");
     let log = fs::read_to_string(baseline().folder.join("baseline.log")).unwrap();
     assert!(
         log.contains(&format!("eval 120/120  loss {:.4}  (100 prompts, ", f64::from_bits(last.1))),

@@ -179,7 +179,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     let (prompt, weights) = (prompt(), Weights::Exactly(Version { step: 0, attempt: 0 }));
     let before = core_seconds();
     let group = async |position| {
-        let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index };
+        let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index, turn: 0 };
         let wanted: Vec<_> = (0..GROUP)
             .map(|index| SampleRequest {
                 top_p: 1.0,
@@ -191,7 +191,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
         let lease = sampler.lease(weights, &prompt, &wanted).await;
         let tokens = sampler
             .group(lease, weights, &prompt, &wanted)
-            .map(|(_, sampled)| sampled.unwrap().1.tokens.len());
+            .map(|(_, sampled)| sampled.unwrap().completion.tokens.len());
         assert_eq!(tokens.collect::<Vec<_>>().await, vec![COMPLETION as usize; GROUP as usize]);
     };
     futures::stream::iter(0..u64::from(REQUESTS / GROUP))

@@ -183,10 +183,10 @@ pub async fn supervised(
         let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
         let size = u64::from(size);
         let first = u64::from(step.saturating_sub(1)).saturating_mul(size);
-        let prompts: Result<Vec<_>, _> = (first..first.saturating_add(size))
-            .map(|position| input.train.prompt(position))
+        let prompts: Result<Vec<_>, InputError> = (first..first.saturating_add(size))
+            .map(|position| Ok(input.train()?.prompt(position)?))
             .collect();
-        let prompts = prompts.map_err(InputError::from)?;
+        let prompts = prompts?;
         for prompt in &prompts {
             let tokens = prompt.len_with_completion();
             if tokens > input.context as usize {

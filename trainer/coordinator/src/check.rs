@@ -21,9 +21,10 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
     // No command is run.
     let input = Input::open(config, &Runner::Program(PathBuf::new()))?;
     let mut text = String::new();
-    describe(&mut text, "training", &input.train);
-    if let Some(evaluation) = &input.evaluation {
-        describe(&mut text, "evaluation", evaluation);
+    for (name, data) in [("training", &input.train), ("evaluation", &input.evaluation)] {
+        if let Some(data) = data {
+            describe(&mut text, name, data);
+        }
     }
     Ok(text)
 }

@@ -10,6 +10,9 @@
 //! above 0), no publication of weights waits: completions that one interrupts keep their tokens and
 //! continue with the newer weights, as rollouts do, and the result says for how many tokens
 //! (docs/decisions/0014).
+//!
+//! Completions have the turns of `rollout.workflow`; the reward is that of the last turn, without
+//! discount, so that accuracy is the share of prompts that are solved within the turns.
 
 pub mod estimate;
 mod judged;
@@ -27,17 +30,18 @@ use rljob_protocol::metrics::EvaluationMetrics;
 use rljob_protocol::version::Version;
 
 use crate::clock::Clock;
-use crate::data::{Dataset, Prompt};
+use crate::data::Dataset;
 use crate::engines::{Fleet, Weights};
 use crate::input::{Input, InputError};
 use crate::recorder::Recorder;
+use crate::rollout::episodes::Episodes;
 use crate::rollout::request::{Key, Purpose};
-use crate::rollout::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
-use crate::rollout::score::{Verdict, score};
+use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
+use crate::workflow::Workflow;
 use judged::{Judged, Judgement};
-use summary::summary;
+use summary::{first_turns, summary};
 
 /// Most prompts in progress.
 const PROMPTS: usize = 1024;
@@ -107,17 +111,21 @@ impl Evaluator {
         let shown: Vec<_> =
             judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
         let judged = judged.into_values().collect::<Vec<_>>();
+        let results = judged.iter().map(|judged| judged.result(version.step)).collect();
         let mut metrics = summary(version.step, spec.samples, &judged, seconds)
             .ok_or(WorkError::AllRejected { step: version.step })?;
         if !beside {
             metrics.newer_tokens = None;
+        }
+        if !matches!(self.input.workflow, Workflow::SingleTurn) {
+            first_turns(&judged).for_each(|(name, mean)| metrics.scalars.set(name, mean));
         }
         let validation = self.run.read(|run| run.validation(version.step).cloned()).await;
         let metrics = match &validation {
             Some(report) => report.added_to(metrics),
             None => metrics,
         };
-        self.recorder.record_evaluation(metrics.clone(), shown).await?;
+        self.recorder.record_evaluation(metrics.clone(), shown, results).await?;
         Ok(metrics)
     }
 
@@ -136,12 +144,10 @@ impl Evaluation<'_> {
     async fn prompt(&self, row: u64) -> Result<(u64, Judged), WorkError> {
         let rollout = &self.config.spec.rollout;
         let prompt = self.data.prompt(row).map_err(InputError::from)?;
-        let max_new_tokens = self.input.room(
-            "evaluation",
-            prompt.row,
-            prompt.tokens.len(),
-            self.spec.max_new_tokens.unwrap_or(rollout.max_new_tokens),
-        )?;
+        let max_new_tokens = self.spec.max_new_tokens.unwrap_or(rollout.max_new_tokens);
+        let lengths = self.input.lengths(&self.config.spec, max_new_tokens);
+        let max_new_tokens =
+            self.input.room("evaluation", prompt.row, prompt.tokens.len(), lengths)?;
         let temperature = self.spec.temperature.unwrap_or(rollout.temperature);
         let samples = self.spec.samples;
         let wanted = |index| SampleRequest {
@@ -150,6 +156,7 @@ impl Evaluation<'_> {
                 step: self.version.step,
                 position: row,
                 index,
+                turn: 0,
             },
             temperature: if index < samples { temperature } else { 0.0 },
             top_p: if index < samples { self.spec.top_p.unwrap_or(1.0) } else { 1.0 },
@@ -157,47 +164,30 @@ impl Evaluation<'_> {
         };
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
         let lease = self.sampler.lease(self.weights, &prompt.tokens, &wanted).await;
+        let (input, sampler, weights) = (self.input, &self.sampler, self.weights);
+        let episodes = Episodes { input, data: self.data, sampler, weights, lengths };
         // A slow verifier does not delay the other completions.
-        let scored = self
-            .sampler
-            .group(lease, self.weights, &prompt.tokens, &wanted)
-            .map(|(at, result)| self.scored(&prompt, at, result))
+        let played = sampler
+            .group(lease, weights, &prompt.tokens, &wanted)
+            .map(|(request, first)| {
+                let (prompt, episodes) = (&prompt, &episodes);
+                async move {
+                    let episode = episodes.finish(prompt, &request, first).await;
+                    (request.key.index, episode)
+                }
+            })
             .buffer_unordered(wanted.len());
-        let mut scored = std::pin::pin!(scored);
+        let mut played = std::pin::pin!(played);
         let mut judgement = Judgement::default();
-        while let Some(result) = scored.next().await {
-            let (at, tokens, verdict) = result?;
-            judgement.tokens = judgement.tokens.saturating_add(tokens.0);
-            judgement.newer_tokens = judgement.newer_tokens.saturating_add(tokens.1);
-            match verdict {
-                Verdict::Scored(scored) => {
-                    judgement.completions.insert(at as u32, (scored, tokens.0));
-                }
-                Verdict::Rejected(error) => {
-                    judgement.rejected = judgement.rejected.saturating_add(1);
-                    tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
-                        left out of the evaluation");
-                }
+        while let Some((index, episode)) = played.next().await {
+            let episode = episode?;
+            if let Some((_, error)) = &episode.rejected {
+                let error = crate::error_line(error);
+                tracing::warn!(row, %error, "a completion is left out of the evaluation");
             }
+            judgement.add(index, episode, self.version);
         }
         let rewards = self.input.rewards.as_ref();
         Ok((row, judgement.judge(self.spec, rewards, self.version.step, &prompt)))
-    }
-
-    /// Index, numbers of all tokens and of those of newer weights, and verdict of a completion.
-    async fn scored(
-        &self,
-        prompt: &Prompt,
-        at: usize,
-        result: Result<Sampled, RejectedEverywhere>,
-    ) -> Result<(usize, (u64, u64), Verdict), WorkError> {
-        let (_, completion) = result.map_err(|refused| InputError::PromptRejected {
-            row: prompt.row,
-            message: refused.0,
-        })?;
-        let newer = completion.versions.iter().filter(|run| run.version.step > self.version.step);
-        let newer = newer.map(|run| u64::from(run.tokens)).sum();
-        let tokens = (completion.tokens.len() as u64, newer);
-        Ok((at, tokens, score(self.input, prompt, completion.tokens).await?))
     }
 }

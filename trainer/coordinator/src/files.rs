@@ -1,5 +1,5 @@
-//! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`.
-//! Whole lines, once per step, also across restarts.
+//! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`,
+//! `evaluation-prompts.jsonl`. Whole lines, once per step, also across restarts.
 //!
 //! A write failure is only logged, since the journal has the same data. The files are written
 //! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
@@ -10,6 +10,7 @@
 
 mod tail;
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,17 +18,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rljob_crds::names::{
-    DROPPED_ROWS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE,
+    DROPPED_ROWS_FILE, EVALUATION_PROMPTS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE,
+    METRICS_FILE, SAMPLES_FILE,
 };
+use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::Serialize;
 
 use crate::data::Dataset;
 use crate::persistence::fence::{self, Fence};
-use crate::persistence::journal::{Journal, JournalError, Sample};
+use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
 
 /// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
+/// Size of `evaluation-prompts.jsonl` in bytes beyond which the next evaluation replaces it.
+const MAX_PROMPT_RESULTS: u64 = 64 << 20;
 
 /// A JSONL file that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +71,7 @@ pub struct Files {
     evaluations: Arc<Lines>,
     samples: Arc<Lines>,
     evaluation_samples: Arc<Lines>,
+    evaluation_prompts: Arc<Lines>,
 }
 
 /// One file, and the newest step in it.
@@ -73,6 +79,8 @@ struct Lines {
     path: PathBuf,
     /// Symbolic link to the file, for readers.
     link: PathBuf,
+    /// Size in bytes beyond which earlier lines are removed.
+    max_bytes: u64,
     open: Mutex<(File, Option<u32>)>,
 }
 
@@ -88,6 +96,29 @@ struct Shown<'a> {
     reward: f64,
     finish_reason: &'a str,
     tokens: usize,
+    /// Components of the reward, if there are several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    rewards: BTreeMap<&'a str, f64>,
+    /// Empty for a sample of one turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<ShownTurn<'a>>,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a serde_json::Value>,
+}
+
+/// A turn to read.
+#[derive(Serialize)]
+struct ShownTurn<'a> {
+    reward: Option<f64>,
+    segments: Vec<ShownSegment<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownSegment<'a> {
+    /// Whether the text is a completion.
+    sampled: bool,
+    text: &'a str,
 }
 
 impl Files {
@@ -99,6 +130,10 @@ impl Files {
             evaluations: lines(EVALUATIONS_FILE)?,
             samples: lines(SAMPLES_FILE)?,
             evaluation_samples: lines(EVALUATION_SAMPLES_FILE)?,
+            evaluation_prompts: Arc::new(Lines {
+                max_bytes: MAX_PROMPT_RESULTS,
+                ..Lines::open(fence, EVALUATION_PROMPTS_FILE)?
+            }),
         })
     }
 
@@ -115,6 +150,11 @@ impl Files {
     /// Appends some of an evaluation's completions.
     pub fn append_evaluation_samples<T: Serialize>(&self, step: u32, samples: &[T]) {
         self.evaluation_samples.append(step, samples);
+    }
+
+    /// Appends an evaluation's results by prompt.
+    pub fn append_evaluation_prompts(&self, step: u32, results: &[PromptResult]) {
+        self.evaluation_prompts.append(step, results);
     }
 
     /// Appends a few rollouts of every fixed step that the file lacks. Steps whose samples are
@@ -145,9 +185,8 @@ impl Files {
                 self.append_evaluation(&evaluation);
             }
         }
-        for lines in [&self.metrics, &self.evaluations, &self.samples, &self.evaluation_samples] {
-            lines.link();
-        }
+        let evaluations = [&self.evaluations, &self.evaluation_samples, &self.evaluation_prompts];
+        [&self.metrics, &self.samples].into_iter().chain(evaluations).for_each(|file| file.link());
         Ok(())
     }
 }
@@ -164,9 +203,30 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
             reward: sample.reward,
             finish_reason: &sample.finish_reason,
             tokens: sample.trained_tokens(),
+            rewards: components(sample),
+            turns: turns(sample),
+            details: sample.metadata.get(DETAILS),
         }
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()
+}
+
+fn components(sample: &Sample) -> BTreeMap<&str, f64> {
+    let all = sample.reward_components.iter().map(|(name, value)| (name.as_str(), *value));
+    if sample.reward_components.len() > 1 { all.collect() } else { BTreeMap::new() }
+}
+
+fn turns(sample: &Sample) -> Vec<ShownTurn<'_>> {
+    let mut turns = BTreeMap::<u32, Vec<ShownSegment<'_>>>::new();
+    for segment in &sample.segments {
+        let shown = ShownSegment { sampled: segment.trained, text: &segment.text };
+        turns.entry(segment.turn).or_default().push(shown);
+    }
+    if turns.len() < 2 {
+        return Vec::new();
+    }
+    let reward = |turn: u32| sample.turn_rewards.get(turn as usize).copied();
+    turns.into_iter().map(|(turn, segments)| ShownTurn { reward: reward(turn), segments }).collect()
 }
 
 impl Lines {
@@ -178,7 +238,7 @@ impl Lines {
             Ok((file, newest))
         };
         match opened() {
-            Ok(open) => Ok(Self { path, link, open: Mutex::new(open) }),
+            Ok(open) => Ok(Self { path, link, max_bytes: u64::MAX, open: Mutex::new(open) }),
             Err(source) => Err(FileError { path, source }),
         }
     }
@@ -208,9 +268,13 @@ impl Lines {
             .map(serde_json::to_string)
             .collect::<serde_json::Result<Vec<_>>>()
             .map_err(io::Error::from);
-        match written
-            .and_then(|lines| open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes()))
-        {
+        let appended = written.and_then(|lines| {
+            if open.0.metadata()?.len() > self.max_bytes {
+                open.0.set_len(0)?;
+            }
+            open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes())
+        });
+        match appended {
             Ok(()) => open.1 = Some(step),
             Err(error) => tracing::warn!(%error, file = %self.path.display(), "failed to append"),
         }

@@ -11,11 +11,12 @@ use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
-use crate::data::{DataError, Dataset};
+use crate::data::{DataError, Dataset, FeedbackError};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
-use crate::text::{TextError, TextTokenizer};
+use crate::text::{Message, TextError, TextTokenizer};
+use crate::workflow::{Lengths, Workflow};
 
 /// Input that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,9 @@ pub enum InputError {
     /// A data file.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The feedback template of a workflow.
+    #[error(transparent)]
+    Feedback(#[from] FeedbackError),
     /// Rows that changed.
     #[error(transparent)]
     DataIdentity(#[from] DataIdentityError),
@@ -68,6 +72,8 @@ pub enum InputError {
         tokens: usize,
         context: u32,
     },
+    #[error("dataset.train is missing: nothing can be trained")]
+    NoTrainingData,
     /// A prompt without tokens.
     #[error("row {row} of the {dataset} data has an empty prompt")]
     EmptyPrompt {
@@ -99,14 +105,16 @@ pub enum InputError {
 pub struct Input {
     /// The tokenizer.
     pub tokenizer: TextTokenizer,
-    /// Training data.
-    pub train: Dataset,
+    /// Training data; none of an evaluation.
+    pub train: Option<Dataset>,
     /// All rows of the training data that fit, before those without usable answers are dropped.
-    pub train_identity: DataIdentity,
+    pub train_identity: Option<DataIdentity>,
     /// Evaluation data.
     pub evaluation: Option<Dataset>,
     /// The reward; none for `sft` without a reward.
     pub rewards: Option<Rewards>,
+    /// Turns of a sample.
+    pub workflow: Workflow,
     /// Token ids are below this.
     pub vocabulary: i64,
     /// Longest sequence in tokens.
@@ -141,22 +149,31 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let mut train =
-            Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
+        let workflow = Workflow::new(&spec.rollout)?;
+        let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
+        let mut train = Some(config.train_dataset())
+            .filter(|train| !train.is_absent())
+            .map(|train| Dataset::open_train(&train, &tokenizer, seed, &kept))
+            .transpose()?;
         let mut evaluation = config
             .evaluation_dataset()
-            .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer))
+            .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer, &kept))
             .transpose()?;
-        for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
+        for data in [train.as_ref(), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
+            check_workflow(spec, &workflow, data, &tokenizer)?;
         }
-        let train_identity = DataIdentity::new(spec, train.len(), train.fingerprint())
+        let train_identity = train
+            .as_ref()
+            .map(|train| DataIdentity::new(spec, train.len(), train.fingerprint()))
+            .transpose()
             .map_err(DataIdentityError::from)?;
         let share = spec.dataset.max_unusable_share;
         if let Some(rewards) = &rewards {
-            if spec.algorithm.has_rollouts() {
-                train.drop_unusable(rewards, share)?;
-            }
+            train
+                .as_mut()
+                .filter(|_| spec.algorithm.has_rollouts())
+                .map_or(Ok(()), |train| train.drop_unusable(rewards, share))?;
             let scored = spec
                 .dataset
                 .evaluation
@@ -173,36 +190,64 @@ impl Input {
             train_identity,
             evaluation,
             rewards,
+            workflow,
             vocabulary: model.vocab_size,
             context: model.max_position_embeddings,
         })
     }
 
-    /// Maximum length of a completion after a prompt of this number of tokens, at most `wanted`.
+    /// Training data of a run that trains.
+    ///
+    /// # Errors
+    /// The run has none.
+    pub fn train(&self) -> Result<&Dataset, InputError> {
+        self.train.as_ref().ok_or(InputError::NoTrainingData)
+    }
+
+    /// Maximum length of the first completion after a prompt of this number of tokens.
     pub fn room(
         &self,
         dataset: &'static str,
         row: u64,
         prompt: usize,
-        wanted: u32,
+        lengths: Lengths,
     ) -> Result<u32, InputError> {
-        let room = usize::try_from(self.context).unwrap_or(usize::MAX).saturating_sub(prompt);
-        match (prompt, u32::try_from(room).unwrap_or(u32::MAX)) {
+        match (prompt, lengths.room(prompt, 0)) {
             (0, _) => Err(InputError::EmptyPrompt { dataset, row }),
             (_, 0) => {
                 Err(InputError::TooLong { dataset, row, tokens: prompt, context: self.context })
             }
-            (_, room) => Ok(room.min(wanted)),
+            (_, room) => Ok(room),
         }
     }
+
+    /// Lengths of a sample whose completions have at most `max_new_tokens` tokens.
+    pub fn lengths(&self, spec: &RLJobSpec, max_new_tokens: u32) -> Lengths {
+        Lengths::new(spec.rollout.workflow.as_ref(), self.context, max_new_tokens)
+    }
+}
+
+/// Checks that every row has feedback, and that turns can follow an assistant's turn.
+fn check_workflow(
+    spec: &RLJobSpec,
+    workflow: &Workflow,
+    data: &Dataset,
+    tokenizer: &TextTokenizer,
+) -> Result<(), InputError> {
+    let Some(feedback) = workflow.feedback() else { return Ok(()) };
+    let rewards: Vec<&str> = spec.rewards.iter().map(|reward| reward.name.as_str()).collect();
+    feedback.check(data, &rewards)?;
+    tokenizer.encode_continuation(&[], &[Message::user("x")], data.style())?;
+    Ok(())
 }
 
 /// Checks that the chat template fits the tokenizer and the arguments of the spec.
 fn check_template(spec: &RLJobSpec, tokenizer: &TextTokenizer) -> Result<(), TextError> {
     let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
-    let train = (train.format, &train.chat_template_arguments);
+    let train = Some(train).filter(|train| !train.is_absent());
+    let train = train.map(|train| (train.format, &train.chat_template_arguments));
     let evaluation = evaluation.map(|data| (data.format, &data.chat_template_arguments));
-    for (format, arguments) in [Some(train), evaluation].into_iter().flatten() {
+    for (format, arguments) in [train, evaluation].into_iter().flatten() {
         if format == PromptFormat::Chat {
             tokenizer.check_chat_template()?;
             tokenizer.check_arguments(arguments)?;

@@ -12,6 +12,7 @@
 //!   sync ──────┤ weight sync        │
 //!   evaluation ┘ ───────────────────┘
 //!   ───────────────────────────────────────────────────────────────────────────────────
+//!   tracking      copies of metrics for TensorBoard and MLflow
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!
@@ -47,7 +48,9 @@ pub mod server;
 pub mod sync;
 pub mod telemetry;
 pub mod tokens;
+pub mod tracking;
 pub mod work_error;
+pub mod workflow;
 
 pub use rljob_text as text;
 

@@ -29,7 +29,9 @@ use crate::persistence::{copies, damage};
 use crate::reward::Runner;
 use crate::server::startup_gate::StartupGate;
 use crate::tokens::Token;
-use crate::{scheduler, server, sync};
+use crate::tracking::mlflow::{Credentials, Mlflow};
+use crate::tracking::tensorboard::TensorBoard;
+use crate::{scheduler, server, sync, tracking};
 
 /// Grace period of requests in flight at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -48,6 +50,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where supervisors and learners reach it; where none is given, they go by its name.
     pub address: Option<IpAddr>,
+    /// Loopback address of the dashboard; not served without.
+    pub dashboard: Option<SocketAddr>,
     /// Where commands of rewards run.
     pub reward_runner: Runner,
     /// Random number of this process.
@@ -105,6 +109,10 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
             .await??;
     }
     let mut tasks = start_tasks(&coordinator);
+    start_trackers(&coordinator, &mut tasks)?;
+    if let Some(address) = options.dashboard {
+        tasks.spawn(server::dashboard::serve(Arc::clone(&coordinator), address));
+    }
 
     let stop = coordinator.stop.clone();
     let plain = server::plain_router(Arc::clone(&coordinator));
@@ -200,6 +208,33 @@ fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
         monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await;
     });
     tasks
+}
+
+/// Starts the tasks that copy metrics to experiment trackers.
+fn start_trackers(coordinator: &Coordinator, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
+    let handles =
+        || (coordinator.journal.clone(), coordinator.run.clone(), coordinator.stop.clone());
+    match TensorBoard::open(&coordinator.config.run_directory) {
+        Ok(tracker) => {
+            let (journal, run, stop) = handles();
+            tasks.spawn(tracking::follow(tracker, journal, run, stop));
+        }
+        // The journal has the same data.
+        Err(error) => tracing::warn!(%error, "failed to open the event files of TensorBoard"),
+    }
+    if let Some(tracking) = &coordinator.config.spec.tracking {
+        let (journal, run, stop) = handles();
+        let tracker = Mlflow::new(
+            &tracking.mlflow,
+            &coordinator.config,
+            Credentials::of_environment(),
+            journal.clone(),
+            coordinator.incarnation,
+        )
+        .context("spec.tracking.mlflow")?;
+        tasks.spawn(tracking::follow(tracker, journal, run, stop));
+    }
+    Ok(())
 }
 
 fn read_config(options: &Options) -> anyhow::Result<RunConfig> {

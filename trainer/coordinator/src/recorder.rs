@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
+use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
 use serde::Serialize;
@@ -115,6 +116,8 @@ impl Recorder {
             metrics::COMPLETION_TOKENS,
             mean(&samples, |sample| sample.trained_tokens() as f64),
         );
+        let turns = mean(&samples, |sample| sample.turn_rewards.len() as f64);
+        scalars.set_option(metrics::TURNS, turns.filter(|turns| *turns > 1.0));
         for (name, mean) in reward_component_means(&samples) {
             scalars.set(format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX), mean);
         }
@@ -152,17 +155,19 @@ impl Recorder {
     }
 
     /// Records an evaluation once and appends it to `evaluations.jsonl`, and `samples` to
-    /// `evaluation-samples.jsonl`.
+    /// `evaluation-samples.jsonl` and `results` to `evaluation-prompts.jsonl`.
     pub async fn record_evaluation<T: Serialize + Send + 'static>(
         &self,
         metrics: EvaluationMetrics,
         samples: Vec<T>,
+        results: Vec<PromptResult>,
     ) -> Result<(), SharedJournalError> {
         let (files, recorded) = (self.files.clone(), metrics.clone());
         let done = self.journal.call(move |journal| {
-            // Samples are written first: the journal does not hold them, and a crash before the
-            // journal write repeats the evaluation.
+            // Samples and results are written first: the journal does not hold them, and a crash
+            // before the journal write repeats the evaluation.
             files.append_evaluation_samples(recorded.step, &samples);
+            files.append_evaluation_prompts(recorded.step, &results);
             if journal.put_evaluation(&recorded)? {
                 files.append_evaluation(&recorded);
             }

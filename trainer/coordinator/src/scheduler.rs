@@ -170,8 +170,10 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     input::wait_for_model(config).await?;
     let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
     let input = tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??;
-    let path = input.train.path().to_owned();
-    match input.train_identity.clone().check(&coordinator.journal, path).await {
+    let (Some(train), Some(identity)) = (&input.train, input.train_identity.clone()) else {
+        return Ok(input);
+    };
+    match identity.check(&coordinator.journal, train.path().to_owned()).await {
         Ok(()) => Ok(input),
         Err(DataIdentityError::Journal(error)) => Err(error.into()),
         Err(error) => Err(InputError::from(error).into()),
@@ -185,15 +187,16 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
         serde_json::json!({"rows": data.len(), "dropped": data.dropped(), "unusable": unusable})
     };
     let detail = serde_json::json!({
-        "train": rows(&input.train),
+        "train": input.train.as_ref().map(rows),
         "evaluation": input.evaluation.as_ref().map(rows),
     });
     coordinator.recorder.event("DataOpened", detail).await;
     list_dropped_rows(coordinator, input).await;
     coordinator.batches.set_input(Arc::clone(input));
     let (files, data) = (coordinator.recorder.files.clone(), Arc::clone(input));
-    let appended =
-        coordinator.journal.call(move |journal| files.append_samples(journal, &data.train));
+    let appended = coordinator.journal.call(move |journal| {
+        data.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
+    });
     if let Err(error) = appended.await {
         tracing::warn!(error = %crate::error_line(&error), "failed to append to samples.jsonl");
     }
@@ -206,14 +209,14 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
 async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
     let (fence, data) = (coordinator.journal.fence().clone(), Arc::clone(input));
     let rows = move || {
-        let train = data.train.unusable().iter().map(|row| row.line("train"));
+        let train = data.train.iter().flat_map(Dataset::unusable);
+        let train = train.map(|row| row.line("train"));
         let evaluation = data.evaluation.iter().flat_map(Dataset::unusable);
         let lines = train.chain(evaluation.map(|row| row.line("evaluation")));
         crate::files::write_dropped_rows(&fence, lines)
     };
-    let evaluation = input.evaluation.as_ref();
-    let of_evaluation = evaluation.map_or(0, |data| data.unusable().len());
-    let count = input.train.unusable().len().saturating_add(of_evaluation);
+    let data = input.train.iter().chain(&input.evaluation);
+    let count = data.fold(0_usize, |sum, data| sum.saturating_add(data.unusable().len()));
     coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
     if count > 0 {
         tracing::warn!(

@@ -54,9 +54,16 @@ pub struct Limits {
     pub body: Duration,
 }
 
+impl Limits {
+    /// The default limits.
+    pub const fn new() -> Self {
+        Self { connections: 1024, headers: Duration::from_secs(120), body: Duration::from_secs(30) }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 1024, headers: Duration::from_secs(120), body: Duration::from_secs(30) }
+        Self::new()
     }
 }
 

@@ -16,12 +16,16 @@
     reason = "a benchmark fails by panicking and prints its figures"
 )]
 
+#[path = "../tests/parity/adapters.rs"]
+mod adapters;
 #[path = "../tests/parity/comparison.rs"]
 mod comparison;
 #[path = "exactness/curve.rs"]
 mod curve;
 #[path = "exactness/golden.rs"]
 mod golden;
+#[path = "../tests/parity/models.rs"]
+mod models;
 #[path = "../tests/sharding/ranks.rs"]
 mod ranks;
 
@@ -41,10 +45,14 @@ fn difference(name: &str, what: &str, difference: f64, bound: f64) {
     );
 }
 
-fn parity(python: &Path, name: &str, change: impl FnOnce(&mut Value)) {
+fn parity(
+    python: &Path,
+    name: &str,
+    compare: impl FnOnce(&Path, &Path) -> [f64; 3],
+    change: impl FnOnce(&mut Value),
+) {
     let folder = tempfile::tempdir().unwrap();
-    let differences =
-        comparison::compare_model(python, &comparison::random_model(folder.path(), change));
+    let differences = compare(python, &models::random_model(folder.path(), change));
     difference(
         name,
         "a logit, loss or gradient differs by at most",
@@ -56,9 +64,11 @@ fn parity(python: &Path, name: &str, change: impl FnOnce(&mut Value)) {
 fn main() {
     match python() {
         Some(python) => {
-            parity(&python, "parity-llama", |_| ());
-            parity(&python, "parity-qwen2", comparison::qwen2);
-            parity(&python, "parity-qwen3", comparison::qwen3);
+            let compare = comparison::compare_model;
+            parity(&python, "parity-llama", compare, |_| ());
+            parity(&python, "parity-qwen2", compare, models::qwen2);
+            parity(&python, "parity-qwen3", compare, models::qwen3);
+            parity(&python, "parity-lora", adapters::compare_adapters, models::qwen3);
             difference("loss-curve", "a loss differs by at most", curve::difference(&python), 1e-4);
         }
         None => skipped(

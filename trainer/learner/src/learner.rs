@@ -18,6 +18,7 @@ use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
 use crate::memory::Phase;
+use crate::publish::adapters::{AdapterConfig, StagedAdapters};
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
@@ -180,8 +181,18 @@ impl Learner {
         }
         // At most one export holds a copy of the weights.
         self.exports.wait()?;
-        let staged = self.stage(writes)?;
+        let adapters = self.stage_adapters(writes)?;
+        let staged = self.stage(writes)?.map(|staged| staged.with_adapters(adapters));
         Ok(self.exports.begin(version, path, staged)?)
+    }
+
+    fn stage_adapters(&mut self, keep: bool) -> Result<Option<StagedAdapters>, PublishError> {
+        let config = AdapterConfig::of(&self.trainer.spec, &self.model_directory);
+        self.trainer.phase = Phase::Publication;
+        self.trainer.guarded(|trainer| {
+            let parameters = &mut trainer.models.policy.parameters;
+            Ok(StagedAdapters::gather(parameters, config, keep)?)
+        })
     }
 
     fn publish_by_broadcast(

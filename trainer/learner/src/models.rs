@@ -8,6 +8,8 @@
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
 //! The policy of an algorithm that trains a reward model has a scalar head, which begins with 0.
+//! With `spec.lora`, trained models are adapters over one frozen base, the initial weights of the
+//! policy, which is also the reference.
 
 #![cfg_attr(
     not(test),
@@ -21,7 +23,10 @@ use rljob_crds::algorithm::{ModelRole, OptimizerSpec};
 use tch::Tensor;
 
 use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
-use crate::fsdp::{FrozenParameters, Passes, ShardedParameters};
+use crate::fsdp::{
+    AdaptedParameters, Base, FrozenParameters, Passes, ShardedParameters, TrainedParameters,
+};
+use crate::model::lora::Lora;
 use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs, TokenValues};
 use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
@@ -31,8 +36,8 @@ use crate::ranks::Ranks;
 pub struct TrainedModel {
     /// Shape and head.
     pub model: Model,
-    /// fp32 master weights and gradients.
-    pub parameters: ShardedParameters,
+    /// fp32 master weights and gradients, of all weights or of adapters.
+    pub parameters: TrainedParameters,
     pub optimizer: Optimizer,
 }
 
@@ -83,13 +88,29 @@ impl TrainedModel {
         passes: Passes,
         masters: Vec<Tensor>,
     ) -> Result<Self, OptimizerError> {
-        let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), passes, &numels, masters)?;
-        let optimizer = Optimizer::new(Rc::clone(ranks), spec, &parameters)?;
+        let parameters = parameters(&model, ranks, passes, None, masters)?;
+        let optimizer = Optimizer::new(Rc::clone(ranks), spec, parameters.trained())?;
         Ok(Self { model, parameters, optimizer })
     }
 
-    /// A model that continues from its part of a checkpoint.
+    /// As [`Self::new`], with adapters over a base: `masters` are the shards of what is trained.
+    ///
+    /// # Errors
+    /// Memory or CUDA.
+    pub fn adapted(
+        model: Model,
+        ranks: &Rc<Ranks>,
+        spec: OptimizerSpec,
+        passes: Passes,
+        adapters: (Lora, Base),
+        masters: Vec<Tensor>,
+    ) -> Result<Self, OptimizerError> {
+        let parameters = parameters(&model, ranks, passes, Some(adapters), masters)?;
+        let optimizer = Optimizer::new(Rc::clone(ranks), spec, parameters.trained())?;
+        Ok(Self { model, parameters, optimizer })
+    }
+
+    /// A model that continues from its part of a checkpoint, with `adapters` if it has some.
     ///
     /// # Errors
     /// Memory or CUDA.
@@ -98,6 +119,7 @@ impl TrainedModel {
         ranks: &Rc<Ranks>,
         spec: OptimizerSpec,
         passes: Passes,
+        adapters: Option<(Lora, Base)>,
         restored: Restored,
     ) -> Result<Self, OptimizerError> {
         let (masters, moments) = restored
@@ -105,11 +127,44 @@ impl TrainedModel {
             .into_iter()
             .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
             .unzip();
-        let numels = model.layout().block_numels();
-        let parameters = ShardedParameters::new(Rc::clone(ranks), passes, &numels, masters)?;
+        let parameters = parameters(&model, ranks, passes, adapters, masters)?;
         let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer)?;
         Ok(Self { model, parameters, optimizer })
     }
+
+    /// The shape of what is trained.
+    pub fn shape(&self) -> ModelShape {
+        match &self.parameters {
+            TrainedParameters::All(_) => model_shape(self.model.layout()),
+            TrainedParameters::Adapters(adapted) => adapters_shape(adapted.lora(), adapted.base()),
+        }
+    }
+}
+
+/// The shape of adapters over a base.
+pub fn adapters_shape(lora: &Lora, base: &Base) -> ModelShape {
+    ModelShape { base_sha256: Some(base.sha256(lora.scale())), ..model_shape(lora.layout()) }
+}
+
+fn parameters(
+    model: &Model,
+    ranks: &Rc<Ranks>,
+    passes: Passes,
+    adapters: Option<(Lora, Base)>,
+    masters: Vec<Tensor>,
+) -> Result<TrainedParameters, ModelError> {
+    let ranks = Rc::clone(ranks);
+    Ok(match adapters {
+        None => {
+            let numels = model.layout().block_numels();
+            let all = ShardedParameters::new(ranks, passes, &numels, masters)?;
+            TrainedParameters::All(Box::new(all))
+        }
+        Some(adapters) => {
+            let adapted = AdaptedParameters::new(ranks, passes.sharding, adapters, masters)?;
+            TrainedParameters::Adapters(Box::new(adapted))
+        }
+    })
 }
 
 impl RoleModel {
@@ -147,7 +202,7 @@ impl Models {
 
     /// The shape of every trained model, which identifies its part of a checkpoint.
     pub fn shapes(&self) -> BTreeMap<ModelRole, ModelShape> {
-        self.trained().map(|(role, trained)| (role, model_shape(trained.model.layout()))).collect()
+        self.trained().map(|(role, trained)| (role, trained.shape())).collect()
     }
 
     /// A copy of this rank's part of a checkpoint.

@@ -27,14 +27,15 @@ use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{FrozenParameters, Passes, shard_of};
+use crate::fsdp::{Base, FrozenParameters, Passes, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::fit::DoesNotFit;
 use crate::memory::{Phase, planned};
 use crate::model::layout::TensorSpec;
-use crate::model::{Head, Model, ModelConfig, ModelError, hugging_face, random};
-use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
+use crate::model::lora::Lora;
+use crate::model::{Head, Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use crate::models::{FrozenModel, Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::optimizer::OptimizerError;
 use crate::publish::broadcast::Broadcaster;
@@ -242,32 +243,34 @@ pub fn first_trainer(
     ranks: Rc<Ranks>,
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let shard = |block: Result<Tensor, ModelError>| {
-        let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
-        Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
-    };
-    let language_model = model.clone().with_head(Head::LanguageModel);
     let model = headed(&spec, model)?;
-    let blocks = initial_blocks(&spec, &language_model, model_directory)?;
-    let masters = match model.head() {
-        Head::LanguageModel => blocks.map(shard).collect::<Result<_, _>>()?,
-        Head::Scalar => with_zero_head(blocks, &model).map(shard).collect::<Result<_, _>>()?,
-    };
-    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
-    if let Some(optimizer) = critic_optimizer(&spec)? {
-        let critic = model.clone().with_head(Head::Scalar);
+    let base = base(&spec, &model, &ranks, model_directory)?;
+    let start = |model: Model, optimizer| {
         let blocks = initial_blocks(&spec, &model, model_directory)?;
-        let masters = with_zero_head(blocks, &critic).map(shard).collect::<Result<_, _>>()?;
-        let critic = TrainedModel::new(critic, &ranks, optimizer, passes(&spec), masters)?;
+        let shard = |block: Result<Tensor, ModelError>| {
+            let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
+            Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
+        };
+        let Some((lora, base)) = adapters(&spec, &model, base.as_ref()) else {
+            let masters = blocks.map(shard).collect::<Result<_, _>>()?;
+            return TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters);
+        };
+        let whole = if lora.trains_last() { blocks.last() } else { None };
+        let trained = lora.initial(spec.training.seed).chain(whole);
+        let masters = trained.map(shard).collect::<Result<_, _>>()?;
+        TrainedModel::adapted(model, &ranks, optimizer, passes(&spec), (lora, base), masters)
+    };
+    let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
+    if let Some(optimizer) = critic_optimizer(&spec)? {
+        let critic = start(model.clone().with_head(Head::Scalar), optimizer)?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
-    let optimizer = spec.optimizer.clone();
-    let policy = TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters)?;
+    let policy = start(model, spec.optimizer.clone())?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
 /// Creates a trainer that continues from a checkpoint, given by its version and folder. The model
-/// folder is read for frozen models only.
+/// folder is read for frozen models only: the reference, and the base of adapters.
 ///
 /// # Errors
 /// The checkpoint or the weights of a frozen model cannot be read.
@@ -279,23 +282,38 @@ pub fn restored_trainer(
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
     let model = headed(&spec, model)?;
+    let base = base(&spec, &model, &ranks, model_directory)?;
+    let adapters = |model: &Model| adapters(&spec, model, base.as_ref());
+    let shape = |model: &Model| match adapters(model) {
+        Some((lora, base)) => adapters_shape(&lora, &base),
+        None => model_shape(model.layout()),
+    };
     let of_critic = critic_optimizer(&spec)?;
     let critic = of_critic.map(|optimizer| (model.clone().with_head(Head::Scalar), optimizer));
-    let mut shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
+    let mut shapes = BTreeMap::from([(ModelRole::Policy, shape(&model))]);
     if let Some((critic, _)) = &critic {
-        shapes.insert(ModelRole::Critic, model_shape(critic.layout()));
+        shapes.insert(ModelRole::Critic, shape(critic));
     }
     let mut restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
-    let mut part = |role| restored.remove(&role).ok_or(StartError::Role(role));
-    let mut others = frozen_models(&spec, &model, &ranks, model_directory)?;
+    let mut restore = |role, model: Model, optimizer| {
+        let part = restored.remove(&role).ok_or(StartError::Role(role))?;
+        let adapters = adapters(&model);
+        Ok::<_, StartError>(TrainedModel::restored(
+            model,
+            &ranks,
+            optimizer,
+            passes(&spec),
+            adapters,
+            part,
+        )?)
+    };
+    let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
     if let Some((critic, optimizer)) = critic {
-        let part = part(ModelRole::Critic)?;
-        let critic = TrainedModel::restored(critic, &ranks, optimizer, passes(&spec), part)?;
+        let critic = restore(ModelRole::Critic, critic, optimizer)?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
-    let (optimizer, part) = (spec.optimizer.clone(), part(ModelRole::Policy)?);
-    let policy = TrainedModel::restored(model, &ranks, optimizer, passes(&spec), part)?;
+    let policy = restore(ModelRole::Policy, model, spec.optimizer.clone())?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -320,11 +338,11 @@ fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartErro
 
 /// Blocks of a language model with a scalar head of zeros in place of theirs: a critic or reward
 /// model, whose values are 0 before its first update.
-fn with_zero_head<'a>(
-    blocks: impl Iterator<Item = Result<Tensor, ModelError>> + 'a,
-    critic: &'a Model,
-) -> impl Iterator<Item = Result<Tensor, ModelError>> + 'a {
-    let layouts = critic.layout().blocks();
+fn with_zero_head(
+    blocks: Box<Blocks>,
+    layout: &ModelLayout,
+) -> impl Iterator<Item = Result<Tensor, ModelError>> + use<> {
+    let layouts = layout.blocks().to_vec();
     let last = layouts.len().saturating_sub(1);
     blocks.zip(layouts).enumerate().map(move |(index, (block, layout))| {
         let block = block?;
@@ -338,37 +356,68 @@ fn with_zero_head<'a>(
     })
 }
 
+/// The frozen model under the adapters, if the spec has them: the weights before training.
+fn base(
+    spec: &RLJobSpec,
+    model: &Model,
+    ranks: &Rc<Ranks>,
+    model_directory: &Path,
+) -> Result<Option<Base>, ModelError> {
+    if spec.lora.is_none() {
+        return Ok(None);
+    }
+    let blocks = initial_blocks(spec, model, model_directory)?;
+    Ok(Some(Base::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?))
+}
+
+/// Adapters of a model, if the spec has them.
+fn adapters(spec: &RLJobSpec, model: &Model, base: Option<&Base>) -> Option<(Lora, Base)> {
+    Some((Lora::new(model, spec.lora.as_ref()?), base?.clone()))
+}
+
 /// The reference model, if the algorithm needs one, with the weights before training.
 fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
     ranks: &Rc<Ranks>,
-    model_directory: &Path,
+    (model_directory, base): (&Path, Option<&Base>),
 ) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }
-    let compute = compute_kind(spec.precision());
-    let blocks = initial_blocks(spec, model, model_directory)?;
-    let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
+    let parameters = if let Some(base) = base {
+        base.parameters()
+    } else {
+        let blocks = initial_blocks(spec, model, model_directory)?;
+        FrozenParameters::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?
+    };
     let reference = FrozenModel { model: model.clone(), parameters };
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
 
-/// The weights before training, fp32, one flat vector per block, read one block at a time.
-fn initial_blocks<'a>(
+/// Flat fp32 weights of blocks, in order.
+type Blocks = dyn Iterator<Item = Result<Tensor, ModelError>>;
+
+/// The weights before training, fp32, one flat vector per block, read one block at a time; a scalar
+/// head is 0.
+fn initial_blocks(
     spec: &RLJobSpec,
-    model: &'a Model,
-    model_directory: &'a Path,
-) -> Result<Box<dyn Iterator<Item = Result<Tensor, ModelError>> + 'a>, ModelError> {
-    Ok(match spec.model.weights {
+    model: &Model,
+    model_directory: &Path,
+) -> Result<Box<Blocks>, ModelError> {
+    let language_model = ModelLayout::new(model.config());
+    let blocks: Box<Blocks> = match spec.model.weights {
         InitialWeights::Pretrained => {
-            Box::new(hugging_face::read_blocks(model_directory, model.layout(), Kind::Float)?)
+            Box::new(hugging_face::read_blocks(model_directory, &language_model, Kind::Float)?)
         }
         InitialWeights::Random => {
-            Box::new(random::blocks(model.layout(), model.config(), spec.training.seed))
+            Box::new(random::blocks(&language_model, model.config(), spec.training.seed))
         }
+    };
+    Ok(match model.head() {
+        Head::LanguageModel => blocks,
+        Head::Scalar => Box::new(with_zero_head(blocks, model.layout())),
     })
 }
 

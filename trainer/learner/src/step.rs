@@ -247,7 +247,7 @@ impl Trainer {
         }
         let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
         let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
-        let update = optimizer.update(parameters, learning_rate, loss)?;
+        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
         if update.skipped {
             report.scalars.add(metrics::SKIPPED, 1.0);
             tracing::warn!(

@@ -54,6 +54,9 @@ pub struct ModelShape {
     pub sha256: String,
     /// Number of elements of each block, without padding.
     pub block_numels: Vec<i64>,
+    /// SHA-256 of the base and scale of adapters, in hexadecimal, if the parameters are adapters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_sha256: Option<String>,
 }
 
 /// Counters of the optimizer.

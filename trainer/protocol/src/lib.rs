@@ -32,6 +32,8 @@ pub mod desired;
 
 pub mod metrics;
 
+pub mod evaluation;
+
 pub mod status;
 
 pub mod supervisor;

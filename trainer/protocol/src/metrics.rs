@@ -11,6 +11,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::evaluation::CategoryMetrics;
+
 /// A registered scalar of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -125,6 +127,8 @@ registry! {
         "Mean reward of the step's samples; absent for `sft`.";
     COMPLETION_TOKENS, "completionTokens", "tokens", Coordinator, 1,
         "Mean completion length; absent for `sft`.";
+    TURNS, "turns", "1", Coordinator, 3,
+        "Mean number of turns of the step's samples; absent where each has one.";
     DROPPED_GROUPS, "droppedGroups", "prompt groups", Coordinator, 1,
         "Prompt groups that dynamic sampling left out of the batch.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
@@ -136,6 +140,13 @@ registry! {
     TOKENS_PER_SECOND, "tokensPerSecond", "tokens/s", Coordinator, 1,
         "Tokens of the batch divided by the time from the end of the previous step.";
 }
+
+/// Evaluations of several turns: mean reward of the first turns of the sampled completions. The
+/// other estimates are those of the last turns.
+pub const SAMPLED_FIRST_TURN: &str = "sampledFirstTurn";
+
+/// Evaluations of several turns: mean reward of the first turn of the greedy completion.
+pub const GREEDY_FIRST_TURN: &str = "greedyFirstTurn";
 
 /// Prefix of the mean of a reward's component: `reward/<name>`. Since protocol version 2.
 pub const REWARD_COMPONENT_PREFIX: &str = "reward/";
@@ -321,6 +332,9 @@ pub struct EvaluationMetrics {
     /// Standard errors of `majorityAt`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at_standard_error: BTreeMap<u32, f64>,
+    /// By category of `dataset.evaluation.category`: means and standard errors over its prompts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub categories: BTreeMap<String, CategoryMetrics>,
     /// Completions that no estimate contains because their verifier failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<u32>,
@@ -345,8 +359,8 @@ pub struct EvaluationMetrics {
     pub loss_tokens: Option<u64>,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Everything else by name: `reward/<name>` is the mean of a reward's component over the
-    /// sampled completions; `pairAccuracy` and `pairMargin` are those of pairs.
+    /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
+    /// several turns, [`PAIR_ACCURACY`] and [`PAIR_MARGIN`] of pairs.
     #[serde(flatten)]
     pub scalars: Scalars,
 }
@@ -374,6 +388,9 @@ impl EvaluationMetrics {
             self.majority_at_standard_error.clear();
             self.rejected = None;
             self.newer_tokens = None;
+        }
+        if protocol < 3 {
+            self.categories.clear();
         }
         self
     }

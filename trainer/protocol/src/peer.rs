@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// - 2: this header; metrics named `reward/<name>`; segments and turn rewards in batches;
 ///   `unsupported` in the status; `uid` of engines and supervisors; `protocol` in the run
 ///   configuration, whose spec has the second shape of the API.
-/// - 3: broadcasts in buckets, whose process groups are kept for later publications.
+/// - 3: broadcasts in buckets, whose process groups are kept for later publications;
+///   `rollout.workflow`.
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The protocol version that introduced buckets of broadcasts.

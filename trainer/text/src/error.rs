@@ -42,6 +42,13 @@ pub enum TextError {
         folder.display()
     )]
     UnusedArgument { folder: PathBuf, name: String },
+    /// A workflow of several turns needs the end of an assistant's turn.
+    #[error(
+        "the chat template of {} does not print the content of assistant messages: several turns \
+         need one that does",
+        folder.display()
+    )]
+    NoAssistantTurn { folder: PathBuf },
     /// The regular expressions of the tokenizer need too many steps for this text.
     #[error(
         "the tokenizer gives up on a text of {bytes} bytes: its regular expressions need too many \

@@ -17,6 +17,7 @@
 )]
 
 mod chat_template;
+mod continuation;
 mod error;
 mod folder;
 mod post_processor;
@@ -30,6 +31,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+pub use continuation::Message;
 pub use error::TextError;
 
 use chat_template::ChatTemplate;

@@ -12,8 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rljob_text::TextTokenizer;
-use serde_json::Value;
+use rljob_text::{Message, PromptStyle, TextTokenizer};
+use serde_json::{Value, json};
 
 /// By template and conversation; `None` if the template rejects the conversation.
 type Texts = BTreeMap<String, BTreeMap<String, Option<String>>>;
@@ -99,4 +99,28 @@ fn the_committed_texts_match_the_installed_transformers() {
     let output = Command::new(python).arg(tests().join("golden.py")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(serde_json::from_slice::<Texts>(&output.stdout).unwrap(), golden());
+}
+
+#[test]
+fn a_turn_after_a_completion_ends_the_turn_of_the_assistant_as_each_template_does() {
+    let continued = |template: &str, completion: &[&str], arguments: Value| {
+        let (tokenizer, mut style) = (tokenizer(template), PromptStyle::default());
+        style.arguments = arguments.as_object().unwrap().clone();
+        let completion = tokenizer.encode(&completion.concat()).unwrap();
+        let messages = [Message::user("Wrong.")];
+        let tokens = tokenizer.encode_continuation(&completion, &messages, &style).unwrap();
+        tokenizer.decode_as(&tokens, false).unwrap()
+    };
+    let user = "\n<|im_start|>user\nWrong.<|im_end|>\n<|im_start|>assistant\n";
+    let thought = json!({"enable_thinking": false});
+    assert_eq!(continued("thinking", &["41", "<|im_end|>"], json!({})), user);
+    assert_eq!(continued("thinking", &["41"], json!({})), format!("<|im_end|>{user}"));
+    assert_eq!(
+        continued("thinking", &["41", "<|im_end|>"], thought),
+        format!("{user}<think>\n\n</think>\n\n")
+    );
+    assert_eq!(continued("alternating", &["41"], json!({})), "<|im_end|>[INST] Wrong.[/INST]");
+    let headers = continued("headers", &["41"], json!({}));
+    let header = |role| format!("<|eot_id|><|start_header_id|>{role}<|end_header_id|>\n\n");
+    assert_eq!(headers, format!("{}Wrong.{}", header("user"), header("assistant")));
 }

@@ -8,6 +8,7 @@ use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
 };
+use rljob_crds::model::InitialWeights;
 use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
@@ -28,6 +29,7 @@ pub(super) fn check_algorithm(
         ("sft", spec.sft.is_some()),
         ("dpo", spec.dpo.is_some()),
         ("rewardModel", spec.reward_model.is_some()),
+        ("evaluation", spec.evaluation.is_some()),
     ];
     exactly_one("spec.algorithm", &members, problems);
     for (index, reward) in rewards.iter().enumerate() {
@@ -39,7 +41,9 @@ pub(super) fn check_algorithm(
         prompts::check_evaluation(evaluation, problems);
     }
     let (path, hub) = (&train.path, &train.hugging_face);
-    check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+    if !train.is_absent() {
+        check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+    }
     if let Some(evaluation) = &dataset.evaluation {
         let (path, hub) = (&evaluation.path, &evaluation.hugging_face);
         check_source("spec.dataset.evaluation", path.is_some(), hub.is_some(), problems);
@@ -51,6 +55,8 @@ pub(super) fn check_algorithm(
         problems.push(Problem::new("spec.rewards", message));
     }
     match algorithm.data() {
+        // Reported by `check_training`.
+        _ if train.is_absent() => {}
         DataKind::Prompts => {
             let compares = rewards.is_empty() || rewards.iter().any(compares);
             if train.answer.is_none() && compares {
@@ -66,12 +72,54 @@ pub(super) fn check_algorithm(
             let message = format!("is missing; algorithm.{name} learns it");
             problems.push(Problem::new("spec.dataset.train.completion", message));
         }
-        DataKind::Demonstrations | DataKind::Pairs => {}
+        DataKind::Demonstrations | DataKind::Pairs | DataKind::None => {}
     }
     check_pairs(dataset, algorithm, problems);
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);
     }
+}
+
+/// What training needs, and an evaluation must not have.
+pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let trains = spec.algorithm.has_learners();
+    for (path, is_set) in [
+        ("spec.dataset.train", !spec.dataset.train.is_absent()),
+        ("spec.training.steps", spec.training.steps > 0),
+    ] {
+        match (trains, is_set) {
+            (true, false) => problems.push(Problem::new(path, "is missing")),
+            (false, true) => problems.push(unused(path)),
+            (true, true) | (false, false) => {}
+        }
+    }
+    if trains {
+        return;
+    }
+    match &spec.dataset.evaluation {
+        None => problems.push(Problem::new(
+            "spec.dataset.evaluation",
+            "is missing; algorithm.evaluation measures its accuracy",
+        )),
+        Some(evaluation) if evaluation.answer.is_none() => problems.push(Problem::new(
+            "spec.dataset.evaluation.answer",
+            "is missing; algorithm.evaluation compares with it",
+        )),
+        Some(_) => {}
+    }
+    if spec.restore_from.is_some() {
+        problems.push(unused("spec.restoreFrom"));
+    }
+    if spec.model.weights != InitialWeights::Pretrained {
+        problems.push(Problem::new(
+            "spec.model.weights",
+            "must be Pretrained: random weights are drawn by learners, which an evaluation lacks",
+        ));
+    }
+}
+
+fn unused(path: &str) -> Problem {
+    Problem::new(path, "is not used by algorithm.evaluation; remove it")
 }
 
 fn check_source(path: &str, has_path: bool, has_hub: bool, problems: &mut Vec<Problem>) {
@@ -94,7 +142,7 @@ fn check_evaluation(
             problems.push(Problem::new(
                 "spec.dataset.evaluation.completion",
                 format!("is not used by algorithm.{}; remove it", algorithm.name()),
-            ))
+            ));
         }
         (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(
@@ -108,7 +156,7 @@ fn check_evaluation(
 
 /// Whether the reward needs a reference answer.
 fn compares(reward: &RewardSpec) -> bool {
-    reward.math.is_some() || reward.exact_match.is_some()
+    reward.math.is_some() || reward.exact_match.is_some() || reward.code.is_some()
 }
 
 fn check_reward(
@@ -122,6 +170,8 @@ fn check_reward(
         ("math", reward.math.is_some()),
         ("exactMatch", reward.exact_match.is_some()),
         ("regex", reward.regex.is_some()),
+        ("code", reward.code.is_some()),
+        ("python", reward.python.is_some()),
         ("http", reward.http.is_some()),
         ("command", reward.command.is_some()),
     ];

@@ -16,7 +16,8 @@ pub(super) fn check_pairs(
     let train = &dataset.train;
     let sides = [train.chosen.is_some(), train.rejected.is_some()];
     check_both("spec.dataset.train", sides, problems);
-    if learns_pairs && sides == [false, false] {
+    // A missing `train` is reported by `check_training`.
+    if learns_pairs && sides == [false, false] && !train.is_absent() {
         let message = format!("is missing; algorithm.{name} learns from chosen and rejected");
         problems.push(Problem::new("spec.dataset.train.chosen", message));
     }

@@ -86,7 +86,7 @@ impl Prompts<'_> {
 
 /// Checks that a prompt template parses and names known filters, tests and functions. The values
 /// of a row are not known here.
-fn check_template(path: &str, template: &str, problems: &mut Vec<Problem>) {
+pub(super) fn check_template(path: &str, template: &str, problems: &mut Vec<Problem>) {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     environment.set_fuel(Some(TEMPLATE_FUEL));

@@ -8,6 +8,7 @@ use super::problems;
 
 mod devices;
 mod documents;
+mod lora;
 mod pairs;
 
 /// The problems of the minimal job with these fields of its spec.
@@ -150,6 +151,18 @@ fn system_turns_and_template_arguments_need_the_chat_template() {
         "spec.rollout.minNewTokens: must be at most maxNewTokens = 1024",
     ];
     assert_eq!([system, arguments, standard, lengths].map(String::as_str), expected);
+}
+
+#[test]
+fn a_workflow_has_one_kind_whose_template_is_valid() {
+    let workflow =
+        |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
+    assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, found none";
+    assert_eq!(workflow(json!({})), [expected]);
+    let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
+    let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
+    assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
 }
 
 #[test]

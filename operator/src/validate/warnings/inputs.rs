@@ -31,7 +31,7 @@ pub fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
 pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
     let prompts = [
-        ("spec.dataset.train.prompt", Some(&train.prompt)),
+        ("spec.dataset.train.prompt", Some(&train.prompt).filter(|_| !train.is_absent())),
         ("spec.dataset.evaluation.prompt", evaluation.map(|own| &own.prompt)),
     ];
     for (field, _) in

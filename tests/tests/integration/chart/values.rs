@@ -10,7 +10,7 @@ const POD: &str = "/spec/template/spec";
 const CONTAINER: &str = "/spec/template/spec/containers/0";
 
 /// A part of an object that the chart renders with these values; null if it does not exist.
-fn part(values: &Value, object: &str, pointer: &str) -> Value {
+pub(super) fn part(values: &Value, object: &str, pointer: &str) -> Value {
     let objects = render(values);
     let found = objects.iter().find(|candidate| identity(candidate) == object);
     let found = found.unwrap_or_else(|| panic!("{values} renders no {object}"));
@@ -18,7 +18,7 @@ fn part(values: &Value, object: &str, pointer: &str) -> Value {
 }
 
 /// The arguments of the operator after those that every release has.
-fn more_arguments(values: &Value) -> Value {
+pub(super) fn more_arguments(values: &Value) -> Value {
     let Value::Array(command) = part(values, DEPLOYMENT, &format!("{CONTAINER}/command")) else {
         panic!("the container has no command");
     };

@@ -26,8 +26,8 @@ enum Mutability {
 
 const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait \
     for condition Suspended";
-const FIXED: &str = "the run has started: spec.model, the location of spec.storage and the kind of \
-    spec.algorithm cannot change";
+const FIXED: &str = "the run has started: spec.model, spec.lora, the location of spec.storage and \
+    the kind of spec.algorithm cannot change";
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
@@ -38,6 +38,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (Never, json!({"managedBy": "example.com/other"})),
         (Never, json!({"model": {"path": "/models/other"}})),
         (Never, json!({"storage": {"hostPath": {"path": "/srv/other"}}})),
+        (Never, json!({"lora": {"rank": 8}})),
         (
             Never,
             json!({
@@ -55,8 +56,13 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
         (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
+        (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
+        (
+            WhileSuspended,
+            json!({"rollout": {"workflow": {"multiTurn": {"feedback": "Try again."}}}}),
+        ),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),
@@ -70,6 +76,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, inference(json!({"image": "example.com/engine:1"}))),
         (WhileSuspended, inference(json!({"resources": {"limits": {"memory": "2Gi"}}}))),
         (Always, inference(json!({"replicas": 2}))),
+        (WhileSuspended, inference(json!({"minReplicas": 1}))),
         (Always, json!({"checkpoint": {"everySteps": 2}})),
         (Always, json!({"failurePolicy": {"maxRestarts": 9}})),
         (Always, json!({"drainTimeoutSeconds": 60})),

@@ -18,6 +18,7 @@ use super::pods::{bind, set_status};
 use self::permissions::{Permission, Role, granted};
 
 mod permissions;
+mod queues;
 
 /// Sets the status of an engine whose container restarted after its gate was opened; the operator
 /// closes the gate.

@@ -218,6 +218,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
             "env": [{"name": "RUST_LOG", "value": "debug"}],
             "serviceAccount": {"annotations": {"a": "b"}},
+            "kueue": {"enabled": true},
             "networkPolicy": {"scrapers": peers},
             "podMonitor": {"enabled": true, "labels": {"a": "b"}},
             "prometheusRule": {"enabled": true, "labels": {"a": "b"}},

@@ -89,6 +89,11 @@ impl Traces {
         })
     }
 
+    /// Whether the newest line of the coordinator's log is about a turn after the first.
+    pub fn sampling_turn(&self) -> bool {
+        self.coordinator.lines().next_back().is_some_and(|line| line.contains("sampling a turn"))
+    }
+
     /// Number of failed engine updates.
     pub fn failed_updates(&self) -> usize {
         self.coordinator.matches("stays out of routing").count()

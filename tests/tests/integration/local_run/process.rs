@@ -38,10 +38,21 @@ impl LocalRun {
         more: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
+        Self::start_command("run", folder, runs, more, environment)
+    }
+
+    /// `rljob run` or `rljob evaluate`.
+    pub(crate) fn start_command(
+        command: &str,
+        folder: &Path,
+        runs: &str,
+        more: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
-            .args(["run", "--file", "jobs.yaml", "--dir", runs])
+            .args([command, "--file", "jobs.yaml", "--dir", runs])
             .args(more)
             .current_dir(folder)
             .env("RUST_LOG", LOG)

@@ -14,7 +14,8 @@ use clap::Parser;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
 use rljob_coordinator::reward::Runner;
-use rljob_crds::names::{EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
+use rljob_coordinator::server::dashboard;
+use rljob_crds::names::{DASHBOARD_VARIABLE, EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
 use rljob_logging::Format;
 use rljob_protocol::run_config::RunConfigError;
@@ -38,6 +39,15 @@ struct Arguments {
     /// name is used.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// Loopback address and port of the dashboard, which has no authentication. Default: it is not
+    /// served.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = DASHBOARD_VARIABLE,
+        value_parser = dashboard::address
+    )]
+    dashboard: Option<SocketAddr>,
     /// Socket of the program that runs the commands of rewards. Default: it is the program
     /// `rljob-reward-runner` in the folder of this one.
     #[arg(long, value_name = "PATH")]
@@ -84,7 +94,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             "the process {parent} that started this one is gone"
         );
     }
-    let Arguments { config, tokens, listen, address, download_model: only_model, .. } = arguments;
+    let only_model = arguments.download_model;
+    let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
     let Some(tokens) = tokens.filter(|_| !arguments.check_data) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
         let found = rljob_coordinator::check::check(&config)?;
@@ -95,7 +106,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         None => Runner::Program(std::env::current_exe()?.with_file_name("rljob-reward-runner")),
     };
     let incarnation = rand::random();
-    let options = Options { config, tokens, listen, address, reward_runner, incarnation };
+    let options =
+        Options { config, tokens, listen, address, dashboard, reward_runner, incarnation };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         if only_model { download_model(&options).await } else { run(&options).await }

@@ -56,6 +56,9 @@ impl Run {
     /// Advances the group as time passes.
     pub fn tick(&mut self, now: Now) {
         self.supervisors.forget(now);
+        if !self.settings.learners && self.tick_without_learners() {
+            return;
+        }
         match self.record.stage.clone() {
             Stage::Forming { .. } => self.form(now),
             Stage::Running(layout) => self.watch(layout, now),

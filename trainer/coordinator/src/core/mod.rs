@@ -25,6 +25,7 @@ pub mod supervisors;
 pub mod termination;
 #[cfg(test)]
 mod tests;
+mod without_learners;
 pub mod work;
 
 use std::collections::BTreeSet;

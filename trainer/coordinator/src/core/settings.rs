@@ -10,9 +10,14 @@ use super::admission::Admission;
 
 /// Fixed settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct Settings {
     /// Steps of the run.
     pub total_steps: u32,
+    /// Whether learners train. Without them, the run evaluates `model_directory` once.
+    pub learners: bool,
+    /// Folder of the model that the run starts from.
+    pub model_directory: PathBuf,
     /// Supervisors of a complete group.
     pub supervisors: u32,
     /// Learners per supervisor.
@@ -45,7 +50,9 @@ impl Settings {
         let evaluation = spec.dataset.evaluation.as_ref();
         Self {
             total_steps: spec.training.steps,
-            supervisors: spec.trainer.replicas.max(0).unsigned_abs(),
+            learners: spec.algorithm.has_learners(),
+            model_directory: config.model_directory.clone(),
+            supervisors: spec.trainers().max(0).unsigned_abs(),
             processes: spec.trainer.processes(),
             rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),

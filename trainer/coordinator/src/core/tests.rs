@@ -26,6 +26,8 @@ use super::{Facts, Now, Record, Rejection, Run, Settings};
 pub(super) fn settings() -> Settings {
     Settings {
         total_steps: 4,
+        learners: true,
+        model_directory: PathBuf::from("/model"),
         supervisors: 2,
         processes: 1,
         rollouts: true,

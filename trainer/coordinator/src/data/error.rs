@@ -99,7 +99,9 @@ pub enum DataError {
     /// A row lacks a field that the spec uses.
     #[error("{location} has no field `{field}`")]
     MissingField { location: RowLocation, field: String },
-    #[error("field `{field}` in {location} is {found}, expected a string or a number")]
+    #[error(
+        "field `{field}` in {location} is {found}, expected a string, a number, a list or an object"
+    )]
     FieldType { location: RowLocation, field: String, found: &'static str },
     #[error("the template dataset.{template} is not valid Jinja")]
     Template {
@@ -159,6 +161,14 @@ pub enum DataError {
         location: RowLocation,
         source: Box<UnusableAnswer>,
     },
+    #[error(
+        "the rows of {} have more than {limit} categories: set dataset.evaluation.category to a \
+         field with fewer values",
+        path.display()
+    )]
+    Categories { path: PathBuf, limit: usize },
+    #[error("the category of {location} has more than {limit} bytes")]
+    LongCategory { location: RowLocation, limit: usize },
     /// Completions need an end-of-sequence token.
     #[error(
         "the model folder sets no end-of-sequence token: \

@@ -9,8 +9,10 @@
 //! position. Must not depend on steps or prompt groups.
 
 mod bounded_parquet;
+mod categories;
 mod dropped;
 mod error;
+mod feedback;
 mod files;
 mod location;
 mod reader;
@@ -19,17 +21,21 @@ mod rows;
 mod token_counts;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rljob_crds::data::{EvaluationDataset, TrainDataset};
 use sha2::{Digest, Sha256};
 
 pub use dropped::DroppedRow;
 pub use error::DataError;
+pub use feedback::{Feedback, FeedbackError, TurnFacts};
 pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
+pub use reader::Fields;
+pub use rows::KeptFields;
 
 use files::SplitFiles;
-use reader::{Fields, ReadLimits, RowReader};
+use reader::{ReadLimits, RowReader};
 use row_order::RowOrder;
 use rows::{Row, Templates};
 use token_counts::{ROW_DEADLINE, count_tokens};
@@ -53,11 +59,15 @@ pub struct Prompt {
     pub tokens: Vec<i64>,
     /// Reference answer; `None` if the dataset has no answer field.
     pub answer: Option<String>,
+    /// Category of an evaluation's row.
+    pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
     /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
     /// `None` if the dataset has no pairs.
     pub pair_tokens: Option<[Vec<i64>; 2]>,
+    /// Kept fields of the row, if any are kept.
+    pub fields: Option<Arc<Fields>>,
 }
 
 impl Prompt {
@@ -98,6 +108,7 @@ impl Dataset {
         spec: &TrainDataset,
         tokenizer: &TextTokenizer,
         seed: u64,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
@@ -112,6 +123,7 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
+                kept,
             )?
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
@@ -128,6 +140,7 @@ impl Dataset {
     pub fn open_evaluation(
         spec: &EvaluationDataset,
         tokenizer: &TextTokenizer,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
@@ -142,7 +155,9 @@ impl Dataset {
                 spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
+                kept,
             )?
+            .with_category(spec.category.as_deref())
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,
@@ -151,7 +166,9 @@ impl Dataset {
             max_prompt_tokens: spec.max_prompt_tokens,
             sample: spec.limit.map(|limit| (limit as usize, spec.sample_seed.into())),
         };
-        source.open(tokenizer, None)
+        let data = source.open(tokenizer, None)?;
+        categories::check(&data.rows, &data.path)?;
+        Ok(data)
     }
 
     /// Number of rows, at least 1.
@@ -177,6 +194,10 @@ impl Dataset {
                 digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
                 digest.update(text.map_or("", String::as_str));
             }
+            if let Some(fields) = &row.fields {
+                // Maps of JSON are sorted by key.
+                digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
+            }
         }
         format!("{:x}", digest.finalize())
     }
@@ -198,9 +219,16 @@ impl Dataset {
             text: row.prompt.clone(),
             tokens: row.prompt(&self.tokenizer, &self.style)?,
             answer: row.answer.clone(),
+            category: row.category.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
             pair_tokens: row.pair(&self.tokenizer)?,
+            fields: row.fields.clone(),
         })
+    }
+
+    /// How prompts and later turns become tokens.
+    pub fn style(&self) -> &PromptStyle {
+        &self.style
     }
 
     /// Checks that every prompt fits the context with its completion, or with one token if

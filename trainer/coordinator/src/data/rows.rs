@@ -1,6 +1,9 @@
 //! Row rendering: applies the spec's templates and counts tokens. Invalid rows are errors when the
 //! data is opened.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
 use serde_json::Value;
 
@@ -15,6 +18,13 @@ const COMPLETION: &str = "completion";
 const CHOSEN: &str = "chosen";
 const REJECTED: &str = "rejected";
 
+/// Fields of a row that are kept beside its rendered texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptFields {
+    None,
+    Named(BTreeSet<String>),
+}
+
 /// A rendered row.
 pub struct Row {
     pub location: RowLocation,
@@ -26,19 +36,24 @@ pub struct Row {
     /// Chosen and rejected completion.
     pub pair: Option<[String; 2]>,
     pub answer: Option<String>,
+    pub category: Option<String>,
+    /// Kept fields, if any are kept.
+    pub fields: Option<Arc<Fields>>,
     /// Chat template included.
     pub prompt_tokens: usize,
     /// Of the longest completion, end-of-sequence token included; 0 without one.
     pub completion_tokens: usize,
 }
 
-/// Compiled templates of the spec and the name of the answer field.
+/// Compiled templates of the spec and the names of the fields with answer and category.
 pub struct Templates {
     environment: Environment<'static>,
     system: bool,
     completion: bool,
     pair: bool,
     answer: Option<String>,
+    category: Option<String>,
+    kept: KeptFields,
 }
 
 /// Instructions that a template may execute for a row.
@@ -51,13 +66,9 @@ impl Templates {
         system: Option<&str>,
         completion: Option<&str>,
         answer: Option<&str>,
+        kept: &KeptFields,
     ) -> Result<Self, DataError> {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_formatter(reject_null);
-        environment.set_fuel(Some(FUEL));
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let mut environment = strict_environment();
         let mut add = |template, source: &str| {
             environment
                 .add_template_owned(template, source.to_owned())
@@ -72,7 +83,15 @@ impl Templates {
             completion: completion.is_some(),
             pair: false,
             answer: answer.map(str::to_owned),
+            category: None,
+            kept: kept.clone(),
         })
+    }
+
+    /// The templates of rows with a category in this field.
+    #[must_use]
+    pub fn with_category(self, field: Option<&str>) -> Self {
+        Self { category: field.map(str::to_owned), ..self }
     }
 
     /// Adds the templates of a pair, if there are any.
@@ -101,16 +120,17 @@ impl Templates {
         let optional = |is_set: bool, template| {
             is_set.then(|| self.render(template, &location, fields)).transpose()
         };
+        let text = |field: &Option<String>| {
+            field.as_deref().map(|field| text_field(&location, field, fields)).transpose()
+        };
         Ok(Row {
             prompt: self.render(PROMPT, &location, fields)?,
             system: optional(self.system, SYSTEM)?,
             completion: optional(self.completion, COMPLETION)?,
             pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
-            answer: self
-                .answer
-                .as_deref()
-                .map(|field| answer(&location, field, fields))
-                .transpose()?,
+            answer: text(&self.answer)?,
+            category: text(&self.category)?,
+            fields: self.kept.of(fields),
             location,
             number,
             prompt_tokens: 0,
@@ -145,6 +165,24 @@ impl Templates {
     }
 }
 
+impl KeptFields {
+    fn of(&self, fields: &Fields) -> Option<Arc<Fields>> {
+        let Self::Named(names) = self else { return None };
+        let kept = fields.iter().filter(|(name, _)| names.contains(*name));
+        Some(Arc::new(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
+    }
+}
+
+/// An environment in which undefined variables and printed nulls are errors.
+pub fn strict_environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(reject_null);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment
+}
+
 /// Rejects null, which Jinja would print as `None`.
 fn reject_null(
     out: &mut Output,
@@ -157,7 +195,7 @@ fn reject_null(
     escape_formatter(out, state, value)
 }
 
-fn answer(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
+fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
     let wrong = |found| {
         Err(DataError::FieldType { location: location.clone(), field: field.to_owned(), found })
     };
@@ -166,8 +204,7 @@ fn answer(location: &RowLocation, field: &str, fields: &Fields) -> Result<String
         Some(Value::Number(number)) => Ok(number.to_string()),
         Some(Value::Null) => wrong("null"),
         Some(Value::Bool(_)) => wrong("a boolean"),
-        Some(Value::Array(_)) => wrong("a list"),
-        Some(Value::Object(_)) => wrong("an object"),
+        Some(value @ (Value::Array(_) | Value::Object(_))) => Ok(value.to_string()),
         None => {
             Err(DataError::MissingField { location: location.clone(), field: field.to_owned() })
         }

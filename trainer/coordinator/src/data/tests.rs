@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
 use rljob_crds::reward::{MathReward, RewardSpec};
 
-use crate::data::{DataError, Dataset, Prompt};
+use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
 use crate::reward::{Rewards, Runner};
 use crate::text::{PromptStyle, TextTokenizer};
 use folders::opened;
@@ -56,7 +56,9 @@ impl File {
     /// replaced by FILE.
     fn open_error(content: &str, prompt: &str) -> (String, Option<String>) {
         let file = Self::new(content);
-        let Err(error) = Dataset::open_train(&file.train(prompt), &tokenizer(), 1) else {
+        let Err(error) =
+            Dataset::open_train(&file.train(prompt), &tokenizer(), 1, &KeptFields::None)
+        else {
             panic!("{content} was accepted")
         };
         (
@@ -74,15 +76,17 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         ..file.train("{{q}} {{a}}")
     };
     let tokenizer = tokenizer();
-    let dataset = Dataset::open_train(&spec, &tokenizer, 1).unwrap();
+    let dataset = Dataset::open_train(&spec, &tokenizer, 1, &KeptFields::None).unwrap();
     let expected = Prompt {
         position: 3,
         row: 0,
         text: "What 18.5".to_owned(),
         tokens: tokenizer.encode("What 18.5").unwrap(),
         answer: Some("18.5".to_owned()),
+        category: None,
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
         pair_tokens: None,
+        fields: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
 }
@@ -97,7 +101,7 @@ fn a_pair_becomes_two_completions_with_eos_and_must_have_both_sides() {
             rejected: Some("{{bad}}".to_owned()),
             ..file.train("{{q}}")
         };
-        let opened = Dataset::open_train(&spec, &tokenizer(), 1);
+        let opened = Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None);
         opened.map_err(|error| error.to_string().replace(&file.path(), "FILE"))
     };
     let tokens = |text: &str| [tokenizer().encode(text).unwrap(), vec![2]].concat();
@@ -125,20 +129,50 @@ fn evaluation_uses_all_rows_in_file_order() {
         ..file.evaluation("{{q}}", PromptFormat::Chat, 2)
     };
     let tokenizer = tokenizer();
-    let dataset = Dataset::open_evaluation(&spec, &tokenizer).unwrap();
+    let dataset = Dataset::open_evaluation(&spec, &tokenizer, &KeptFields::None).unwrap();
     let prompt = |position, text: &str, answer: &str| Prompt {
         position,
         row: position,
         text: text.to_owned(),
         tokens: tokenizer.encode_prompt(None, text, &PromptStyle::default()).unwrap(),
         answer: Some(answer.to_owned()),
+        category: None,
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
         pair_tokens: None,
+        fields: None,
     };
     assert_eq!(
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
         [prompt(0, "x", "1"), prompt(1, "y", "2")]
     );
+}
+
+#[test]
+fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
+    let opened = |rows: &[String], category: &str| {
+        let file = File::new(&rows.join("\n"));
+        let spec = EvaluationDataset {
+            category: Some(category.to_owned()),
+            ..file.evaluation("{{q}}", PromptFormat::Text, 1000)
+        };
+        Dataset::open_evaluation(&spec, &tokenizer())
+            .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
+    };
+    let row = |category: &str| format!("{{\"q\":\"x\",\"a\":\"1\",\"c\":{category}}}");
+    let data = opened(&[row("\"algebra\""), row("3")], "c").unwrap();
+    let category = |position| data.prompt(position).unwrap().category;
+    assert_eq!([category(0), category(1)], ["algebra", "3"].map(|own| Some(own.to_owned())));
+    let error = |rows: &[String], category: &str| opened(rows, category).err().unwrap();
+    assert_eq!(error(&[row("1")], "d"), "FILE line 1 has no field `d`");
+    let many: Vec<String> = (0..101).map(|number| row(&number.to_string())).collect();
+    assert!(opened(&many[..100], "c").is_ok());
+    assert_eq!(
+        error(&many, "c"),
+        "the rows of FILE have more than 100 categories: set dataset.evaluation.category to a \
+         field with fewer values"
+    );
+    let long = row(&format!("\"{}\"", "x".repeat(129)));
+    assert_eq!(error(&[long], "c"), "the category of FILE line 1 has more than 128 bytes");
 }
 
 #[test]
@@ -151,7 +185,7 @@ fn an_evaluation_sample_is_drawn_by_its_seed_from_all_rows() {
             sample_seed,
             ..file.evaluation("{{q}}", PromptFormat::Text, limit)
         };
-        let dataset = Dataset::open_evaluation(&spec, &tokenizer()).unwrap();
+        let dataset = Dataset::open_evaluation(&spec, &tokenizer(), &KeptFields::None).unwrap();
         let row = |position| dataset.prompt(position).unwrap().row;
         (0..dataset.len()).map(row).collect::<Vec<_>>()
     };
@@ -180,7 +214,7 @@ fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
         chat_template_arguments: serde_json::from_str("{\"enable_thinking\": false}").unwrap(),
         ..file.train("{{q}}?")
     };
-    let dataset = Dataset::open_train(&spec, &tokenizer, 1).unwrap();
+    let dataset = Dataset::open_train(&spec, &tokenizer, 1, &KeptFields::None).unwrap();
     let prompt = dataset.prompt(0).unwrap();
     assert_eq!(
         tokenizer.decode_as(&prompt.tokens, false).unwrap(),
@@ -188,7 +222,7 @@ fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
          <|im_start|>assistant\n<think>\n\n</think>\n\n"
     );
     let unknown = TrainDataset { system: Some("{{language}}".to_owned()), ..spec };
-    let Err(error) = Dataset::open_train(&unknown, &tokenizer, 1) else {
+    let Err(error) = Dataset::open_train(&unknown, &tokenizer, 1, &KeptFields::None) else {
         panic!("an unknown field was rendered")
     };
     assert!(error.to_string().ends_with("data.jsonl line 1 has no field `language`"), "{error}");
@@ -204,11 +238,11 @@ fn row_errors_name_file_and_line() {
     assert_eq!(error("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
     assert_eq!(
         error("{\"q\": 1, \"a\": null}", "{{q}}"),
-        "field `a` in FILE line 3 is null, expected a string or a number"
+        "field `a` in FILE line 3 is null, expected a string, a number, a list or an object"
     );
     assert_eq!(
-        error("{\"q\": 1, \"a\": [1]}", "{{q}}"),
-        "field `a` in FILE line 3 is a list, expected a string or a number"
+        error("{\"q\": 1, \"a\": true}", "{{q}}"),
+        "field `a` in FILE line 3 is a boolean, expected a string, a number, a list or an object"
     );
     assert_eq!(
         File::open_error(good, "{{q.nothing}}").0,
@@ -239,7 +273,7 @@ fn an_invalid_template_is_an_error_with_its_name() {
 fn a_missing_file_is_an_error_with_its_path() {
     let mut spec = File::new("").train("{{q}}");
     spec.path = Some("/nowhere/data.jsonl".to_owned());
-    let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1) else {
+    let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None) else {
         panic!("a missing file was opened")
     };
     assert_eq!(error.to_string(), "failed to read the data at /nowhere/data.jsonl");
@@ -252,6 +286,7 @@ fn templates_can_test_for_optional_fields() {
         &file.train("{{q}}{% if hint is defined %} {{hint}}{% endif %}"),
         &tokenizer(),
         1,
+        &KeptFields::None,
     )
     .unwrap();
     let mut texts: Vec<String> =
@@ -264,7 +299,7 @@ fn templates_can_test_for_optional_fields() {
 fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
     let file = File::new("{\"q\":\"x\"}\n");
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
-    let dataset = Dataset::open_train(&file.train(endless), &tokenizer(), 1);
+    let dataset = Dataset::open_train(&file.train(endless), &tokenizer(), 1, &KeptFields::None);
     let error = dataset.and_then(|dataset| dataset.prompt(0).map(drop)).unwrap_err();
     let text = crate::error_line(&error);
     assert!(text.contains("ran out of fuel"), "{text}");
@@ -282,7 +317,8 @@ fn rows_with_unusable_answers_are_dropped_and_listed() {
         "{\"q\":\"y\",\"a\":\"5 > 3\"}\n",
         "{\"q\":\"z\",\"a\":\"3\"}\n",
     ));
-    let mut dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
+    let mut dataset =
+        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
     dataset.drop_unusable(&math_rewards(), 0.34).unwrap();
     let mut rows: Vec<u64> = (0..2).map(|position| dataset.prompt(position).unwrap().row).collect();
     rows.sort_unstable();
@@ -299,7 +335,8 @@ fn rows_with_unusable_answers_are_dropped_and_listed() {
 #[test]
 fn more_unusable_answers_than_the_share_are_an_error_that_names_the_first_row() {
     let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
-    let mut dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
+    let mut dataset =
+        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
     let error = dataset.drop_unusable(&math_rewards(), 0.49).unwrap_err();
     let expected = format!(
         "1 of 2 rows of the data at {0} have unusable reference answers, more than \
@@ -308,7 +345,7 @@ fn more_unusable_answers_than_the_share_are_an_error_that_names_the_first_row() 
     );
     assert_eq!(error.to_string(), expected);
     let spec = TrainDataset { answer: None, ..file.train("{{q}}") };
-    let mut without = Dataset::open_train(&spec, &tokenizer(), 1).unwrap();
+    let mut without = Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None).unwrap();
     let error = without.drop_unusable(&math_rewards(), 1.0).unwrap_err();
     assert!(error.to_string().starts_with("the rewards need reference answers"), "{error}");
 }
@@ -324,6 +361,7 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
         &TrainDataset { max_prompt_tokens: Some(tokens), ..file.train("{{q}}") },
         &tokenizer(),
         1,
+        &KeptFields::None,
     )
     .unwrap();
     assert_eq!((dataset.len(), dataset.dropped()), (3, 3));
@@ -332,7 +370,7 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
         max_prompt_tokens: Some(tokens),
         ..file.evaluation(prompt, PromptFormat::Text, 2)
     };
-    let dataset = Dataset::open_evaluation(&evaluation, &tokenizer()).unwrap();
+    let dataset = Dataset::open_evaluation(&evaluation, &tokenizer(), &KeptFields::None).unwrap();
     let rows: Vec<u64> =
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
     assert_eq!((rows, dataset.dropped()), (vec![1, 2], 1), "the limit counts the remaining rows");
@@ -356,7 +394,8 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
 fn check_lengths_names_the_first_row_that_exceeds_the_context() {
     let file = File::new("{\"q\": \"x\", \"a\": 1}\n\n{\"q\": \"What What What\", \"a\": 1}\n");
     let tokens = tokenizer().encode("What What What").unwrap().len();
-    let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
+    let dataset =
+        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
     assert!(dataset.check_lengths(tokens as u32 + 1).is_ok());
     let error = dataset.check_lengths(tokens as u32).unwrap_err().to_string();
     let expected = format!(
@@ -367,13 +406,14 @@ fn check_lengths_names_the_first_row_that_exceeds_the_context() {
     );
     assert_eq!(error, expected);
     let learned = TrainDataset { completion: Some("{{q}}".to_owned()), ..file.train("{{q}}") };
-    let dataset = Dataset::open_train(&learned, &tokenizer(), 1).unwrap();
+    let dataset = Dataset::open_train(&learned, &tokenizer(), 1, &KeptFields::None).unwrap();
     assert!(dataset.check_lengths(2 * tokens as u32 + 1).is_ok());
     assert!(dataset.check_lengths(2 * tokens as u32).is_err());
     let empty = Dataset::open_train(
         &file.train("{% if q == 'x' %}{% else %}{{q}}{% endif %}"),
         &tokenizer(),
         1,
+        &KeptFields::None,
     )
     .unwrap();
     assert_eq!(
@@ -393,7 +433,8 @@ proptest! {
             (0..7).map(|row| format!("{{\"q\":\"{row}\",\"a\":{row}}}")).collect();
         let file = File::new(&rows.join("\n"));
         let tokenizer = tokenizer();
-        let open = || Dataset::open_train(&file.train("{{q}}"), &tokenizer, seed).unwrap();
+        let (spec, kept) = (file.train("{{q}}"), KeptFields::None);
+        let open = || Dataset::open_train(&spec, &tokenizer, seed, &kept).unwrap();
         let (first, second) = (open(), open());
         let forwards: Vec<Prompt> =
             positions.iter().map(|&position| first.prompt(position).unwrap()).collect();
@@ -405,4 +446,39 @@ proptest! {
             prop_assert_eq!(prompt.text, prompt.row.to_string());
         }
     }
+}
+
+#[test]
+fn kept_fields_are_those_that_are_named() {
+    let file =
+        File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7,\"other\":1}\n{\"q\":\"y\",\"a\":\"1\"}\n");
+    let spec = file.train("{{q}}");
+    let kept = KeptFields::Named(["hint".to_owned()].into());
+    let open = |kept| Dataset::open_train(&spec, &tokenizer(), 1, kept).unwrap();
+    let dataset = open(&kept);
+    let mut fields: Vec<_> = (0..2)
+        .map(|position| dataset.prompt(position).unwrap())
+        .map(|prompt| (prompt.text, serde_json::to_string(&*prompt.fields.unwrap()).unwrap()))
+        .collect();
+    fields.sort();
+    let expected = [("x", "{\"hint\":7}"), ("y", "{}")];
+    assert_eq!(fields, expected.map(|(text, json)| (text.to_owned(), json.to_owned())));
+    let without = open(&KeptFields::None);
+    assert_eq!(without.prompt(0).unwrap().fields, None);
+    assert_ne!(dataset.fingerprint(), without.fingerprint());
+}
+
+#[test]
+fn rows_without_a_field_of_the_feedback_are_named_when_the_data_is_opened() {
+    let file = File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7}\n{\"q\":\"y\",\"a\":\"1\"}\n");
+    let feedback = Feedback::new("{{hint}} {{turn.components.right}}").unwrap();
+    let kept = feedback.fields().unwrap();
+    let data = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &kept).unwrap();
+    let error = feedback.check(&data, &["right"]).unwrap_err();
+    let expected =
+        "failed to render rollout.workflow.multiTurn.feedback for FILE line 2".to_owned();
+    assert_eq!(error.to_string().replace(&file.path(), "FILE"), expected);
+    let feedback = Feedback::new("{{turn.components.right}}").unwrap();
+    feedback.check(&data, &["right"]).unwrap();
+    feedback.check(&data, &["other"]).unwrap_err();
 }

@@ -113,7 +113,7 @@ mod tests {
 
     use super::count_tokens;
     use crate::data::location::RowLocation;
-    use crate::data::rows::{Row, Templates};
+    use crate::data::rows::{KeptFields, Row, Templates};
     use crate::text::{PromptStyle, TextTokenizer};
 
     /// The fixture's tokenizer, which splits texts by this pattern.
@@ -136,7 +136,7 @@ mod tests {
     fn counted(pattern: &str, prompt: &str, deadline: Duration) -> Result<Vec<usize>, String> {
         let location = RowLocation { path: Path::new("rows").into(), unit: "line", number: 7 };
         let fields = serde_json::Map::from_iter([("q".to_owned(), json!(prompt))]);
-        let templates = Templates::new("{{q}}", None, None, None).unwrap();
+        let templates = Templates::new("{{q}}", None, None, None, &KeptFields::None).unwrap();
         let row: Row = templates.row(location, 0, &fields).unwrap();
         let style =
             PromptStyle { format: rljob_crds::data::PromptFormat::Text, ..PromptStyle::default() };

@@ -78,10 +78,22 @@ impl Fleet {
     /// Waits for an engine with matching weights and capacity for `requests` requests with a total
     /// of `tokens` tokens. Cancel safe.
     pub async fn lease(&self, weights: Weights, requests: u32, tokens: u64) -> Lease<'_> {
+        self.lease_near(None, weights, requests, tokens).await
+    }
+
+    /// As [`Self::lease`], but of the preferred engine if it is free. Cancel safe.
+    pub async fn lease_near(
+        &self,
+        preferred: Option<&str>,
+        weights: Weights,
+        requests: u32,
+        tokens: u64,
+    ) -> Lease<'_> {
         let mut changes = self.changes();
         loop {
             changes.borrow_and_update();
-            let leased = self.slots().lease(weights, requests, tokens, self.clock.now());
+            let now = self.clock.now();
+            let leased = self.slots().lease_near(preferred, weights, (requests, tokens), now);
             if let Some(engine) = leased {
                 return Lease { fleet: self, engine, requests, tokens };
             }

@@ -120,6 +120,17 @@ impl Slots {
         tokens: u64,
         now: Duration,
     ) -> Option<Leased> {
+        self.lease_near(None, weights, (requests, tokens), now)
+    }
+
+    /// As [`Self::lease`], but of the preferred engine if it is free.
+    pub fn lease_near(
+        &mut self,
+        preferred: Option<&str>,
+        weights: Weights,
+        (requests, tokens): (u32, u64),
+        now: Duration,
+    ) -> Option<Leased> {
         let free = |slot: &Slot| {
             slot.requests == 0 || slot.requests.saturating_add(requests) <= slot.max_requests()
         };
@@ -128,7 +139,8 @@ impl Slots {
                 && slot.version().is_some_and(|version| weights.allow(version))
                 && free(slot)
         });
-        let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
+        let (name, slot) =
+            ready.min_by_key(|(name, slot)| (preferred != Some(name.as_str()), slot.tokens))?;
         slot.requests = slot.requests.saturating_add(requests);
         slot.tokens = slot.tokens.saturating_add(tokens);
         Some(Leased {

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use rljob_crds::data::EvaluationDataset;
+use rljob_protocol::evaluation::{PromptResult, pass_at};
+use rljob_protocol::version::Version;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use crate::data::Prompt;
-use crate::evaluation::estimate::{self, majority_at, pass_at, sizes};
+use crate::evaluation::estimate::{self, majority_at, sizes};
 use crate::reward::Rewards;
+use crate::rollout::episode::Episode;
 use crate::rollout::score::Scored;
 
 /// Number of prompts whose completions are stored for reading.
@@ -26,14 +30,23 @@ pub struct Shown {
     completion: String,
     reward: f64,
     tokens: u64,
+    /// What verifiers found, by reward name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    details: BTreeMap<String, serde_json::Value>,
 }
 
 /// Results of one prompt.
 #[derive(Debug, Default)]
 pub struct Judged {
+    pub row: u64,
+    /// Identity of the prompt (`PromptResult::prompt`).
+    pub prompt: String,
+    pub category: Option<String>,
     /// Rewards of the samples, in order of index.
     pub sampled: Vec<f64>,
     pub greedy: Option<f64>,
+    /// Correct samples.
+    pub correct: u32,
     /// By k.
     pub pass_at: BTreeMap<u32, f64>,
     pub majority_at: BTreeMap<u32, bool>,
@@ -42,20 +55,90 @@ pub struct Judged {
     pub tokens: u64,
     /// Tokens of weights newer than the evaluated ones.
     pub newer_tokens: u64,
+    /// Rewards of the first turns of the samples and of the greedy completion.
+    pub first_turns: (Vec<f64>, Option<f64>),
     pub shown: Vec<Shown>,
+}
+
+impl Judged {
+    /// Mean reward of the samples.
+    pub fn mean(&self) -> Option<f64> {
+        let sum = self.sampled.iter().sum::<f64>();
+        (!self.sampled.is_empty()).then(|| sum / self.sampled.len() as f64)
+    }
+
+    /// The line of the prompt in `evaluation-prompts.jsonl`.
+    pub fn result(&self, step: u32) -> PromptResult {
+        PromptResult {
+            step,
+            row: self.row,
+            prompt: self.prompt.clone(),
+            category: self.category.clone(),
+            greedy: self.greedy,
+            sampled: self.mean(),
+            samples: self.sampled.len() as u32,
+            correct: self.correct,
+            majority_at: self.majority_at.clone(),
+        }
+    }
+}
+
+/// Identity of a prompt in all runs (`PromptResult::prompt`).
+fn identity(prompt: &Prompt) -> String {
+    let mut digest = Sha256::new();
+    digest.update(prompt.text.as_bytes());
+    // Not a byte of UTF-8: tells where the prompt ends.
+    digest.update([0xFF]);
+    digest.update(prompt.answer.as_deref().unwrap_or_default().as_bytes());
+    format!("{:x}", digest.finalize()).chars().take(16).collect()
+}
+
+/// A completion with a reward, or the turns of one.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// The last turn.
+    pub scored: Scored,
+    /// All turns as text.
+    pub text: String,
+    /// Number of completion tokens of all turns.
+    pub tokens: u64,
+    /// Reward of the first turn.
+    pub first_turn: f64,
 }
 
 /// Completions of one prompt.
 #[derive(Default)]
 pub struct Judgement {
-    /// Text with reward, and number of tokens, by index; the greedy one is last.
-    pub completions: BTreeMap<u32, (Scored, u64)>,
+    /// By index; the greedy one is last.
+    pub completions: BTreeMap<u32, Completed>,
     pub rejected: u32,
     pub tokens: u64,
     pub newer_tokens: u64,
 }
 
 impl Judgement {
+    /// Adds the last turn of a completion, and counts the tokens of all turns.
+    pub fn add(&mut self, index: u32, episode: Episode, version: Version) {
+        let runs = || episode.completions().flat_map(|sampled| &sampled.completion.versions);
+        let count = |newer: bool| -> u64 {
+            let counted = runs().filter(|run| !newer || run.version.step > version.step);
+            counted.map(|run| u64::from(run.tokens)).sum()
+        };
+        let tokens = count(false);
+        self.tokens = self.tokens.saturating_add(tokens);
+        self.newer_tokens = self.newer_tokens.saturating_add(count(true));
+        if episode.rejected.is_some() {
+            self.rejected = self.rejected.saturating_add(1);
+            return;
+        }
+        let (text, first_turn) = (episode.text(), episode.turns.first());
+        let first_turn = first_turn.map_or(0.0, |turn| turn.scored.reward.value);
+        if let Some(turn) = episode.turns.into_iter().next_back() {
+            let completed = Completed { scored: turn.scored, text, tokens, first_turn };
+            self.completions.insert(index, completed);
+        }
+    }
+
     pub fn judge(
         self,
         spec: &EvaluationDataset,
@@ -66,7 +149,9 @@ impl Judgement {
         let samples = spec.samples;
         let Self { completions, rejected, tokens, newer_tokens } = self;
         let sampled: Vec<&Scored> =
-            completions.range(..samples).map(|(_, (scored, _))| scored).collect();
+            completions.range(..samples).map(|(_, completed)| &completed.scored).collect();
+        let greedy = completions.get(&samples);
+        let first_turns = completions.range(..samples).map(|(_, completed)| completed.first_turn);
         let values: Vec<f64> = sampled.iter().map(|scored| scored.reward.value).collect();
         let correct: Vec<bool> =
             values.iter().map(|reward| *reward >= spec.correct_reward).collect();
@@ -77,7 +162,12 @@ impl Judgement {
             by_size().filter_map(|k| Some((k, pass_at(values.len() as u32, right, k)?))).collect();
         let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
         Judged {
-            greedy: completions.get(&samples).map(|(scored, _)| scored.reward.value),
+            row: prompt.row,
+            prompt: identity(prompt),
+            category: prompt.category.clone(),
+            correct: right,
+            greedy: greedy.map(|completed| completed.scored.reward.value),
+            first_turns: (first_turns.collect(), greedy.map(|completed| completed.first_turn)),
             sampled: values,
             pass_at: pass,
             majority_at: majority,
@@ -108,7 +198,7 @@ fn votes(
 }
 
 fn shown(
-    completions: BTreeMap<u32, (Scored, u64)>,
+    completions: BTreeMap<u32, Completed>,
     samples: u32,
     step: u32,
     prompt: &Prompt,
@@ -116,16 +206,17 @@ fn shown(
     if prompt.position >= SHOWN {
         return Vec::new();
     }
-    let show = |(index, (scored, tokens)): (u32, (Scored, u64))| Shown {
+    let show = |(index, completed): (u32, Completed)| Shown {
         step,
         row: prompt.row,
         index,
         greedy: index == samples,
         prompt: prompt.text.clone(),
         answer: prompt.answer.clone(),
-        completion: scored.text,
-        reward: scored.reward.value,
-        tokens,
+        completion: completed.text,
+        reward: completed.scored.reward.value,
+        tokens: completed.tokens,
+        details: completed.scored.reward.details,
     };
     completions.into_iter().map(show).collect()
 }

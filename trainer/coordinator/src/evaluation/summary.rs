@@ -14,7 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
+use rljob_protocol::evaluation::CategoryMetrics;
+use rljob_protocol::metrics::{EvaluationMetrics, GREEDY_FIRST_TURN, SAMPLED_FIRST_TURN, Scalars};
 
 use crate::evaluation::estimate::sizes;
 use crate::evaluation::judged::Judged;
@@ -56,7 +57,7 @@ pub fn summary(
         let at = |k| Some((k, over(&|judged| value(judged, k))?));
         sizes(samples).into_iter().filter_map(at).collect::<BTreeMap<u32, Estimate>>()
     };
-    let sampled = over(&|judged| Some(Estimate::of(&judged.sampled)?.mean))?;
+    let sampled = over(&Judged::mean)?;
     let greedy = over(&|judged| judged.greedy)?;
     let pass = by_size(&|judged, k| judged.pass_at.get(&k).copied());
     let majority =
@@ -76,6 +77,7 @@ pub fn summary(
         pass_at_standard_error: standard_errors(&pass),
         majority_at: means(&majority),
         majority_at_standard_error: standard_errors(&majority),
+        categories: categories(judged),
         rejected: Some(judged.iter().map(|judged| judged.rejected).sum()),
         newer_tokens: (tokens > 0).then(|| newer as f64 / tokens as f64),
         loss: None,
@@ -83,6 +85,41 @@ pub fn summary(
         seconds,
         scalars: Scalars::default(),
     })
+}
+
+/// Estimates by category, over the prompts that have one.
+fn categories(judged: &[Judged]) -> BTreeMap<String, CategoryMetrics> {
+    let mut prompts = BTreeMap::<&String, Vec<&Judged>>::new();
+    for judged in judged {
+        if let Some(category) = &judged.category {
+            prompts.entry(category).or_default().push(judged);
+        }
+    }
+    let metrics = |prompts: Vec<&Judged>| {
+        let over = |value: &dyn Fn(&Judged) -> Option<f64>| {
+            Estimate::of(&prompts.iter().filter_map(|own| value(own)).collect::<Vec<f64>>())
+        };
+        let (sampled, greedy) = (over(&Judged::mean), over(&|judged| judged.greedy));
+        CategoryMetrics {
+            prompts: prompts.len() as u32,
+            sampled: sampled.map(|estimate| estimate.mean),
+            greedy: greedy.map(|estimate| estimate.mean),
+            sampled_standard_error: sampled.and_then(|estimate| estimate.standard_error),
+            greedy_standard_error: greedy.and_then(|estimate| estimate.standard_error),
+        }
+    };
+    prompts.into_iter().map(|(category, prompts)| (category.clone(), metrics(prompts))).collect()
+}
+
+/// Mean rewards of the first turns, by the names of scalars of [`EvaluationMetrics`].
+pub fn first_turns(judged: &[Judged]) -> impl Iterator<Item = (&'static str, f64)> {
+    let over = |value: &dyn Fn(&Judged) -> Option<f64>| {
+        Some(Estimate::of(&judged.iter().filter_map(value).collect::<Vec<f64>>())?.mean)
+    };
+    let sampled = over(&|judged| Some(Estimate::of(&judged.first_turns.0)?.mean));
+    let greedy = over(&|judged| judged.first_turns.1);
+    let scalars = [(SAMPLED_FIRST_TURN, sampled), (GREEDY_FIRST_TURN, greedy)];
+    scalars.into_iter().filter_map(|(name, mean)| Some((name, mean?)))
 }
 
 fn means(estimates: &BTreeMap<u32, Estimate>) -> BTreeMap<u32, f64> {
@@ -97,20 +134,23 @@ fn standard_errors(estimates: &BTreeMap<u32, Estimate>) -> BTreeMap<u32, f64> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use rljob_protocol::evaluation::CategoryMetrics;
     use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
 
-    use super::{Estimate, Judged, summary};
+    use super::{Estimate, Judged, first_turns, summary};
 
     fn judged(sampled: &[f64], greedy: Option<f64>, pass: f64, majority: bool) -> Judged {
         Judged {
             sampled: sampled.to_vec(),
+            correct: sampled.iter().filter(|reward| **reward >= 1.0).count() as u32,
             greedy,
             pass_at: BTreeMap::from([(1, pass), (2, 1.0)]),
             majority_at: BTreeMap::from([(1, majority)]),
             rejected: u32::from(greedy.is_none()),
             tokens: 10,
             newer_tokens: 2,
-            shown: Vec::new(),
+            first_turns: (vec![0.0; sampled.len()], greedy.map(|_| 0.5)),
+            ..Judged::default()
         }
     }
 
@@ -129,6 +169,7 @@ mod tests {
             pass_at_standard_error: BTreeMap::from([(1, 0.25), (2, 0.0)]),
             majority_at: BTreeMap::from([(1, 0.5)]),
             majority_at_standard_error: BTreeMap::from([(1, 0.5)]),
+            categories: BTreeMap::new(),
             rejected: Some(1),
             newer_tokens: Some(0.2),
             loss: None,
@@ -138,6 +179,31 @@ mod tests {
         };
         assert_eq!(summary(3, 2, &prompts, 1.5), Some(expected));
         assert_eq!(summary(3, 2, &[Judged::default()], 1.5), None);
+        let scalars: Vec<_> = first_turns(&prompts).collect();
+        assert_eq!(scalars, [("sampledFirstTurn", 0.0), ("greedyFirstTurn", 0.5)]);
+        assert_eq!(first_turns(&[Judged::default()]).count(), 0);
+    }
+
+    #[test]
+    fn categories_have_means_over_their_prompts() {
+        let of = |category: &str, greedy: f64| Judged {
+            category: Some(category.to_owned()),
+            ..judged(&[greedy, 0.0], Some(greedy), 0.5, true)
+        };
+        let prompts = [of("algebra", 1.0), of("geometry", 0.0), of("algebra", 0.0)];
+        let categories = summary(0, 2, &prompts, 0.0).unwrap().categories;
+        let category = |prompts, sampled, greedy, errors: Option<(f64, f64)>| CategoryMetrics {
+            prompts,
+            sampled: Some(sampled),
+            greedy: Some(greedy),
+            sampled_standard_error: errors.map(|errors| errors.0),
+            greedy_standard_error: errors.map(|errors| errors.1),
+        };
+        let expected = BTreeMap::from([
+            ("algebra".to_owned(), category(2, 0.25, 0.5, Some((0.25, 0.5)))),
+            ("geometry".to_owned(), category(1, 0.0, 0.0, None)),
+        ]);
+        assert_eq!(categories, expected);
     }
 
     /// Rewards of 4 samples of 6 prompts, and their standard error by two other ways in Python:

@@ -7,8 +7,8 @@ use rljob_crds::names::JOURNAL_FILE;
 use rljob_protocol::status::EvaluationMetrics;
 use serde_json::{Value, json};
 
-use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
-use crate::data::Dataset;
+use super::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, Files, Lines, SAMPLES_FILE};
+use crate::data::{Dataset, KeptFields};
 use crate::persistence::fence::Fence;
 use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
 use crate::text::TextTokenizer;
@@ -59,6 +59,20 @@ fn a_superseded_coordinator_writes_to_no_file_of_its_successor() {
 }
 
 #[test]
+fn results_by_prompt_are_replaced_once_they_exceed_their_limit() {
+    let run = tempfile::tempdir().unwrap();
+    let fence = Fence::claim(run.path(), "u", 1, 7).unwrap();
+    let open = || Lines { max_bytes: 20, ..Lines::open(&fence, EVALUATION_PROMPTS_FILE).unwrap() };
+    let file = open();
+    file.append(0, &[json!({"step": 0, "row": 1}), json!({"step": 0, "row": 2})]);
+    file.append(1, &[json!({"step": 1})]);
+    file.append(2, &[json!({"step": 2})]);
+    open().append(2, &[json!({"step": 2, "row": 9})]);
+    let expected = [json!({"step": 1}), json!({"step": 2})];
+    assert_eq!(lines(run.path(), EVALUATION_PROMPTS_FILE), expected);
+}
+
+#[test]
 fn files_of_an_earlier_release_are_taken_over() {
     let run = tempfile::tempdir().unwrap();
     Journal::open(&run.path().join(JOURNAL_FILE)).unwrap();
@@ -99,7 +113,7 @@ fn questions(folder: &Path) -> Dataset {
         json!({"path": path, "prompt": "{{q}}", "answer": "n", "format": "Text"}),
     )
     .unwrap();
-    Dataset::open_train(&spec, &tokenizer, 1).unwrap()
+    Dataset::open_train(&spec, &tokenizer, 1, &KeptFields::None).unwrap()
 }
 
 fn sample(position: u64) -> Sample {

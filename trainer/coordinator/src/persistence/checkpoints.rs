@@ -273,7 +273,7 @@ mod tests {
         let sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881".to_owned();
         let files = vec![FileEntry { name: "rank-0.safetensors".to_owned(), size: 1, sha256 }];
         let (model, optimizer) = (
-            ModelShape { sha256: String::new(), block_numels: vec![] },
+            ModelShape { sha256: String::new(), block_numels: vec![], base_sha256: None },
             OptimizerProgress::default(),
         );
         let roles = std::collections::BTreeMap::new();

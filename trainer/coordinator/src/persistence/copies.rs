@@ -1,13 +1,14 @@
-//! JSONL files in the bucket: uploaded whole during the run and at its end, since object stores do
-//! not append.
+//! JSONL files and event files of TensorBoard in the bucket: uploaded whole during the run and at
+//! its end, since object stores do not append.
 //!
 //! The copies are informational. When a coordinator starts on another machine, it rewrites missing
 //! metrics and evaluations from the journal.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rljob_crds::names::JSONL_FILES;
+use rljob_crds::names::{JSONL_FILES, TENSORBOARD_FILES};
 use rljob_storage::{Bucket, RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
 
@@ -22,13 +23,27 @@ const GROWN: u64 = 16;
 /// Downloads the files to a machine that has none. Blocks.
 pub fn fetch(run_store: &RunStore, fence: &Fence) -> Result<(), StorageError> {
     let RunStore::Bucket(bucket) = run_store else { return Ok(()) };
-    for name in JSONL_FILES {
-        let path = fence.file(name);
-        if !path.exists() {
-            bucket.download(name, &path)?;
+    for (name, path) in files(fence) {
+        if path.exists() {
+            continue;
         }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(|source| StorageError::Io {
+                action: "create",
+                place: folder.display().to_string(),
+                source,
+            })?;
+        }
+        bucket.download(name, &path)?;
     }
     Ok(())
+}
+
+/// Names of the files in the bucket, and their local paths.
+fn files(fence: &Fence) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let lines = JSONL_FILES.map(|name| (name, fence.file(name)));
+    let events = TENSORBOARD_FILES.map(|name| (name, fence.directory().join(name)));
+    lines.into_iter().chain(events)
 }
 
 /// Copies files that have grown until `stop`, then all files.
@@ -50,8 +65,8 @@ pub async fn run(run_store: RunStore, fence: Fence, stop: CancellationToken) {
 
 /// A failed copy is retried at the next look.
 fn copy_all(bucket: &Bucket, fence: &Fence, last: bool) {
-    for name in JSONL_FILES {
-        if let Err(error) = copy(bucket, name, &fence.file(name), last) {
+    for (name, path) in files(fence) {
+        if let Err(error) = copy(bucket, name, &path, last) {
             tracing::warn!(error = %crate::error_line(&error), name, "failed to copy a file to \
                 the bucket");
         }

@@ -1,9 +1,9 @@
 //! Run-store identity: written at the first start and compared at every later one, so that two jobs
 //! never share a journal.
 //!
-//! Namespace, name, model and kind of algorithm identify a run; the rest of the spec may change
-//! between two starts. Under a new UID (the job was deleted and recreated) the run continues with a
-//! fresh restart budget and fresh fencing numbers.
+//! Namespace, name, model, lora and kind of algorithm identify a run; the rest of the spec may
+//! change between two starts. Under a new UID (the job was deleted and recreated) the run continues
+//! with a fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
@@ -24,7 +24,7 @@ pub struct Identity {
     pub name: String,
     /// UID of the RLJob. A recreated job has another one and continues the run.
     pub uid: String,
-    /// SHA-256 of what may not change: the model and the kind of algorithm, as hexadecimal.
+    /// SHA-256 of what may not change: the model, lora and the kind of algorithm, as hexadecimal.
     pub spec_hash: String,
 }
 
@@ -35,8 +35,8 @@ pub enum IdentityError {
     #[error(
         "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, \
             or remove this one to start over",
-        held.namespace, held.name, held.uid, if *same_name { "another model or kind of \
-            algorithm" } else { "its own run" }
+        held.namespace, held.name, held.uid, if *same_name { "another model, lora or \
+            kind of algorithm" } else { "its own run" }
     )]
     Another {
         /// The directory.
@@ -67,10 +67,16 @@ impl Identity {
             serde_json::to_string(&(&model, false, false, false, true))
         } else if is("rewardModel") {
             serde_json::to_string(&(&model, false, false, false, false, true))
+        } else if is("evaluation") {
+            serde_json::to_string(&(&model, "evaluation"))
         } else {
             serde_json::to_string(&(&model, is("grpo"), is("sft")))
         }?;
-        let spec_hash = format!("{:x}", Sha256::digest(text));
+        let mut hash = Sha256::new_with_prefix(text);
+        if let Some(lora) = &config.spec.lora {
+            hash.update(serde_json::to_string(lora)?);
+        }
+        let spec_hash = format!("{:x}", hash.finalize());
         Ok(Self {
             namespace: config.namespace.clone(),
             name: config.name.clone(),
@@ -221,7 +227,7 @@ mod tests {
         let changed =
             Identity { spec_hash: "bb".to_owned(), ..first }.check(&run_store).unwrap_err();
         assert!(
-            changed.to_string().contains("with another model or kind of algorithm"),
+            changed.to_string().contains("with another model, lora or kind of algorithm"),
             "{changed}"
         );
     }

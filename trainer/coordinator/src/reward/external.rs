@@ -48,7 +48,8 @@ pub fn parse(response: &[u8], id: Option<u64>) -> Result<Score, VerifierError> {
         let reason = format!("expected id {}, found {}", text(id), text(parsed.id));
         return Err(invalid(response, &reason));
     }
-    Ok(Score { value: parsed.reward, components: parsed.components, answer: parsed.answer })
+    let Response { reward, components, answer, .. } = parsed;
+    Ok(Score { value: reward, components, answer, ..Score::default() })
 }
 
 /// The error for a response that exceeds [`MAX_RESPONSE`].
@@ -56,7 +57,8 @@ pub fn too_long(response: &[u8]) -> VerifierError {
     invalid(response, &format!("longer than {MAX_RESPONSE} bytes"))
 }
 
-fn invalid(response: &[u8], reason: &dyn std::fmt::Display) -> VerifierError {
+/// The error for a response that cannot be used.
+pub fn invalid(response: &[u8], reason: &dyn std::fmt::Display) -> VerifierError {
     VerifierError::InvalidResponse { excerpt: excerpt(response), reason: reason.to_string() }
 }
 

@@ -11,6 +11,7 @@
 //! fails ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
 
 mod availability;
+mod code;
 mod command;
 mod exact_match;
 mod external;
@@ -18,6 +19,7 @@ mod http;
 mod math;
 mod regex_match;
 pub mod session;
+mod sessions;
 mod verifier;
 
 use std::collections::BTreeMap;
@@ -30,8 +32,9 @@ use tokio::time::Instant;
 pub use verifier::{Question, VerifierError};
 
 use availability::{Availability, Next};
-pub use command::Runner;
+pub use sessions::Runner;
 
+use code::CodeVerifier;
 use command::CommandVerifier;
 use exact_match::ExactMatchVerifier;
 use http::HttpVerifier;
@@ -45,7 +48,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 const ANSWER_EXCERPT: usize = 80;
 
 /// The reward of a completion.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reward {
     /// Σ weight · value over the verifiers.
     pub value: f64,
@@ -53,6 +56,8 @@ pub struct Reward {
     pub components: BTreeMap<String, f64>,
     /// Final answer that an external verifier reported, for majority votes.
     pub answer: Option<String>,
+    /// What verifiers found, by reward name, for reading.
+    pub details: BTreeMap<String, serde_json::Value>,
 }
 
 /// The spec's verifiers with their weights.
@@ -117,6 +122,10 @@ fn verifier(
         RewardSpec { command: Some(command), .. } => {
             Box::new(CommandVerifier::new(command, runner))
         }
+        RewardSpec { code: Some(code), .. } => Box::new(CodeVerifier::new(code, runner)?),
+        RewardSpec { python: Some(python), .. } => {
+            Box::new(CommandVerifier::of_function(python, runner)?)
+        }
         RewardSpec { exact_match: Some(_), .. } => Box::new(ExactMatchVerifier),
         _ => return Err("no kind is set".into()),
     })
@@ -152,7 +161,7 @@ impl Rewards {
     }
 
     fn weighted_sum(&self, scores: Vec<Score>) -> Reward {
-        let mut reward = Reward { value: 0.0, components: BTreeMap::new(), answer: None };
+        let mut reward = Reward::default();
         for (WeightedVerifier { name, weight, .. }, score) in self.verifiers.iter().zip(scores) {
             reward.value += weight * score.value;
             reward.components.insert(name.clone(), score.value);
@@ -160,6 +169,7 @@ impl Rewards {
                 reward.components.insert(format!("{name}/{component}"), value);
             }
             reward.answer = reward.answer.or(score.answer);
+            reward.details.extend(score.details.map(|details| (name.clone(), details)));
         }
         reward
     }
@@ -251,7 +261,9 @@ impl WeightedVerifier {
 fn max_outage(spec: &RewardSpec) -> Duration {
     let http = spec.http.as_ref().map(|http| http.max_outage_seconds);
     let command = spec.command.as_ref().map(|command| command.max_outage_seconds);
-    Duration::from_secs(http.or(command).unwrap_or_default().into())
+    let code = spec.code.as_ref().map(|code| code.max_outage_seconds);
+    let python = spec.python.as_ref().map(|python| python.max_outage_seconds);
+    Duration::from_secs(http.or(command).or(code).or(python).unwrap_or_default().into())
 }
 
 /// Wait after the given number of tries: 1, 2, 4, … 30 seconds.

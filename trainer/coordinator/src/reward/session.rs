@@ -9,6 +9,7 @@
 //! Every message is a line of at most [`MAX_LINE`] bytes.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ use serde::{Deserialize, Serialize};
 pub const MAX_LINE: usize = 64 << 20;
 /// Longest line of a command's response in bytes.
 pub const MAX_RESPONSE: usize = 1 << 20;
+
+/// Program of the sandbox.
+const SANDBOX: &str = "rljob-sandbox";
 
 /// Environment variables that sessions and commands keep.
 const KEPT_VARIABLES: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
@@ -25,11 +29,29 @@ pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
     KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-/// The first message of a connection.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Start {
-    /// Program and arguments.
-    pub command: Vec<String>,
+/// The first message of a connection: what the session runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Start {
+    /// A program with arguments.
+    Command(Vec<String>),
+    /// `rljob-sandbox` with arguments.
+    Sandbox(Vec<String>),
+}
+
+impl Start {
+    /// Program and arguments. `rljob-sandbox` is in the folder of the runner and writes to
+    /// `scratch`.
+    pub fn command(self, runner: &Path, scratch: &Path) -> Vec<OsString> {
+        let (mut command, arguments) = match self {
+            Self::Command(command) => (Vec::new(), command),
+            Self::Sandbox(arguments) => {
+                let program = runner.with_file_name(SANDBOX).into_os_string();
+                (vec![program, "--scratch".into(), scratch.into()], arguments)
+            }
+        };
+        command.extend(arguments.into_iter().map(OsString::from));
+        command
+    }
 }
 
 /// The answer to a request.

@@ -56,7 +56,7 @@ fn http(url: &str, timeout_seconds: u32, retries: u32) -> Rewards {
 
 fn reward(value: f64, components: &[(&str, f64)]) -> Reward {
     let components = components.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-    Reward { value, components, answer: None }
+    Reward { value, components, ..Reward::default() }
 }
 
 async fn score(rewards: &Rewards, completion: &str, answer: &str) -> Reward {

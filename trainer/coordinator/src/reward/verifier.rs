@@ -25,6 +25,8 @@ pub struct Score {
     pub components: BTreeMap<String, f64>,
     /// Final answer of the completion, reported by external verifiers for majority votes.
     pub answer: Option<String>,
+    /// What the verifier found, kept with the sample for reading.
+    pub details: Option<serde_json::Value>,
 }
 
 impl From<bool> for Score {

@@ -8,15 +8,16 @@ use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Algorithm;
 use tokio::sync::{mpsc, oneshot};
 
+use super::episode::Episode;
+use super::episodes::Episodes;
 use super::ledger::Outcome;
 use super::request::{Key, Purpose};
-use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
-use super::score::{self, Verdict};
+use super::sampler::{SampleRequest, Sampler};
 use crate::clock::Clock;
 use crate::data::Prompt;
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
-use crate::persistence::journal::{Pending, Sample, Segment};
+use crate::persistence::journal::{Pending, Sample};
 use crate::recorder::Recorder;
 use crate::work_error::WorkError;
 
@@ -97,14 +98,15 @@ impl Groups<'_> {
         missing: &[u32],
     ) -> Result<(Vec<Pending>, Duration), WorkError> {
         let rollout = &self.config.spec.rollout;
-        let prompt = self.input.train.prompt(position).map_err(InputError::from)?;
+        let prompt = self.input.train()?.prompt(position).map_err(InputError::from)?;
+        let lengths = self.input.lengths(&self.config.spec, rollout.max_new_tokens);
         let max_new_tokens =
-            self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
+            self.input.room("training", prompt.row, prompt.tokens.len(), lengths)?;
         // The step that the position is for if no group is dropped: a seed depends on nothing that
         // happens.
         let steps_before = position.checked_div(rollout.batch_size.into()).unwrap_or_default();
         let step = steps_before.saturating_add(1) as u32;
-        let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
+        let key = |index| Key { purpose: Purpose::Rollout, step, position, index, turn: 0 };
         let wanted: Vec<_> = missing
             .iter()
             .map(|&index| SampleRequest {
@@ -122,15 +124,22 @@ impl Groups<'_> {
             "sampling a group"
         );
         let began = self.clock.now();
+        let (input, sampler) = (self.input, &self.sampler);
+        let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
         // A slow verifier does not delay the other completions.
-        let scored = self
-            .sampler
+        let samples = sampler
             .group(lease, weights, &prompt.tokens, &wanted)
-            .map(|(at, result)| self.scored(&prompt, missing.get(at).copied(), result))
+            .map(|(request, first)| {
+                let (prompt, episodes) = (&prompt, &episodes);
+                async move {
+                    let episode = episodes.finish(prompt, &request, first).await?;
+                    self.sample_of(prompt, request.key.index, episode).await
+                }
+            })
             .buffer_unordered(wanted.len());
-        let mut scored = std::pin::pin!(scored);
+        let mut samples = std::pin::pin!(samples);
         let (mut made, mut written) = (Vec::new(), Vec::new());
-        while let Some(sample) = scored.next().await {
+        while let Some(sample) = samples.next().await {
             let Some(sample) = sample? else { continue };
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
@@ -150,58 +159,23 @@ impl Groups<'_> {
         Ok((made, began))
     }
 
-    /// The scored sample; `None` if its verifier failed.
-    async fn scored(
+    /// The sample of an episode; `None` if a verifier failed.
+    async fn sample_of(
         &self,
         prompt: &Prompt,
-        index: Option<u32>,
-        result: Result<Sampled, RejectedEverywhere>,
+        index: u32,
+        mut episode: Episode,
     ) -> Result<Option<Sample>, WorkError> {
-        let (sampling, completion) = result.map_err(|refused| InputError::PromptRejected {
-            row: prompt.row,
-            message: refused.0,
-        })?;
-        let Some(index) = index else { return Ok(None) };
-        let scored = match score::score(self.input, prompt, completion.tokens.clone()).await? {
-            Verdict::Scored(scored) => scored,
-            Verdict::Rejected(error) => {
-                let cause = crate::error_line(&error);
-                let rejected = &self.recorder.metrics.rejected_samples;
-                rejected.with_label_values(&[error.kind()]).inc();
-                let detail = serde_json::json!({
-                    "position": prompt.position, "index": index, "cause": cause,
-                });
-                self.recorder.event("SampleRejected", detail).await;
-                return Ok(None);
-            }
+        let Some((_, error)) = episode.rejected.take() else {
+            return Ok(episode.into_sample(prompt, index, &self.input.workflow)?);
         };
-        Ok(Some(Sample {
-            position: prompt.position,
-            index,
-            row: prompt.row,
-            segments: vec![
-                Segment::given(0, prompt.tokens.clone(), prompt.text.clone()),
-                Segment {
-                    turn: 0,
-                    tokens: completion.tokens,
-                    trained: true,
-                    sampler_logprobs: completion.logprobs,
-                    versions: completion.versions,
-                    text: scored.text,
-                },
-            ],
-            finish_reason: completion.finish_reason.unwrap_or_default().to_owned(),
-            sampling: serde_json::to_value(&sampling)?,
-            reward: scored.reward.value,
-            reward_components: scored.reward.components,
-            turn_rewards: vec![scored.reward.value],
-            metadata: scored
-                .reward
-                .answer
-                .map(|answer| ("answer".to_owned(), answer.into()))
-                .into_iter()
-                .collect(),
-        }))
+        let rejected = &self.recorder.metrics.rejected_samples;
+        rejected.with_label_values(&[error.kind()]).inc();
+        let detail = serde_json::json!({
+            "position": prompt.position, "index": index, "cause": crate::error_line(&error),
+        });
+        self.recorder.event("SampleRejected", detail).await;
+        Ok(None)
     }
 }
 

@@ -13,6 +13,8 @@
 //! in loader order.
 
 pub mod completion;
+pub mod episode;
+pub mod episodes;
 pub mod group;
 pub mod ledger;
 pub mod request;
@@ -247,7 +249,7 @@ impl<'a> Schedule<'a> {
             (self.rollouts.recorder.files.clone(), Arc::clone(&self.rollouts.input));
         let written = self.rollouts.journal.call(move |journal| {
             journal.fix_batch(&fixed)?;
-            files.append_samples(journal, &input.train)
+            input.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
         });
         written.await?;
         self.rollouts.recorder.metrics.dropped_groups.inc_by(dropped.into());

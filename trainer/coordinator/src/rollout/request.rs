@@ -26,6 +26,8 @@ pub struct Key {
     pub position: u64,
     /// Index in its group.
     pub index: u32,
+    /// Turn of the conversation, from 0.
+    pub turn: u32,
 }
 
 impl Key {
@@ -40,6 +42,10 @@ impl Key {
         digest.update(self.index.to_le_bytes());
         if kept > 0 {
             digest.update(kept.to_le_bytes());
+        }
+        if self.turn > 0 {
+            // Wider than `kept`: no turn has the seed of a continued sample.
+            digest.update(u64::from(self.turn).to_le_bytes());
         }
         let bytes = digest.finalize();
         bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte))
@@ -116,7 +122,7 @@ mod tests {
 
     use super::{GenerateRequest, Key, Purpose, Sampling, generate};
 
-    const KEY: Key = Key { purpose: Purpose::Rollout, step: 1, position: 2, index: 3 };
+    const KEY: Key = Key { purpose: Purpose::Rollout, step: 1, position: 2, index: 3, turn: 0 };
 
     #[test]
     fn every_part_of_the_key_changes_the_seed_and_nothing_else_does() {
@@ -126,10 +132,13 @@ mod tests {
             Key { step: 2, ..KEY },
             Key { position: 1, ..KEY },
             Key { index: 2, ..KEY },
+            Key { turn: 1, ..KEY },
+            Key { turn: 2, ..KEY },
         ];
         let mut seeds: BTreeSet<u64> = keys.iter().map(|key| key.seed(1, 0)).collect();
         seeds.extend([KEY.seed(2, 0), KEY.seed(1, 1), KEY.seed(1, 2)]);
-        assert_eq!(seeds.len(), 8);
+        seeds.insert(Key { turn: 1, ..KEY }.seed(1, 1));
+        assert_eq!(seeds.len(), 11);
         assert_eq!(KEY.seed(1, 0), KEY.seed(1, 0));
         assert!(seeds.iter().all(|seed| *seed < 1 << 53));
     }

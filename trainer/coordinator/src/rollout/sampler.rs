@@ -16,7 +16,6 @@ use futures::{Stream, StreamExt};
 use hyper::StatusCode;
 use prometheus::IntCounter;
 use rljob_crds::RunConfig;
-use rljob_crds::algorithm::RolloutSpec;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 
 use super::completion::Completion;
@@ -70,8 +69,15 @@ pub struct Sampler<'a> {
 #[error("{0}")]
 pub struct RejectedEverywhere(pub String);
 
-/// A complete completion with its sampling parameters.
-pub type Sampled = (SamplingParams, Completion);
+/// A complete completion.
+#[derive(Clone, Debug)]
+pub struct Sampled {
+    /// Sampling parameters as sent first.
+    pub parameters: SamplingParams,
+    pub completion: Completion,
+    /// Engine that sampled the last token.
+    pub engine: String,
+}
 
 impl<'s> Sampler<'s> {
     /// A sampler with the settings of a run.
@@ -88,7 +94,7 @@ impl<'s> Sampler<'s> {
             fleet,
             run_seed: training.seed,
             vocabulary: input.vocabulary,
-            stops: stops(&config.spec.rollout, input),
+            stops: Stops::of(&config.spec.rollout, input),
             deterministic: training.deterministic,
             clock,
             nonce: AtomicU64::new(incarnation),
@@ -107,31 +113,43 @@ impl<'s> Sampler<'s> {
         self.fleet.lease(weights, wanted.len() as u32, tokens).await
     }
 
-    /// The group's samples as they finish, each with its index in `wanted`. The lease shrinks with
-    /// them.
+    /// The group's completions as they finish, each with its request. The lease shrinks with them.
     pub fn group<'g>(
         &'g self,
         lease: Lease<'s>,
         weights: Weights,
         prompt: &'g [i64],
         wanted: &'g [SampleRequest],
-    ) -> impl Stream<Item = (usize, Result<Sampled, RejectedEverywhere>)> + 'g
+    ) -> impl Stream<Item = (SampleRequest, Result<Sampled, RejectedEverywhere>)> + 'g
     where
         's: 'g,
     {
         let engine = Arc::new(lease.engine.clone());
         let samples: FuturesUnordered<_> = wanted
             .iter()
-            .enumerate()
-            .map(|(index, wanted)| {
+            .map(|wanted| {
                 let engine = Arc::clone(&engine);
-                async move { (index, self.sample(&engine, weights, prompt, wanted).await) }
+                async move {
+                    let sampled = self.sample(&engine, weights, prompt, wanted).await;
+                    (wanted.clone(), sampled)
+                }
             })
             .collect();
         let mut lease = lease;
-        samples.inspect(move |(index, _)| {
-            lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted)));
-        })
+        samples.inspect(move |(wanted, _)| lease.finish_one(cost(prompt, wanted)))
+    }
+
+    /// One sample, on the preferred engine if it is free: its prefix cache may have the prompt.
+    pub async fn sample_near(
+        &self,
+        preferred: &str,
+        weights: Weights,
+        prompt: &[i64],
+        wanted: &SampleRequest,
+    ) -> Result<Sampled, RejectedEverywhere> {
+        let tokens = cost(prompt, wanted);
+        let lease = self.fleet.lease_near(Some(preferred), weights, 1, tokens).await;
+        self.sample(&lease.engine, weights, prompt, wanted).await
     }
 
     async fn sample(
@@ -141,6 +159,7 @@ impl<'s> Sampler<'s> {
         prompt: &[i64],
         wanted: &SampleRequest,
     ) -> Result<Sampled, RejectedEverywhere> {
+        let mut engine = first.name.clone();
         let mut refusals = 0_u32;
         let mut completion = Completion::default();
         let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
@@ -158,12 +177,12 @@ impl<'s> Sampler<'s> {
             let is_abort = matches!(error, EngineError::Aborted(_));
             tokio::time::sleep(if is_abort { RETRY.0 } else { RETRY.1 }).await;
             let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
+            engine.clone_from(&lease.engine.name);
             result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
-        Ok((
-            request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens),
-            completion,
-        ))
+        let sampling = self.sampling(wanted);
+        let parameters = request::parameters(wanted.key, &sampling, 0, wanted.max_new_tokens);
+        Ok(Sampled { parameters, completion, engine })
     }
 
     fn sampling(&self, wanted: &SampleRequest) -> request::Sampling<'_> {
@@ -277,21 +296,6 @@ fn judge(
     };
     keep(part);
     cause
-}
-
-fn stops(rollout: &RolloutSpec, input: &Input) -> Stops {
-    let mut token_ids = input.tokenizer.stop_token_ids().to_vec();
-    for id in rollout.stop_token_ids.iter().map(|id| i64::from(*id)) {
-        if !token_ids.contains(&id) {
-            token_ids.push(id);
-        }
-    }
-    Stops {
-        token_ids,
-        strings: rollout.stop.clone(),
-        tokenizer: Some(input.tokenizer.clone()),
-        min_new_tokens: rollout.min_new_tokens,
-    }
 }
 
 fn cost(prompt: &[i64], wanted: &SampleRequest) -> u64 {

@@ -2,7 +2,10 @@
 //! completion. An engine sees only its own part, so that it misses a string that begins in an
 //! earlier one.
 
+use rljob_crds::algorithm::RolloutSpec;
+
 use crate::engines::validate::{End, Part};
+use crate::input::Input;
 use crate::text::TextTokenizer;
 
 /// Tokens without text, such as special tokens, that may stand within a stop string.
@@ -20,6 +23,22 @@ pub struct Stops {
 }
 
 impl Stops {
+    /// The ends of a run's completions.
+    pub fn of(rollout: &RolloutSpec, input: &Input) -> Self {
+        let mut token_ids = input.tokenizer.stop_token_ids().to_vec();
+        for id in rollout.stop_token_ids.iter().map(|id| i64::from(*id)) {
+            if !token_ids.contains(&id) {
+                token_ids.push(id);
+            }
+        }
+        Self {
+            token_ids,
+            strings: rollout.stop.clone(),
+            tokenizer: Some(input.tokenizer.clone()),
+            min_new_tokens: rollout.min_new_tokens,
+        }
+    }
+
     /// The part up to the token that completes a stop string whose start is in `kept`, the tokens
     /// of earlier parts.
     pub fn cut(&self, kept: &[i64], mut part: Part) -> Part {

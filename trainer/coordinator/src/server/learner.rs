@@ -172,7 +172,7 @@ pub async fn validation(
         let prompts = report.sequences.checked_div(group_size).unwrap_or_default();
         let metrics =
             report.added_to(EvaluationMetrics { step, prompts, ..EvaluationMetrics::default() });
-        coordinator.recorder.record_evaluation(metrics, Vec::<()>::new()).await?;
+        coordinator.recorder.record_evaluation(metrics, Vec::<()>::new(), Vec::new()).await?;
         coordinator.run.change(|run, _| run.evaluated(step)).await?;
     }
     tracing::info!(step, loss = report.loss, seconds = report.seconds, "validated");

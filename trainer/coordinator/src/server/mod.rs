@@ -8,10 +8,12 @@
 //!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights
 //!  no token         GET /healthz · GET /metrics, also without TLS
 //! ```
+//! The dashboard has its own server on a loopback address.
 //! Clients prove their role with a certificate of the job; tokens distinguish roles once more.
 //! Every response has the headers `rljob-protocol` and, except without a token, `rljob-epoch`.
 
 mod auth;
+pub mod dashboard;
 mod error;
 mod fenced;
 mod learner;

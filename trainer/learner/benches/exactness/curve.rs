@@ -13,7 +13,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::LOSS;
 use serde_json::{Value, json};
 
-use crate::comparison::random_model;
+use crate::models::random_model;
 
 const STEPS: u32 = 20;
 const SAMPLES: u32 = 6;

@@ -178,7 +178,13 @@ fn check_identity(
 fn describe(shapes: &BTreeMap<&str, &ModelShape>) -> String {
     let describe = |(role, shape): (&&str, &&ModelShape)| {
         let numel = shape.block_numels.iter().sum::<i64>();
-        format!("a {role} model of {numel} parameters with layout {:.12}", shape.sha256)
+        let base = shape.base_sha256.as_ref();
+        let base = base.map(|base| format!(", adapters of the base {base:.12}"));
+        format!(
+            "a {role} model of {numel} parameters with layout {:.12}{}",
+            shape.sha256,
+            base.unwrap_or_default()
+        )
     };
     shapes.iter().map(describe).collect::<Vec<_>>().join(" and ")
 }

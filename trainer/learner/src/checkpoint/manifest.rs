@@ -25,7 +25,11 @@ pub fn model_shape(layout: &ModelLayout) -> ModelShape {
             hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
         }
     }
-    ModelShape { sha256: format!("{:x}", hash.finalize()), block_numels: layout.block_numels() }
+    ModelShape {
+        sha256: format!("{:x}", hash.finalize()),
+        block_numels: layout.block_numels(),
+        base_sha256: None,
+    }
 }
 
 /// Name of a role in manifests and tensor names.

@@ -19,7 +19,7 @@ const VERSION: Version = Version { step: 12, attempt: 3 };
 const PROGRESS: OptimizerProgress = OptimizerProgress { updates: 23, skipped_in_a_row: 1 };
 
 fn model() -> ModelShape {
-    ModelShape { sha256: "5eed".repeat(16), block_numels: vec![10, 7] }
+    ModelShape { sha256: "5eed".repeat(16), block_numels: vec![10, 7], base_sha256: None }
 }
 
 /// Shapes of a checkpoint of the policy alone.

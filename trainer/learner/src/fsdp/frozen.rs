@@ -1,19 +1,22 @@
 //! Parameters of a frozen model.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::gathered::{ComputeShard, GatheredWeights};
 use super::shards::{Buffers, failed, gather, no_block, shard_of};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
 
-/// The parameters of a frozen model, sharded over the ranks in the compute kind.
-#[derive(Debug)]
+/// The parameters of a frozen model, sharded over the ranks in the compute kind. Copies share the
+/// memory.
+#[derive(Clone, Debug)]
 pub struct FrozenParameters {
     ranks: Rc<Ranks>,
-    weights: Weights,
+    compute: Kind,
+    weights: Rc<RefCell<Weights>>,
 }
 
 #[derive(Debug)]
@@ -46,13 +49,23 @@ impl FrozenParameters {
         } else {
             Weights::OnHost(shards)
         };
-        Ok(Self { ranks, weights })
+        Ok(Self { ranks, compute, weights: Rc::new(RefCell::new(weights)) })
+    }
+
+    /// The kind of the weights.
+    pub fn compute(&self) -> Kind {
+        self.compute
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> Device {
+        self.ranks.device()
     }
 }
 
 impl Parameters for FrozenParameters {
     fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError> {
-        match &mut self.weights {
+        match &mut *self.weights.borrow_mut() {
             Weights::OnDevice(weights) => weights.get(block, next),
             Weights::OnHost(shards) => {
                 let missing = || no_block("gather weights", block, shards.len());

@@ -12,11 +12,13 @@
 //!
 //! On a CPU both calls return when they are done. On a GPU, [`gathered`] and [`reduced`] run them
 //! beside the computation, and the shards of all blocks are one vector each ([`flat`]). Frozen
-//! weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
+//! weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient. Adapters over
+//! them are merged when a pass gets a block ([`AdaptedParameters`]).
 //!
 //! Blocks are flat vectors here, regardless of their tensors. A world size of 1 uses no
 //! collectives.
 
+mod adapted;
 mod flat;
 mod frozen;
 mod gathered;
@@ -24,11 +26,14 @@ mod held;
 mod reduced;
 mod sharded;
 mod shards;
+mod trained;
 
+pub use adapted::{AdaptedParameters, Base};
 pub use flat::Flat;
 pub use frozen::FrozenParameters;
 pub use sharded::{DeviceVectors, Passes, Shard, ShardedParameters};
 pub use shards::{Buffers, shard_numel, shard_of};
+pub use trained::TrainedParameters;
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,15 @@
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
 //!  critic        weights, gradients, optimizer and buffers of the critic
 //!  frozen        e · S of each frozen model, and e · its buffers of whole blocks
+//!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its
+//!                merged weights and their gradient
 //!  publication   e · P, the copy that engines or an export read while training continues
 //!  activations   per token: e · H of each layer, or all that its backward pass needs
 //!  work          per token: the largest temporaries, of the head or of a layer's backward pass
 //! ```
+//! With adapters, which are fp32, P is their number in the first five lines. The reference is their
+//! base.
+//!
 //! Symbols as in `model`. Context of CUDA, libraries and fragmentation are not part of it
 //! ([`super::fit`]).
 
@@ -34,7 +39,9 @@ pub struct Settings<'a> {
     pub offload: bool,
     /// The critic, if one is trained beside the policy.
     pub critic: Option<Critic<'a>>,
-    /// Frozen models of the policy's shape.
+    /// Layout of the policy's adapters, if adapters are trained. `layout` is that of their base.
+    pub adapters: Option<&'a ModelLayout>,
+    /// Frozen models of the policy's shape, except the base of adapters.
     pub frozen: u64,
     /// Whether the algorithm has no loss without its reference model.
     pub needs_reference: bool,
@@ -47,6 +54,7 @@ pub struct Settings<'a> {
 /// What the memory of a critic depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Critic<'a> {
+    /// Layout of what is trained.
     pub layout: &'a ModelLayout,
     /// Whether its moments are in memory of the host.
     pub offload: bool,
@@ -61,6 +69,7 @@ pub struct MemoryPlan {
     pub buffers: u64,
     pub critic: u64,
     pub frozen: u64,
+    pub base: u64,
     pub publication: u64,
     pub activations: u64,
     pub work: u64,
@@ -72,10 +81,12 @@ impl MemoryPlan {
     /// The plan with `recomputed_layers` layers that keep only their input.
     pub fn new(settings: &Settings<'_>, recomputed_layers: usize) -> Self {
         let Settings { layout, element, frozen, .. } = *settings;
-        let Trained { shards, weights, gradients, optimizer, buffers } =
-            Trained::new(settings, layout, settings.offload);
+        let Trained { weights, gradients, optimizer, buffers } =
+            Trained::new(settings, settings.adapters.unwrap_or(layout), settings.offload);
+        let shards = shards(layout, settings.world_size);
         let share: u64 = shards.iter().sum();
         let ring = whole_blocks(Buffers::Ring, &shards, settings.world_size);
+        let largest = layout.block_numels().into_iter().max().unwrap_or(0).unsigned_abs();
         let (activations, work) = passes(settings, recomputed_layers);
         Self {
             weights,
@@ -86,6 +97,11 @@ impl MemoryPlan {
                 .critic
                 .map_or(0, |critic| Trained::new(settings, critic.layout, critic.offload).total()),
             frozen: frozen * element * (share + ring),
+            base: if settings.adapters.is_some() {
+                element * (share + ring) + (element + 4) * largest
+            } else {
+                0
+            },
             publication: if settings.publishes {
                 layout.numel().unsigned_abs() * element
             } else {
@@ -105,6 +121,7 @@ impl MemoryPlan {
             + self.buffers
             + self.critic
             + self.frozen
+            + self.base
             + self.publication
     }
 
@@ -114,7 +131,7 @@ impl MemoryPlan {
     }
 
     /// The parts that do not depend on the batch, with their names.
-    pub fn fixed_parts(&self) -> [(&'static str, u64); 7] {
+    pub fn fixed_parts(&self) -> [(&'static str, u64); 8] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
@@ -122,6 +139,7 @@ impl MemoryPlan {
             ("buffers of whole blocks", self.buffers),
             ("the critic", self.critic),
             ("the reference model", self.frozen),
+            ("the base of the adapters", self.base),
             ("the copy for engines and exports", self.publication),
         ]
     }
@@ -129,8 +147,6 @@ impl MemoryPlan {
 
 /// Parts of a model that is trained, in bytes.
 struct Trained {
-    /// Elements of this rank's shard of each block.
-    shards: Vec<u64>,
     weights: u64,
     gradients: u64,
     optimizer: u64,
@@ -139,10 +155,9 @@ struct Trained {
 
 impl Trained {
     fn new(settings: &Settings<'_>, layout: &ModelLayout, offload: bool) -> Self {
-        let Settings { world_size, element, sharding, .. } = *settings;
-        let numels = layout.block_numels();
-        let shards: Vec<u64> =
-            numels.iter().map(|numel| shard_numel(*numel, world_size).unsigned_abs()).collect();
+        let Settings { world_size, sharding, .. } = *settings;
+        let element = if settings.adapters.is_some() { 4 } else { settings.element };
+        let shards = shards(layout, world_size);
         let share: u64 = shards.iter().sum();
         let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
         let whole = whole_blocks(Buffers::of(sharding), &shards, world_size);
@@ -151,13 +166,18 @@ impl Trained {
             gradients: share * 4,
             optimizer: if offload { 0 } else { share * 8 },
             buffers: whole * (element + 4) + largest * 4,
-            shards,
         }
     }
 
     fn total(&self) -> u64 {
         self.weights + self.gradients + self.optimizer + self.buffers
     }
+}
+
+/// Elements of a rank's shard of each block.
+fn shards(layout: &ModelLayout, world_size: u32) -> Vec<u64> {
+    let numels = layout.block_numels().into_iter();
+    numels.map(|numel| shard_numel(numel, world_size).unsigned_abs()).collect()
 }
 
 impl std::fmt::Display for MemoryPlan {

@@ -6,7 +6,8 @@ use rljob_kernels::device::capacity;
 use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, choose_sharding};
-use super::plan::{Critic, Settings};
+use super::plan::{Critic, MemoryPlan, Settings};
+use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelLayout};
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
@@ -21,11 +22,12 @@ pub fn planned(
     (device, world_size): (Device, u32),
     compute: Kind,
 ) -> Result<(Model, Sharding), DoesNotFit> {
-    let roles = spec.algorithm.resolve().map(rljob_crds::algorithm::Algorithm::model_roles);
-    let has = |role| roles.as_ref().is_some_and(|roles| roles.contains(&role));
+    let algorithm = spec.algorithm.resolve();
+    let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
     let critic_optimizer =
-        spec.algorithm.resolve().and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
-    let critic_layout = ModelLayout::with_head(model.config(), Head::Scalar);
+        algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
+    let critic_layout = trained_layout(&model.clone().with_head(Head::Scalar), spec);
+    let trained = trained_layout(&model, spec);
     let critic = critic_optimizer.map(|optimizer| Critic {
         layout: &critic_layout,
         offload: optimizer.offload && device.is_cuda(),
@@ -38,15 +40,13 @@ pub fn planned(
         sharding: Sharding::Full,
         offload: spec.optimizer.offload && device.is_cuda(),
         critic,
-        frozen: u64::from(has(ModelRole::Reference)),
+        adapters: spec.lora.as_ref().map(|_| &trained),
+        frozen: u64::from(has(ModelRole::Reference) && spec.lora.is_none()),
         needs_reference: spec.algorithm.dpo.is_some(),
         publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };
-    let capacity = match device {
-        Device::Cuda(index) => capacity(index),
-        _ => None,
-    };
+    let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
     let free = capacity.map(|capacity| capacity.free);
     let TrainingSpec { activations, sharding, deterministic, .. } = spec.training;
     settings.sharding = sharding.unwrap_or_else(|| {
@@ -57,12 +57,23 @@ pub fn planned(
         fit::check(&settings, capacity.total)?;
     }
     let plan = fit::choose(&settings, activations, free);
-    if let Some(free) = free {
-        tracing::info!("memory plan: {plan}; {}", fit::of_gpu(free));
-        if let Some(warning) = fit::warning(&settings, &plan, free) {
-            tracing::warn!("{warning}");
-        }
-    }
+    log(&settings, &plan, free);
     let (recomputed_layers, sharding) = (plan.recomputed_layers, settings.sharding);
     Ok((model.recomputing(recomputed_layers), sharding))
+}
+
+fn log(settings: &Settings<'_>, plan: &MemoryPlan, free: Option<u64>) {
+    let Some(free) = free else { return };
+    tracing::info!("memory plan: {plan}; {}", fit::of_gpu(free));
+    if let Some(warning) = fit::warning(settings, plan, free) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Layout of what is trained of a model.
+fn trained_layout(model: &Model, spec: &RLJobSpec) -> ModelLayout {
+    match &spec.lora {
+        Some(lora) => Lora::new(model, lora).layout().clone(),
+        None => model.layout().clone(),
+    }
 }

@@ -57,13 +57,14 @@ pub fn read_blocks(
     folder: &Path,
     layout: &ModelLayout,
     kind: Kind,
-) -> Result<impl Iterator<Item = Result<Tensor, ModelError>>, ModelError> {
+) -> Result<impl Iterator<Item = Result<Tensor, ModelError>> + use<>, ModelError> {
     let mut weights = Weights::open(folder)?;
     let problems = weights.problems(layout);
     if !problems.is_empty() {
         return Err(ModelError::Weights { path: folder.to_owned(), problems });
     }
-    Ok(layout.blocks().iter().map(move |block| weights.read_block(block, kind)))
+    let blocks = layout.blocks().to_vec();
+    Ok(blocks.into_iter().map(move |block| weights.read_block(&block, kind)))
 }
 
 /// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and
@@ -94,6 +95,18 @@ pub fn write_folder(
             .map_err(failed("copy", &generation))?;
     }
     safetensors_file::write(&folder.join(SINGLE), named_tensors(layout, blocks), dtype)
+}
+
+/// Writes tensors to a safetensors file in kind `dtype`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_tensors(
+    path: &Path,
+    tensors: Vec<(String, Tensor)>,
+    dtype: Kind,
+) -> Result<(), ModelError> {
+    safetensors_file::write(path, tensors, dtype)
 }
 
 /// Every tensor of the model by its Hugging Face name, in the layout's order; views of `blocks`.

@@ -41,7 +41,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    fn with(mut self, name: String, shape: &[i64]) -> Self {
+    pub(super) fn with(mut self, name: String, shape: &[i64]) -> Self {
         let spec = TensorSpec { name, shape: shape.to_vec(), offset: self.numel };
         self.numel += spec.numel();
         self.tensors.push(spec);
@@ -90,6 +90,11 @@ impl ModelLayout {
             Head::LanguageModel if config.tie_word_embeddings => last,
             Head::LanguageModel => last.with("lm_head.weight".to_owned(), &[vocab, hidden]),
         });
+        Self { blocks }
+    }
+
+    /// A layout of these blocks.
+    pub(super) fn of(blocks: Vec<Layout>) -> Self {
         Self { blocks }
     }
 

@@ -13,7 +13,8 @@
 //! `Saved` holds activations only.
 //!
 //! Read in this order: [`config`], [`rope`], [`layout`], `rows`, [`packed`], [`parameters`], then
-//! `pass` (the whole model), `layer`, `attention`, `head`. Operations are in `trainer/kernels`.
+//! `pass` (the whole model), `layer`, `attention`, `head`, [`lora`]. Operations are in
+//! `trainer/kernels`.
 //!
 //! Shape suffixes: T rows of a micro-batch (its tokens; those of a shared prefix once), N its
 //! trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, G = A ÷ K, D
@@ -30,6 +31,7 @@ mod head;
 pub mod hugging_face;
 mod layer;
 pub mod layout;
+pub mod lora;
 mod operations;
 pub mod packed;
 pub mod parameters;

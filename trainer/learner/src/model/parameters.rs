@@ -15,6 +15,11 @@ pub trait Parameters {
     /// pass needs afterwards; it may be gathered meanwhile.
     fn weights(&mut self, block: usize, next: Option<usize>) -> Result<Tensor, ModelError>;
 
+    /// Whether the block has a gradient. Passes do not compute that of other blocks.
+    fn trains(&self, _block: usize) -> bool {
+        true
+    }
+
     /// Memory for a part of the block's gradient.
     fn gradient(&mut self, block: usize) -> Result<Gradient, ModelError>;
 

@@ -119,6 +119,9 @@ impl Model {
         packed: &PackedTokens,
         dx_TH: &Tensor,
     ) -> Result<(), ModelError> {
+        if !parameters.trains(0) {
+            return Ok(());
+        }
         let (dx_TH, tokens_T) = (dx_TH.to_kind(Kind::Float), &packed.tokens_T);
         let mut gradient = parameters.gradient(0)?;
         if gradient.has_values {

@@ -26,15 +26,16 @@ pub fn blocks(
     layout: &ModelLayout,
     config: &ModelConfig,
     seed: u64,
-) -> impl Iterator<Item = Result<Tensor, ModelError>> {
-    layout.blocks().iter().map(move |block| random_block(block, config, seed))
+) -> impl Iterator<Item = Result<Tensor, ModelError>> + use<> {
+    let (blocks, deviation) = (layout.blocks().to_vec(), config.initializer_range);
+    blocks.into_iter().map(move |block| random_block(&block, deviation, seed))
 }
 
-fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tensor, ModelError> {
+fn random_block(block: &Layout, deviation: f64, seed: u64) -> Result<Tensor, ModelError> {
     let tensors = block
         .tensors()
         .iter()
-        .map(|spec| random_tensor(spec, config.initializer_range, seed))
+        .map(|spec| random_tensor(spec, deviation, seed))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Tensor::f_cat(&tensors, 0)?)
 }
@@ -44,17 +45,33 @@ fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor,
         let value = if spec.name.strip_suffix(".bias").is_some() { 0.0 } else { 1.0 };
         return Ok(Tensor::f_full([spec.numel()], value, (Kind::Float, tch::Device::Cpu))?);
     }
-    let key = Sha256::new()
-        .chain_update(seed.to_le_bytes())
-        .chain_update(spec.name.as_bytes())
-        .finalize();
-    let mut generator = ChaCha8Rng::from_seed(key.into());
+    let mut generator = generator(spec, seed);
     let pairs = (spec.numel() + 1) / 2;
     let radius = (uniform(&mut generator, pairs)?.log() * -2.0).sqrt();
     let angle = uniform(&mut generator, pairs)? * std::f64::consts::TAU;
     // Box–Muller transform (1958).
     let normal = Tensor::f_cat(&[&radius * angle.cos(), &radius * angle.sin()], 0)?;
     Ok((normal.narrow(0, 0, spec.numel()) * deviation).to_kind(Kind::Float))
+}
+
+/// Flat fp32 values of a matrix as `kaiming_uniform_(a = √5)` of PyTorch distributes them: uniform
+/// between ±1 ÷ √columns.
+///
+/// # Errors
+/// libtorch cannot allocate the tensor.
+pub fn kaiming_uniform(spec: &TensorSpec, seed: u64) -> Result<Tensor, ModelError> {
+    let columns = spec.shape.last().copied().unwrap_or(1).max(1) as f64;
+    let uniform = uniform(&mut generator(spec, seed), spec.numel())?;
+    Ok(((uniform * 2.0 - 1.0) / columns.sqrt()).to_kind(Kind::Float))
+}
+
+/// The generator of a tensor.
+fn generator(spec: &TensorSpec, seed: u64) -> ChaCha8Rng {
+    let key = Sha256::new()
+        .chain_update(seed.to_le_bytes())
+        .chain_update(spec.name.as_bytes())
+        .finalize();
+    ChaCha8Rng::from_seed(key.into())
 }
 
 /// Uniform in (0, 1), 31 bits each, as f64.

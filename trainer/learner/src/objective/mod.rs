@@ -43,7 +43,8 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
     match algorithm {
         Algorithm::Grpo(spec) => Box::new(grpo::Grpo::new(spec, rollout)),
         Algorithm::Ppo(spec) => Box::new(ppo::Ppo::new(spec, rollout)),
-        Algorithm::Sft(_) => Box::new(sft::Sft),
+        // An evaluation has no learners.
+        Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
         Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
         Algorithm::RewardModel(_) => Box::new(reward_model::RewardModel),
     }

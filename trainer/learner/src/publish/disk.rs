@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use rljob_crds::names::{EXPORT_ADAPTER_DIR, EXPORT_COMPLETE_FILE};
 use rljob_protocol::version::Version;
 use serde::Serialize;
 
@@ -50,9 +50,9 @@ pub fn write_weights(
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer durably to `path`; `confirm` checks before the commit that
-/// the attempt is current. An existing folder is replaced and loses its marker first, so that a
-/// folder with the marker is complete.
+/// Writes the model with its tokenizer and adapters durably to `path`; `confirm` checks before the
+/// commit that the attempt is current. An existing folder is replaced and loses its marker first,
+/// so that a folder with the marker is complete.
 ///
 /// # Errors
 /// A file operation fails, or the attempt was superseded.
@@ -67,6 +67,11 @@ pub fn write_export(
     let partial = start_partial(&PathBuf::from(format!("{}.{version}", path.display())))?;
     write_folder(&partial, model_directory, &staged.layout, staged.memory.blocks(), staged.kind)?;
     copy_tokenizer(model_directory, &partial)?;
+    if let Some(adapters) = &staged.adapters {
+        let folder = partial.join(EXPORT_ADAPTER_DIR);
+        adapters.write(&folder)?;
+        sync_files(&folder)?;
+    }
     sync_files(&partial)?;
     let complete = partial.join(EXPORT_COMPLETE_FILE);
     let json = serde_json::to_vec_pretty(&Complete { version })

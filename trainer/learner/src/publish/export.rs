@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
-use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use rljob_crds::names::{EXPORT_ADAPTER_DIR, EXPORT_COMPLETE_FILE};
 use rljob_protocol::learner::WeightsReady;
 use rljob_protocol::version::Version;
 use rljob_storage::{Bucket, RunStore, StorageError};
@@ -48,19 +48,33 @@ impl Target {
         };
         let name = name.display();
         bucket.remove_folder(&name.to_string(), EXPORT_COMPLETE_FILE)?;
-        let entries = fs::read_dir(folder)
-            .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-            .map_err(PublishError::io("list", folder))?;
-        let mut files = entries.iter().filter(|entry| entry.file_name() != EXPORT_COMPLETE_FILE);
-        files.try_for_each(|entry| {
-            bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy()))
-        })?;
+        for inside in ["", EXPORT_ADAPTER_DIR] {
+            for file in files(&folder.join(inside))? {
+                let Ok(relative) = file.strip_prefix(folder) else { continue };
+                if relative != Path::new(EXPORT_COMPLETE_FILE) {
+                    bucket.upload(&file, &format!("{name}/{}", relative.display()))?;
+                }
+            }
+        }
         bucket.upload(
             &folder.join(EXPORT_COMPLETE_FILE),
             &format!("{name}/{EXPORT_COMPLETE_FILE}"),
         )?;
         fs::remove_dir_all(folder).map_err(PublishError::io("remove", folder))
     }
+}
+
+/// Files of a folder; none if it does not exist.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, PublishError> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let entries = fs::read_dir(folder)
+        .and_then(|entries| {
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()
+        })
+        .map_err(PublishError::io("list", folder))?;
+    Ok(entries.into_iter().filter(|path| path.is_file()).collect())
 }
 
 /// Writes exports. Every rank tracks the newest export; only rank 0 writes.

@@ -5,10 +5,11 @@
 //! ```text
 //!  every rank: gather block by block ──▶ staged copy on the ranks that publish
 //!     ├──▶ disk.rs        a folder, complete once it has its final name
-//!     ├──▶ export.rs      the same on a thread, with the tokenizer
+//!     ├──▶ export.rs      the same on a thread, with the tokenizer and adapters.rs
 //!     └──▶ broadcast.rs   a thread per engine, in buckets
 //! ```
 
+pub mod adapters;
 pub mod broadcast;
 pub mod buckets;
 pub mod disk;
@@ -18,6 +19,7 @@ pub mod export;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adapters::StagedAdapters;
 use buckets::{Bucket, MAX_BUCKET, StagedMemory};
 use rljob_collective::{DeviceEvent, Stream};
 use rljob_protocol::learner::TensorInfo;
@@ -25,7 +27,7 @@ use tch::{Kind, Tensor};
 
 use crate::background::ThreadError;
 use crate::coordinator_client::ClientError;
-use crate::fsdp::ShardedParameters;
+use crate::fsdp::TrainedParameters;
 use crate::memory::OutOfMemory;
 use crate::model::hugging_face::named_tensors;
 use crate::model::{ModelError, ModelLayout};
@@ -71,6 +73,8 @@ pub struct Staged {
     memory: StagedMemory,
     /// The end of copying, on a GPU.
     copied: Option<Arc<DeviceEvent>>,
+    /// Adapters that the weights contain, for an export.
+    adapters: Option<StagedAdapters>,
 }
 
 impl Staged {
@@ -80,7 +84,7 @@ impl Staged {
     /// # Errors
     /// A collective fails.
     pub fn gather(
-        parameters: &mut ShardedParameters,
+        parameters: &mut TrainedParameters,
         layout: &ModelLayout,
         keep: bool,
     ) -> Result<Option<Self>, PublishError> {
@@ -99,7 +103,13 @@ impl Staged {
         let on_gpu = memory.blocks().iter().any(|block| block.device().is_cuda());
         let copied = on_gpu.then(end_of_copying).transpose()?;
         let (layout, kind) = (layout.clone(), parameters.compute());
-        Ok(Some(Self { layout, kind, memory, copied }))
+        Ok(Some(Self { layout, kind, memory, copied, adapters: None }))
+    }
+
+    /// The same copy with the adapters that it contains.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Option<StagedAdapters>) -> Self {
+        Self { adapters, ..self }
     }
 
     /// Every tensor by its Hugging Face name, in order of blocks.
@@ -125,13 +135,14 @@ impl Staged {
             .collect()
     }
 
-    /// Another handle of the same copy, for another thread.
+    /// Another handle of the same weights, without adapters, for another thread.
     fn share(&self) -> Self {
         Self {
             layout: self.layout.clone(),
             kind: self.kind,
             memory: self.memory.share(),
             copied: self.copied.clone(),
+            adapters: None,
         }
     }
 }

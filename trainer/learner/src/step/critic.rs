@@ -47,7 +47,7 @@ impl Trainer {
         }
         self.phase = Phase::Update;
         let [loss] = self.ranks.sum([loss])?;
-        let update = optimizer.update(parameters, learning_rate, loss)?;
+        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
         if !update.skipped {
             report.scalars.set(metrics::CRITIC_GRADIENT_NORM, update.gradient_norm);
             report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);

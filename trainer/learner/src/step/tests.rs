@@ -1,9 +1,10 @@
 //! Training steps on one and two ranks: golden bits in `bits`, comparison with PyTorch in `peer`,
-//! PPO in `ppo`, pairs in `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared
-//! prompts in `prompts`.
+//! PPO in `ppo`, adapters in `lora`, pairs in `pairs`, checkpoints in `resume`, custom objectives
+//! in `custom`, shared prompts in `prompts`.
 
 mod bits;
 mod custom;
+mod lora;
 mod pairs;
 mod peer;
 mod ppo;

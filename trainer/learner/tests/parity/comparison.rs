@@ -10,19 +10,15 @@ use std::process::Command;
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::model::{
-    Model, ModelConfig, PackedTokens, SharedPrefix, WholeParameters, hugging_face,
+    Model, ModelConfig, PackedTokens, Parameters, SharedPrefix, WholeParameters, hugging_face,
 };
 use rljob_learner::objective::{Objective, grpo, sft};
 use serde_json::json;
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
 
-#[path = "models.rs"]
-mod models;
 #[path = "pairs.rs"]
 mod pairs;
-
-pub use models::{qwen2, qwen3, random_model};
 
 const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
@@ -84,17 +80,19 @@ impl Case {
         PackedTokens::with_prefixes(&tokens, &masks, &LENGTHS, prefixes, vocab_size).unwrap()
     }
 
-    /// Values of transformers and torch.
+    /// Values of transformers and torch, for the model or its adapter in a folder of PEFT, and for
+    /// a reward model.
     fn reference(
         &self,
         python: &Path,
         [model, reward_model]: [&Path; 2],
+        adapter: Option<&Path>,
     ) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "reward_model": reward_model,
+            "model": model, "adapter": adapter, "reward_model": reward_model,
             "sequences": self.sequences, "masks": self.masks,
             "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1],
@@ -128,10 +126,28 @@ fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
     norm(&(actual - expected)) / norm(expected).max(1e-12)
 }
 
+/// Parameters whose gradients are compared.
+pub trait Compared: Parameters {
+    fn zero_gradients(&mut self);
+
+    /// Gradients by the names of the reference.
+    fn named_gradients(&self, model: &Model) -> Vec<(String, Tensor)>;
+}
+
+impl Compared for WholeParameters {
+    fn zero_gradients(&mut self) {
+        self.zero_gradients();
+    }
+
+    fn named_gradients(&self, model: &Model) -> Vec<(String, Tensor)> {
+        hugging_face::named_tensors(model.layout(), self.gradients())
+    }
+}
+
 /// Passes over one model, with the reference values.
-struct Comparison {
+struct Comparison<P> {
     model: Model,
-    parameters: WholeParameters,
+    parameters: P,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
     /// The model with a scalar head.
@@ -140,18 +156,24 @@ struct Comparison {
     differences: Vec<(f64, f64, String)>,
 }
 
-impl Comparison {
-    fn new(python: &Path, folder: &Path) -> (Self, Case) {
+impl<P: Compared> Comparison<P> {
+    /// Of the model in `folder`, or of its adapter. `parameters` gets the model and its weights.
+    fn new(
+        python: &Path,
+        folder: &Path,
+        adapter: Option<&Path>,
+        parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
+    ) -> (Self, Case) {
         let model = Model::new(ModelConfig::from_folder(folder).unwrap());
         let case = Case::new(model.config().vocab_size);
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
         let copies = blocks.iter().map(Tensor::copy).collect();
         let reward_model = pairs::with_scalar_head(&model, folder, copies);
-        let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
+        let parameters = parameters(&model, blocks);
         let packed = case.packed(model.config().vocab_size);
         (
             Self {
-                reference: case.reference(python, [folder, reward_model.path()]),
+                reference: case.reference(python, [folder, reward_model.path()], adapter),
                 reward_model,
                 model,
                 parameters,
@@ -185,16 +207,14 @@ impl Comparison {
             .forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure)
             .unwrap();
         self.compare(&format!("{name}.loss"), &Tensor::from(total));
-        let gradients =
-            hugging_face::named_tensors(self.model.layout(), self.parameters.gradients());
-        for (tensor, gradient) in gradients {
+        for (tensor, gradient) in self.parameters.named_gradients(&self.model) {
             self.compare(&format!("{name}.{tensor}"), &gradient);
         }
     }
 }
 
 /// Compares log-probabilities, and loss and gradients of SFT and GRPO.
-fn compare_passes(comparison: &mut Comparison, case: &Case) {
+fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     let before = comparison
         .model
         .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
@@ -230,7 +250,7 @@ fn compare_passes(comparison: &mut Comparison, case: &Case) {
 
 /// Compares loss and gradients of DPO and of a reward model, where the first two sequences are a
 /// pair, and the last two.
-fn compare_pairs(comparison: &mut Comparison, case: &Case) {
+fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     let before = comparison
         .model
         .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
@@ -254,7 +274,20 @@ fn compare_pairs(comparison: &mut Comparison, case: &Case) {
 /// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
 /// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
-    let (mut comparison, case) = Comparison::new(python, folder);
+    compare(python, folder, None, |model, blocks| {
+        WholeParameters::new(model.layout(), blocks, Kind::Float)
+    })
+}
+
+/// As [`compare_model`], of `parameters` of the model and its weights, which are those of the
+/// adapter in a folder of PEFT, if there is one.
+pub fn compare<P: Compared>(
+    python: &Path,
+    folder: &Path,
+    adapter: Option<&Path>,
+    parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
+) -> [f64; 3] {
+    let (mut comparison, case) = Comparison::new(python, folder, adapter, parameters);
     let logits_TV =
         comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);

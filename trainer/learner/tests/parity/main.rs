@@ -10,11 +10,15 @@
     reason = "a test fails by panicking, and prints skips and measurements"
 )]
 
+mod adapters;
 mod comparison;
+mod models;
 
 use std::path::{Path, PathBuf};
 
-use comparison::{compare_model, qwen2, qwen3, random_model};
+use adapters::compare_adapters;
+use comparison::compare_model;
+use models::{qwen2, qwen3, random_model};
 use serde_json::{Value, json};
 
 fn python() -> Option<PathBuf> {
@@ -60,6 +64,17 @@ fn an_exported_qwen3_matches_transformers() {
             qwen3(config);
             config["tie_word_embeddings"] = tied.into();
         });
+    }
+}
+
+#[test]
+fn adapters_match_the_low_rank_path_of_pytorch() {
+    let Some(python) = python() else { return };
+    let tied: fn(&mut Value) = |config| config["tie_word_embeddings"] = true.into();
+    for change in [tied, qwen2, qwen3] {
+        let folder = tempfile::tempdir().unwrap();
+        let differences = compare_adapters(&python, &random_model(folder.path(), change));
+        assert!(differences.iter().all(|difference| *difference <= 1e-4), "{differences:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Model folders of the supported architectures with random weights.
+//! Small models with random weights, biases and norms, of every architecture.
 
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@ import json
 import sys
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 torch.set_num_threads(1)
@@ -15,6 +15,28 @@ model = AutoModelForCausalLM.from_pretrained(
     case["model"], dtype=torch.float32, attn_implementation="eager"
 )
 out = {}
+
+
+def add_adapter(folder):
+    """Adds the low-rank path of PEFT's adapter to its modules; returns its parameters by name."""
+    config = json.load(open(f"{folder}/adapter_config.json"))
+    scale = config["lora_alpha"] / config["r"]
+    values = load_file(f"{folder}/adapter_model.safetensors")
+    parameters = {name: torch.nn.Parameter(value) for name, value in values.items()}
+    for name in parameters:
+        if name.endswith(".lora_A.weight"):
+            a, b = parameters[name], parameters[name.replace("lora_A", "lora_B")]
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            model.get_submodule(module).register_forward_hook(
+                lambda _, args, y, a=a, b=b: y + scale * (args[0] @ a.T @ b.T)
+            )
+    return parameters
+
+
+if case["adapter"]:
+    trained = add_adapter(case["adapter"])
+else:
+    trained = dict(model.named_parameters())
 
 
 def forward():
@@ -30,11 +52,12 @@ def forward():
     return torch.cat(logits), torch.cat(logprobs), torch.cat(advantages)
 
 
-def record(name, loss, module=model):
-    module.zero_grad()
+def record(name, loss, parameters=trained):
+    for value in parameters.values():
+        value.grad = None
     loss.backward()
     out[f"{name}.loss"] = loss.detach()
-    out.update({f"{name}.{key}": value.grad.clone() for key, value in module.named_parameters()})
+    out.update({f"{name}.{key}": value.grad.clone() for key, value in parameters.items()})
 
 
 logits, logprobs, advantages = forward()
@@ -73,7 +96,7 @@ scores = torch.stack(
     [classifier(torch.tensor(tokens)[None]).logits[0, 0] for tokens in case["sequences"]]
 )
 out["scores"] = scores.detach()
-record("reward", -logsigmoid(scores[0::2] - scores[1::2]).mean(), classifier)
+record("reward", -logsigmoid(scores[0::2] - scores[1::2]).mean(), dict(classifier.named_parameters()))
 
 parameter = torch.nn.Parameter(torch.tensor(case["adamw"]["parameter"]))
 optimizer = torch.optim.AdamW([parameter], lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)

@@ -7,11 +7,14 @@ use crate::validate::test_support::{merge, minimal};
 use crate::validate::warnings::warnings;
 
 #[test]
-fn every_block_of_the_page_of_algorithms_is_valid_and_each_of_its_settings_has_an_effect() {
-    let page = include_str!("../../../../../docs/algorithms.md");
-    let blocks = page.split("```yaml\n").skip(1);
+fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effect() {
+    let pages = [
+        include_str!("../../../../../docs/algorithms.md"),
+        include_str!("../../../../../docs/workflows.md"),
+    ];
+    let blocks = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
     let blocks: Vec<&str> = blocks.map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(blocks.len() > 10, "{blocks:?}");
+    assert!(blocks.len() > 11, "{blocks:?}");
     for block in blocks {
         let mut spec: Value = serde_yaml::from_str(block).unwrap();
         let has = |spec: &Value, name: &str| !spec["algorithm"][name].is_null();

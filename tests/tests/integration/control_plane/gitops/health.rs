@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::read;
 use crate::control_plane::fixture::Fixture;
 use crate::control_plane::operator::{LIMIT, apply_job};
+use crate::control_plane::queue::kueue::{Kueue, queued};
 
 /// Status and message by Argo CD, status by kstatus, and status by expressions that wait for
 /// success. A message is given up to its first colon.
@@ -128,6 +129,17 @@ fn a_job_that_waits_progresses_and_a_failed_run_is_degraded() {
     wait_for(&fixture, RUNNING);
     fixture.pods.run.lock().end = Some("Failed");
     wait_for(&fixture, degraded("Failed"));
+}
+
+#[test]
+fn a_queued_job_is_suspended_for_argo_cd_and_progresses_for_flux() {
+    let mut fixture = Fixture::new("health-queued", &queued(&json!({})));
+    let kueue = Kueue::of(&fixture);
+    fixture.start_queued_operator();
+    wait_for(&fixture, ("Suspended", "Queued", "InProgress", "InProgress"));
+    kueue.wait_for_workload();
+    kueue.admit("spot", None);
+    wait_for(&fixture, RUNNING);
 }
 
 #[test]

@@ -7,11 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use rljob_sandbox::children::{kill_children, reap};
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::children::{kill_children, reap};
 
 /// Sessions at a time. A reward has at most 256 processes.
 const MAX_SESSIONS: usize = 4096;

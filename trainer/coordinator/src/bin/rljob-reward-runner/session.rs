@@ -2,8 +2,11 @@
 //! are killed, also those in other sessions and process groups.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use rljob_coordinator::reward::session::{Answer, MAX_LINE, MAX_RESPONSE, Start};
+use rljob_sandbox::children::kill_children;
 use rustix::process::{Pid, WaitStatus, getpid, set_child_subreaper};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -18,7 +22,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
-use crate::children::{kill_children, reaper};
+use crate::children::reaper;
 use crate::limits::NOT_STARTED;
 
 /// Maximum wait for the exit status and the standard error of a command that closed its output.
@@ -40,7 +44,10 @@ pub async fn run() -> anyhow::Result<()> {
     let Some(line) = read_line(&mut requests, MAX_LINE).await? else { return Ok(()) };
     let start: Start = serde_json::from_slice(&line).context("failed to parse the first line")?;
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
-    let mut program = Program::start(&start.command)?;
+    // Removed after the end of all processes. The user of programs can enter it, not list it.
+    let scratch = tempfile::tempdir().context("failed to create a scratch folder")?;
+    std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o711))?;
+    let mut program = Program::start(start, scratch.path())?;
     let result = program.converse(&mut requests, &mut answers).await;
     loop {
         kill_children(&BTreeSet::new());
@@ -60,8 +67,9 @@ struct Program {
 }
 
 impl Program {
-    fn start(command: &[String]) -> anyhow::Result<Self> {
+    fn start(start: Start, scratch: &Path) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("failed to find the path of this program")?;
+        let command = start.command(&own, scratch);
         let mut child = Command::new(own)
             .args(["exec", "--parent", &getpid().as_raw_nonzero().to_string(), "--"])
             .args(command)

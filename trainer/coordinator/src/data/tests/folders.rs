@@ -15,7 +15,8 @@ fn fixture(path: &str) -> String {
 pub(super) fn opened(spec: &TrainDataset) -> Result<Vec<(u64, String)>, String> {
     let describe =
         |error: DataError| crate::error_line(&error).replace(&fixture("hub-dataset"), "FOLDER");
-    let dataset = Dataset::open_train(spec, &tokenizer(), 1).map_err(describe)?;
+    let dataset =
+        Dataset::open_train(spec, &tokenizer(), 1, &KeptFields::None).map_err(describe)?;
     let mut rows: Vec<_> = (0..dataset.len())
         .map(|position| dataset.prompt(position).unwrap())
         .map(|prompt| (prompt.row, prompt.text))

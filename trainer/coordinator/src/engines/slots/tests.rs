@@ -62,6 +62,25 @@ fn the_least_loaded_engine_gets_the_next_prompt_group() {
 }
 
 #[test]
+fn the_next_turn_of_a_sample_goes_to_its_engine_while_that_is_free() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    synced(&mut slots, "engine-1");
+    let mut near = |preferred| {
+        let leased = slots.lease_near(preferred, Weights::Exactly(CURRENT), (8, 10), NOW);
+        leased.unwrap().name
+    };
+    assert_eq!(near(Some("engine-1")), "engine-1");
+    assert_eq!(
+        (near(Some("engine-1")), near(Some("engine-9"))),
+        ("engine-1".to_owned(), "engine-0".to_owned())
+    );
+    slots.get_mut("engine-1").unwrap().answered("default".to_owned());
+    let other = slots.lease_near(Some("engine-1"), Weights::Exactly(CURRENT), (8, 1), NOW);
+    assert_eq!(other.unwrap().name, "engine-0");
+}
+
+#[test]
 fn exact_weights_exclude_engines_with_another_version() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());

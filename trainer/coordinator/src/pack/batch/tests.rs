@@ -49,8 +49,10 @@ fn prompt(position: u64) -> Prompt {
         text: String::new(),
         tokens: vec![5, 6],
         answer: None,
+        category: None,
         completion_tokens: Some(vec![7, 2]),
         pair_tokens: None,
+        fields: None,
     }
 }
 

@@ -31,7 +31,7 @@ pub mod shared;
 use rusqlite::Connection;
 
 pub use error::JournalError;
-pub use records::{Checkpoint, Event, FixedBatch, Pending, Sample, Segment, VersionRun};
+pub use records::{Checkpoint, DETAILS, Event, FixedBatch, Pending, Sample, Segment, VersionRun};
 
 /// An open journal; the file's only user.
 #[derive(Debug)]

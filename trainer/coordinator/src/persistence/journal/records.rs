@@ -7,6 +7,9 @@ use jiff::Timestamp;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
 
+/// Name of the metadata with what verifiers found, by reward name.
+pub const DETAILS: &str = "details";
+
 /// One finished sample: token segments of one or more turns, with their rewards.
 ///
 /// ```text

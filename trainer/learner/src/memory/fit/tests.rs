@@ -1,10 +1,12 @@
 //! The plan against measured memory, the choice of activations, and messages.
 
 use rljob_crds::algorithm::{Activations, Sharding};
+use rljob_crds::lora::LoraSpec;
 
 use super::{check, choose, choose_sharding, usable, warning};
 use crate::memory::plan::{Critic, MemoryPlan, Settings};
-use crate::model::{Head, ModelConfig, ModelLayout};
+use crate::model::lora::Lora;
+use crate::model::{Head, Model, ModelConfig, ModelLayout};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 /// An H200 and an H100.
@@ -48,6 +50,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         sharding: Sharding::Full,
         offload: false,
         critic: None,
+        adapters: None,
         frozen: 0,
         needs_reference: false,
         publishes: false,
@@ -98,6 +101,28 @@ fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters()
         assert_eq!(plan.critic, 18 * share + buffers);
         assert_eq!(plan, MemoryPlan { critic: plan.critic, ..alone });
         assert_eq!(plan.fixed(), alone.fixed() + plan.critic);
+    });
+}
+
+#[test]
+fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights() {
+    with(true, 1, |settings| {
+        let model = Model::new(settings.config.clone());
+        let lora = Lora::new(&model, &LoraSpec::default());
+        let adapters = lora.layout();
+        let plan = MemoryPlan::new(&Settings { adapters: Some(adapters), ..settings }, 28);
+        // Rank 16 for 28 layers of Qwen2.5 7B, all linear layers.
+        let numel = 40_370_176;
+        assert_eq!(adapters.numel().unsigned_abs(), numel);
+        assert_eq!(
+            (plan.weights, plan.gradients, plan.optimizer),
+            (4 * numel, 4 * numel, 8 * numel)
+        );
+        let table = 152_064 * 3584 + 3584;
+        assert_eq!(plan.base, 2 * settings.layout.numel().unsigned_abs() + 6 * table);
+        assert_eq!(plan.frozen, 0);
+        assert!(plan.fixed() < usable(H100), "{plan}");
+        assert!(MemoryPlan::new(&settings, 28).fixed() > usable(H100));
     });
 }
 

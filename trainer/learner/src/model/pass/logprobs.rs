@@ -135,16 +135,7 @@ impl Model {
         loss: &mut dyn FnMut(&Chunk) -> Tensor,
     ) -> Result<Tensor, ModelError> {
         let top = self.top(parameters, &packed.predictors_N, x_TH)?;
-        let last = self.config.num_hidden_layers + 1;
-        let tied = self.config.tie_word_embeddings;
-        let gradient = parameters.gradient(last)?.with_values();
-        let dtable = tied.then(|| parameters.gradient(0)).transpose()?;
-        let dtable = dtable.map(Gradient::with_values);
-        let mut last_views = self.block(last).views(&gradient.flat);
-        let mut dhead_VH = match &dtable {
-            Some(table) => table.flat.view([self.config.vocab_size, self.config.hidden_size]),
-            None => last_views.remove(1),
-        };
+        let mut gradients = TopGradients::new(self, parameters)?;
         let dnormed_NH = top.normed_NH.empty_like();
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
             let logits_CV = normed_CH.matmul(&top.head_VH.tr());
@@ -158,14 +149,42 @@ impl Model {
                 .logits_gradient(&targets_C, &loss(&chunk), temperature)?
                 .to_kind(normed_CH.kind());
             chunk.of(&dnormed_NH).copy_(&dlogits_CV.matmul(&top.head_VH));
-            weight_gradient(Write::Add, &mut dhead_VH, &dlogits_CV, &normed_CH)?;
+            if let Some(head_VH) = &mut gradients.head_VH {
+                weight_gradient(Write::Add, head_VH, &dlogits_CV, &normed_CH)?;
+            }
         }
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
-        let _ = last_views[0].f_add_(&dnorm_H)?;
-        parameters.add_gradient(last, gradient)?;
-        if let Some(dtable) = dtable {
-            parameters.add_gradient(0, dtable)?;
+        if let Some(norm_H) = &mut gradients.norm_H {
+            let _ = norm_H.f_add_(&dnorm_H)?;
+        }
+        for (block, gradient) in gradients.blocks {
+            parameters.add_gradient(block, gradient)?;
         }
         Ok(packed.sum_by_predictor(&dx_NH))
+    }
+}
+
+/// Gradients of final norm and head; none of a frozen one.
+struct TopGradients {
+    norm_H: Option<Tensor>,
+    head_VH: Option<Tensor>,
+    /// Memory of the blocks that contain them.
+    blocks: Vec<(usize, Gradient)>,
+}
+
+impl TopGradients {
+    fn new(model: &Model, parameters: &mut dyn Parameters) -> Result<Self, ModelError> {
+        let last = model.config.num_hidden_layers + 1;
+        let shared = model.config.tie_word_embeddings.then_some(0);
+        let (mut tensors, mut blocks) = (Vec::new(), Vec::new());
+        for block in std::iter::once(last).chain(shared) {
+            if parameters.trains(block) {
+                let gradient = parameters.gradient(block)?.with_values();
+                tensors.extend(model.block(block).views(&gradient.flat));
+                blocks.push((block, gradient));
+            }
+        }
+        let mut tensors = tensors.into_iter();
+        Ok(Self { norm_H: tensors.next(), head_VH: tensors.next(), blocks })
     }
 }

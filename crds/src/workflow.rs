@@ -1,0 +1,66 @@
+//! Workflows: the turns of a sample, and what is appended between them.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// Turns of a sample: `multiTurn`. Rollouts and evaluations use the same workflow.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("[has(self.multiTurn)].filter(x, x).size() == 1")
+        .message("set exactly one of multiTurn")
+)]
+pub struct WorkflowSpec {
+    /// Several attempts at a prompt, with feedback after each one that is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<MultiTurnWorkflow>,
+}
+
+/// Settings of the `multiTurn` workflow. A turn is a completion, which the rewards score. While its
+/// reward is below `correctReward`, feedback follows as the user's next turn, and the model tries
+/// again. The reward of the sample is that of its last turn · `discount` ^ (turns − 1), as in
+/// AReaL; evaluations do not discount. Feedback is not trained on.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MultiTurnWorkflow {
+    /// Maximum number of turns. Default 2.
+    #[serde(default = "max_turns")]
+    #[schemars(range(min = 2, max = 64))]
+    pub max_turns: u32,
+    /// Jinja template of the feedback over the fields of the row and `turn`, the last turn:
+    /// `turn.number` from 1, `turn.completion`, `turn.reward`, `turn.components` by name of the
+    /// reward, and `turn.answer` if an `http` or `command` reward reported one. With format Chat,
+    /// the feedback is a user turn of the chat template; with format Text, it is appended
+    /// unchanged.
+    #[schemars(length(min = 1, max = 65536))]
+    pub feedback: String,
+    /// Factor of the reward for each turn after the first. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub discount: f64,
+    /// Smallest reward of a correct turn, which is the last. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
+    pub correct_reward: f64,
+    /// Maximum number of tokens of a sample after its prompt: completions and feedback. Feedback
+    /// that leaves no token for a completion is not appended; the sample then ends.
+    /// `rollout.maxNewTokens` limits each completion. Default the context of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: Option<u32>,
+}
+
+impl WorkflowSpec {
+    /// Maximum number of tokens of a sample after its prompt.
+    pub fn max_tokens(&self) -> Option<u32> {
+        self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens)
+    }
+}
+
+fn max_turns() -> u32 {
+    2
+}
+
+fn one() -> f64 {
+    1.0
+}

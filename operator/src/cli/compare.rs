@@ -1,0 +1,288 @@
+//! `rljob compare`: evaluations of several local runs beside each other, with intervals of their
+//! differences.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
+use rljob_dashboard::records::Tail;
+use rljob_protocol::evaluation::PromptResult;
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use serde::Serialize;
+
+use super::status::Output;
+use super::table::{table, table_without};
+use crate::local::comparison::{self, Difference};
+use crate::local::inspect::{self, Run};
+use crate::local::lines::with_error;
+
+/// Most runs of a comparison; the pairs grow with their square.
+const MAX_RUNS: usize = 16;
+/// Most results by prompt of one evaluation that are read.
+const MAX_PROMPTS: usize = 1 << 21;
+/// Cell without a value.
+const NONE: &str = "-";
+
+/// Compare evaluations of runs.
+///
+/// Shows the first and the last evaluation of each run with standard errors, results by category,
+/// and for each pair of runs the differences of their last evaluations over the prompts that both
+/// evaluated, with 95 % intervals of the paired bootstrap.
+#[derive(clap::Args, Debug)]
+pub struct CompareArgs {
+    /// Run directories, or folders of run directories.
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Format of the output.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+    /// Seed of the resamples.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Comparison {
+    runs: Vec<EvaluatedRun>,
+    differences: Vec<Pair>,
+}
+
+/// A run with its evaluations.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EvaluatedRun {
+    /// `namespace/name`, or the directory if several runs have this name.
+    name: String,
+    directory: PathBuf,
+    status: &'static str,
+    /// Completed steps.
+    step: u32,
+    /// Tokens of all steps divided by their time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<EvaluationMetrics>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<EvaluationMetrics>,
+    /// Results by prompt of the last evaluation.
+    #[serde(skip)]
+    results: Vec<PromptResult>,
+}
+
+/// Differences of the last evaluations of two runs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Pair {
+    base: String,
+    other: String,
+    seed: u64,
+    /// `other` − `base`.
+    metrics: Vec<Difference>,
+}
+
+/// Compares the runs; returns the text to print.
+///
+/// # Errors
+/// A run cannot be read, or there are too many.
+pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
+    let mut directories = BTreeSet::new();
+    let mut runs = Vec::new();
+    for path in &arguments.runs {
+        for directory in inspect::find(path)? {
+            if directories.insert(directory.canonicalize().unwrap_or_else(|_| directory.clone())) {
+                runs.push(read(&directory)?);
+            }
+        }
+    }
+    let count = runs.len();
+    ensure!(count <= MAX_RUNS, "found {count} runs; at most {MAX_RUNS} are compared");
+    name_by_directory(&mut runs);
+    let comparison = Comparison { differences: pairs(&runs, arguments.seed), runs };
+    Ok(match arguments.output {
+        Output::Text => text(&comparison),
+        Output::Json => serde_json::to_string_pretty(&comparison)?,
+        Output::Yaml => serde_yaml::to_string(&comparison)?,
+    })
+}
+
+fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
+    let run = Run::read(directory)?;
+    let failed = || format!("failed to read the run in {}", directory.display());
+    let (mut tokens, mut seconds) = (0.0, 0.0);
+    Tail::new(directory.join(METRICS_FILE))
+        .each(|step: StepMetrics| {
+            let speed = step.scalars.get_or_zero(metrics::TOKENS_PER_SECOND);
+            if speed > 0.0 {
+                tokens += step.scalars.get_or_zero(metrics::TOKENS);
+                seconds += step.scalars.get_or_zero(metrics::TOKENS) / speed;
+            }
+            Ok(())
+        })
+        .with_context(failed)?;
+    let (mut first, mut last) = (None, None);
+    Tail::new(directory.join(EVALUATIONS_FILE))
+        .each(|evaluation: EvaluationMetrics| {
+            first.get_or_insert_with(|| evaluation.clone());
+            last = Some(evaluation);
+            Ok(())
+        })
+        .with_context(failed)?;
+    let results = match &last {
+        Some(last) => results(directory, last.step).with_context(failed)?,
+        None => Vec::new(),
+    };
+    Ok(EvaluatedRun {
+        name: format!("{}/{}", run.config.namespace, run.config.name),
+        directory: directory.to_owned(),
+        status: run.status(),
+        step: run.metrics.as_ref().map_or(0, |metrics| metrics.step),
+        tokens_per_second: (seconds > 0.0).then(|| tokens / seconds),
+        first,
+        last,
+        results,
+    })
+}
+
+/// Results by prompt of the evaluation at `step`.
+fn results(directory: &Path, step: u32) -> io::Result<Vec<PromptResult>> {
+    let mut results = Vec::new();
+    Tail::new(directory.join(EVALUATION_PROMPTS_FILE)).each(|result: PromptResult| {
+        if result.step == step {
+            results.push(result);
+        }
+        if results.len() > MAX_PROMPTS {
+            let message =
+                format!("{EVALUATION_PROMPTS_FILE} has more than {MAX_PROMPTS} lines of a step");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        Ok(())
+    })?;
+    Ok(results)
+}
+
+/// Replaces names that several runs have.
+fn name_by_directory(runs: &mut [EvaluatedRun]) {
+    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    for run in runs {
+        if names.iter().filter(|name| **name == run.name).count() > 1 {
+            run.name = run.directory.display().to_string();
+        }
+    }
+}
+
+/// All pairs of runs that evaluated common prompts.
+fn pairs(runs: &[EvaluatedRun], seed: u64) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for (index, other) in runs.iter().enumerate() {
+        for base in runs.iter().take(index) {
+            let metrics = comparison::differences(&base.results, &other.results, seed);
+            if !metrics.is_empty() {
+                let (base, other) = (base.name.clone(), other.name.clone());
+                pairs.push(Pair { base, other, seed, metrics });
+            }
+        }
+    }
+    pairs
+}
+
+fn text(comparison: &Comparison) -> String {
+    let mut tables = vec![runs_table(&comparison.runs)];
+    tables.extend(categories_table(&comparison.runs));
+    tables.extend(differences_table(comparison));
+    tables.join("\n\n")
+}
+
+/// One row for each evaluation that is shown.
+fn runs_table(runs: &[EvaluatedRun]) -> String {
+    let head = [
+        "RUN", "STATUS", "STEP", "PROMPTS", "SAMPLED", "GREEDY", "PASS@1", "K", "PASS@K", "MAJ@K",
+        "LOSS", "TOKENS/S",
+    ];
+    let mut rows = Vec::new();
+    for run in runs {
+        let is_same =
+            run.first.as_ref().map(|own| own.step) == run.last.as_ref().map(|own| own.step);
+        let first = run.first.as_ref().filter(|_| !is_same);
+        rows.extend(first.map(|evaluation| row(run, Some(evaluation))));
+        rows.push(row(run, run.last.as_ref()));
+    }
+    table_without(head, &rows, NONE)
+}
+
+fn row(run: &EvaluatedRun, evaluation: Option<&EvaluationMetrics>) -> [String; 12] {
+    let none = || NONE.to_owned();
+    let number = |value: Option<u32>| value.map_or_else(none, |value| value.to_string());
+    let own = evaluation.cloned().unwrap_or_default();
+    let pass = |k: &u32| cell(own.pass_at.get(k), own.pass_at_standard_error.get(k));
+    let majority = |k: &u32| cell(own.majority_at.get(k), own.majority_at_standard_error.get(k));
+    let largest = Some(own.samples).filter(|k| *k > 1);
+    [
+        run.name.clone(),
+        run.status.to_owned(),
+        evaluation.map_or(run.step, |own| own.step).to_string(),
+        number(evaluation.map(|own| own.prompts)),
+        cell(own.sampled.as_ref(), own.sampled_standard_error.as_ref()),
+        cell(own.greedy.as_ref(), own.greedy_standard_error.as_ref()),
+        pass(&1),
+        number(largest),
+        largest.as_ref().map_or_else(none, pass),
+        largest.as_ref().map_or_else(none, majority),
+        own.loss.map_or_else(none, |loss| format!("{loss:.4}")),
+        run.tokens_per_second.map_or_else(none, |speed| format!("{speed:.0}")),
+    ]
+}
+
+fn cell(mean: Option<&f64>, standard_error: Option<&f64>) -> String {
+    mean.map_or_else(|| NONE.to_owned(), |mean| with_error(*mean, standard_error.copied()))
+}
+
+/// Results of the last evaluations by category.
+fn categories_table(runs: &[EvaluatedRun]) -> Option<String> {
+    let mut rows = Vec::new();
+    for run in runs {
+        for (category, own) in run.last.iter().flat_map(|last| &last.categories) {
+            rows.push([
+                category.clone(),
+                run.name.clone(),
+                own.prompts.to_string(),
+                cell(own.sampled.as_ref(), own.sampled_standard_error.as_ref()),
+                cell(own.greedy.as_ref(), own.greedy_standard_error.as_ref()),
+            ]);
+        }
+    }
+    rows.sort_by(|one, other| one.first().cmp(&other.first()));
+    (!rows.is_empty()).then(|| table(["CATEGORY", "RUN", "PROMPTS", "SAMPLED", "GREEDY"], &rows))
+}
+
+/// One row for each metric of each pair; a sentence if there is no pair.
+fn differences_table(comparison: &Comparison) -> Option<String> {
+    if comparison.runs.len() < 2 {
+        return None;
+    }
+    let rows: Vec<_> = comparison.differences.iter().flat_map(pair_rows).collect();
+    Some(if rows.is_empty() {
+        "no differences: no two runs have results of two or more common prompts".to_owned()
+    } else {
+        table(["DIFFERENCE", "METRIC", "PROMPTS", "MEAN", "95% INTERVAL"], &rows)
+    })
+}
+
+fn pair_rows(pair: &Pair) -> impl Iterator<Item = [String; 5]> {
+    pair.metrics.iter().map(|difference| {
+        let interval = &difference.interval;
+        [
+            format!("{} - {}", pair.other, pair.base),
+            difference.metric.clone(),
+            interval.prompts.to_string(),
+            format!("{:+.3}", interval.mean),
+            format!("{:+.3} to {:+.3}", interval.low, interval.high),
+        ]
+    })
+}
+
+#[cfg(test)]
+mod tests;

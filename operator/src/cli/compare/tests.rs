@@ -1,0 +1,117 @@
+//! Tests of `rljob compare`.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::local::inspect::test_support::run_directory;
+
+/// A run of 4 prompts with one evaluation, in which the greedy completions of `correct` prompts
+/// are correct.
+fn run(runs: &Path, correct: u64) {
+    let directory = run_directory(runs);
+    let greedy = |row: u64| f64::from(u8::from(row < correct));
+    let line = |row: u64| {
+        let category = if row < 2 { "algebra" } else { "sets" };
+        json!({
+            "step": 3, "row": row, "prompt": format!("prompt {row}"), "category": category,
+            "greedy": greedy(row), "sampled": 0.5, "samples": 2, "correct": 1,
+        })
+    };
+    let lines: Vec<String> = (0..4).map(|row| line(row).to_string()).collect();
+    let file = |name: &str| directory.path().join(name);
+    fs::write(file(EVALUATION_PROMPTS_FILE), lines.join("\n") + "\n").unwrap();
+    let evaluation = |step: u32, greedy: f64| {
+        let sets = json!({"prompts": 2, "sampled": 0.5, "greedy": greedy});
+        json!({
+            "step": step, "prompts": 4, "samples": 2, "sampled": 0.5, "greedy": greedy,
+            "greedyStandardError": 0.25, "passAt": {"1": 0.5, "2": 1.0}, "seconds": 1.0,
+            "categories": {"sets": sets},
+        })
+    };
+    let evaluations = [evaluation(0, 0.0), evaluation(3, correct as f64 / 4.0)];
+    let evaluations = evaluations.map(|evaluation| evaluation.to_string() + "\n").concat();
+    fs::write(file(EVALUATIONS_FILE), evaluations).unwrap();
+    let step = |tokens: f64, speed: f64| {
+        json!({"step": 1, "attempt": 0, "tokens": tokens, "tokensPerSecond": speed}).to_string()
+    };
+    fs::write(file(METRICS_FILE), step(100.0, 100.0) + "\n" + &step(300.0, 100.0) + "\n").unwrap();
+}
+
+fn arguments(runs: Vec<PathBuf>, output: Output) -> CompareArgs {
+    CompareArgs { runs, output, seed: 0 }
+}
+
+#[test]
+fn runs_have_rows_and_pairs_have_differences_with_intervals() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    run(&a, 1);
+    run(&b, 4);
+    let of = |output| compare(&arguments(vec![a.clone(), b.clone()], output)).unwrap();
+    let (a, b) = (a.join("lab/sums"), b.join("lab/sums"));
+    let text = of(Output::Text);
+    let expected = format!(
+        "\
+RUN  STATUS   STEP  PROMPTS  SAMPLED  GREEDY         PASS@1  K  PASS@K  TOKENS/S
+A    Stopped  0     4        0.500    0.000 ± 0.250  0.500   2  1.000   100
+A    Stopped  3     4        0.500    0.250 ± 0.250  0.500   2  1.000   100
+B    Stopped  0     4        0.500    0.000 ± 0.250  0.500   2  1.000   100
+B    Stopped  3     4        0.500    1.000 ± 0.250  0.500   2  1.000   100
+
+CATEGORY  RUN  PROMPTS  SAMPLED  GREEDY
+sets      A    2        0.500    0.250
+sets      B    2        0.500    1.000
+
+DIFFERENCE  METRIC   PROMPTS  MEAN    95% INTERVAL
+B - A       sampled  4        +0.000  +0.000 to +0.000
+B - A       greedy   4        +0.750  +0.250 to +1.000
+B - A       pass@1   4        +0.000  +0.000 to +0.000
+B - A       pass@2   4        +0.000  +0.000 to +0.000"
+    );
+    let names = |text: &str| {
+        let text = text.replace(&a.display().to_string(), "A");
+        let words = text.replace(&b.display().to_string(), "B");
+        let lines = words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&text), names(&expected));
+    let value: Value = serde_json::from_str(&of(Output::Json)).unwrap();
+    assert_eq!(value["runs"][1]["last"]["greedy"], json!(1.0));
+    assert_eq!(value["runs"][1]["tokensPerSecond"], json!(100.0));
+    let greedy = &value["differences"][0]["metrics"][1];
+    let expected = json!({
+        "metric": "greedy", "mean": 0.75, "low": 0.25, "high": 1.0, "prompts": 4,
+        "resamples": 10_000,
+    });
+    assert_eq!(greedy, &expected);
+}
+
+#[test]
+fn a_run_without_common_prompts_is_shown_without_differences() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    run(&a, 1);
+    drop(run_directory(&b));
+    let text = compare(&arguments(vec![a.clone(), b, a], Output::Text)).unwrap();
+    assert!(
+        text.ends_with(
+            "no differences: no two runs have results of two or more common \
+        prompts"
+        ),
+        "{text}"
+    );
+    assert_eq!(text.lines().filter(|line| line.contains("Stopped")).count(), 3, "{text}");
+}
+
+#[test]
+fn more_runs_than_the_limit_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..=MAX_RUNS {
+        drop(run_directory(&folder.path().join(number.to_string())));
+    }
+    let runs = (0..=MAX_RUNS).map(|number| folder.path().join(number.to_string())).collect();
+    let error = compare(&arguments(runs, Output::Text)).unwrap_err();
+    assert_eq!(error.to_string(), "found 17 runs; at most 16 are compared");
+}

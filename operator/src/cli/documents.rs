@@ -1,0 +1,235 @@
+//! Commands and YAML of the documents: parsed by the program that they name.
+//!
+//! Not covered are the arguments of programs other than `rljob`, `make` and `helm`: lines of
+//! `kubectl` and of the tools in [`OTHER_PROGRAMS`] are only split. The integration tests
+//! `control_plane::releases`, `control_plane::gitops` and `control_plane::command_line` run
+//! commands of install.md and gitops.md, and those of cli.md that change a cluster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::program::parser;
+use crate::validate::test_support::{MINIMAL, merge};
+use crate::validate::{Policy, parse_jobs, validate};
+
+/// Programs whose arguments no test of this file reads.
+const OTHER_PROGRAMS: [&str; 16] = [
+    "kubectl",
+    "podman",
+    "cargo",
+    "pip",
+    "python3",
+    "tensorboard",
+    "ln",
+    "chmod",
+    "echo",
+    "export",
+    "jobs",
+    "wait",
+    "set",
+    "for",
+    "do",
+    "done",
+];
+/// Parts of a job that name exactly one of several things: an example replaces them.
+const UNIONS: [&str; 4] =
+    ["/spec/algorithm", "/spec/model", "/spec/storage", "/spec/dataset/train"];
+/// Page whose blocks `validate::rules` checks: together with the data that an algorithm needs.
+const ALGORITHMS: &str = "docs/algorithms.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// README.md and all pages below docs/ and charts/, with their names.
+fn pages() -> Vec<(String, String)> {
+    fn below(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                below(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = vec![root().join("README.md")];
+    below(&root().join("docs"), &mut found);
+    below(&root().join("charts"), &mut found);
+    found.sort();
+    let text = |path: PathBuf| (path.display().to_string(), fs::read_to_string(&path).unwrap());
+    found.into_iter().map(text).collect()
+}
+
+/// Code blocks of a language, each with the name of its page.
+fn blocks(language: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (page, text) in pages() {
+        let fence = format!("```{language}\n");
+        let blocks = text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
+        found.extend(blocks.map(|block| (page.clone(), block.to_owned())));
+    }
+    assert!(found.len() > 10, "{}", found.len());
+    found
+}
+
+/// The commands of a shell block, as words. A command ends with its line, unless a quote is open
+/// or the line ends with a backslash, or at an operator of the shell.
+fn commands(block: &str) -> Vec<Vec<String>> {
+    let (mut found, mut pending) = (Vec::new(), String::new());
+    for line in block.lines() {
+        pending.push_str(line);
+        if let Some(continued) = pending.strip_suffix('\\') {
+            pending = format!("{continued} ");
+            continue;
+        }
+        let Some(words) = shlex::split(&pending) else {
+            pending.push('\n');
+            continue;
+        };
+        pending.clear();
+        let separated = words.split(|word| ["|", "||", "&&", "&", ";"].contains(&word.as_str()));
+        found.extend(separated.map(arguments).filter(|command| !command.is_empty()));
+    }
+    assert_eq!(pending, "", "{block}");
+    found
+}
+
+/// A command without assignments and redirections; a substitution is replaced by its command.
+fn arguments(words: &[String]) -> Vec<String> {
+    let is_name = |name: &str| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let mut kept: Vec<String> = Vec::new();
+    for word in words {
+        // `source <(rljob completion bash)`, `archive=$(echo …)`
+        if let Some((_, program)) = word.split_once("<(").or_else(|| word.split_once("$(")) {
+            kept = vec![program.to_owned()];
+        } else if word.starts_with('>') {
+            break;
+        } else if !kept.is_empty() || !word.split_once('=').is_some_and(|(name, _)| is_name(name)) {
+            kept.push(word.trim_end_matches([';', ')']).to_owned());
+        }
+    }
+    kept
+}
+
+fn parse_rljob(is_plugin: bool, arguments: &[&str]) -> Result<(), String> {
+    let words = ["rljob"].iter().chain(arguments);
+    parser(is_plugin).try_get_matches_from(words).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Targets of the Makefile.
+fn parse_make(arguments: &[&str]) -> Result<(), String> {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let is_target = |word: &&&str| makefile.contains(&format!("\n{word}:"));
+    let targets = arguments.iter().filter(|word| !word.contains('='));
+    let unknown: Vec<_> = targets.filter(|word| !is_target(word)).collect();
+    if unknown.is_empty() { Ok(()) } else { Err(format!("no targets {unknown:?}")) }
+}
+
+fn chart_values() -> Value {
+    let text = fs::read_to_string(root().join("charts/rljob/values.yaml")).unwrap();
+    serde_yaml::from_str(&text).unwrap()
+}
+
+/// Whether values.yaml has a key, or an open object such as labels that may contain it.
+fn has_value(values: &Value, path: &str) -> bool {
+    match path.split_once('.') {
+        _ if values.as_object().is_some_and(serde_json::Map::is_empty) => true,
+        Some((key, rest)) => values.get(key).is_some_and(|value| has_value(value, rest)),
+        None => values.get(path).is_some(),
+    }
+}
+
+/// Keys of a values file, joined by dots, that the chart does not have.
+fn unknown_values(given: &Value, known: &Value, path: &str) -> Vec<String> {
+    let Some(keys) = given.as_object() else { return Vec::new() };
+    let of_key = |(key, value): (&String, &Value)| match known.get(key) {
+        _ if known.as_object().is_none_or(serde_json::Map::is_empty) => Vec::new(),
+        Some(known) => unknown_values(value, known, &format!("{path}{key}.")),
+        None => vec![format!("{path}{key}")],
+    };
+    keys.iter().flat_map(of_key).collect()
+}
+
+/// Values that a helm command sets.
+fn parse_helm(arguments: &[&str]) -> Result<(), String> {
+    let values = chart_values();
+    let set = arguments.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1]);
+    let keys = set.filter_map(|value| value.split_once('=').map(|(key, _)| key));
+    let unknown: Vec<&str> = keys.filter(|key| !has_value(&values, key)).collect();
+    if unknown.is_empty() { Ok(()) } else { Err(format!("the chart has no values {unknown:?}")) }
+}
+
+#[test]
+fn commands_of_the_documents_are_accepted() {
+    let (mut problems, mut checked) = (Vec::new(), 0);
+    for (page, block) in blocks("sh") {
+        for command in commands(&block) {
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let result = match words.as_slice() {
+                ["rljob", rest @ ..] => parse_rljob(false, rest),
+                ["kubectl", "rljob", rest @ ..] => parse_rljob(true, rest),
+                ["make", rest @ ..] => parse_make(rest),
+                ["helm", rest @ ..] => parse_helm(rest),
+                [program, ..] if OTHER_PROGRAMS.contains(program) => continue,
+                _ => Err("is of a program that no test reads".to_owned()),
+            };
+            checked += 1;
+            problems.extend(result.err().map(|error| format!("{page}: {words:?}: {error}")));
+        }
+    }
+    assert_eq!(problems, Vec::<String>::new());
+    assert!(checked > 60, "{checked}");
+}
+
+/// Problems of a file with RLJobs, as `rljob validate` finds them.
+fn problems_of(text: &str) -> Option<String> {
+    let jobs = match parse_jobs(text) {
+        Ok(jobs) => jobs,
+        Err(error) => return Some(error.to_string()),
+    };
+    jobs.iter().find_map(|job| validate(job, Policy::LOCAL).err()).map(|error| error.to_string())
+}
+
+/// Problems of parts of a job that is otherwise minimal.
+fn problems_of_parts(parts: &Value) -> Option<String> {
+    let mut job: Value = serde_yaml::from_str(MINIMAL).unwrap();
+    for union in UNIONS.iter().filter(|union| parts.pointer(union).is_some()) {
+        *job.pointer_mut(union).unwrap() = json!({});
+    }
+    merge(&mut job, parts);
+    problems_of(&job.to_string())
+}
+
+#[test]
+fn yaml_of_the_documents_is_valid() {
+    let crd = serde_json::to_value(rljob_crds::crd()).unwrap();
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let (spec, values) = (&schema["properties"]["spec"]["properties"], chart_values());
+    let (mut problems, mut jobs) = (Vec::new(), 0);
+    for (page, block) in blocks("yaml").into_iter().filter(|(page, _)| !page.ends_with(ALGORITHMS))
+    {
+        let found = if block.contains("apiVersion: rljob.dev") {
+            jobs += 1;
+            problems_of(&block)
+        } else {
+            let value: Value = serde_yaml::from_str(&block).unwrap();
+            let unknown = unknown_values(&value, &values, "");
+            let keys = || value.as_object().unwrap().keys();
+            if value["apiVersion"].is_string() {
+                None
+            } else if keys().all(|key| ["metadata", "spec"].contains(&key.as_str())) {
+                problems_of_parts(&value)
+            } else if keys().all(|key| !spec[key].is_null()) {
+                problems_of_parts(&json!({ "spec": value }))
+            } else {
+                (!unknown.is_empty()).then(|| format!("the chart has no values {unknown:?}"))
+            }
+        };
+        problems.extend(found.map(|error| format!("{page}: {error}: {block}")));
+    }
+    assert_eq!(problems, Vec::<String>::new());
+    assert!(jobs > 2, "{jobs}");
+}

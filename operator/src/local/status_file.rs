@@ -1,0 +1,68 @@
+//! `status.json` in a run directory: the newest report of the coordinator, for the dashboard. It is
+//! not part of the run's state: it may be missing or outdated.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rljob_protocol::status::CoordinatorStatus;
+use tokio::time::Instant;
+
+use super::directory::STATUS_FILE;
+
+/// Shortest time between two writes.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Writer of the file.
+#[derive(Debug)]
+pub struct StatusFile {
+    path: PathBuf,
+    written: Option<(Instant, CoordinatorStatus)>,
+}
+
+impl StatusFile {
+    pub fn new(directory: &Path) -> Self {
+        Self { path: directory.join(STATUS_FILE), written: None }
+    }
+
+    /// Writes a report that differs from the last one. A failure is only logged.
+    pub fn update(&mut self, status: &CoordinatorStatus, now: Instant) {
+        let is_due = self.written.as_ref().is_none_or(|(at, written)| {
+            now.saturating_duration_since(*at) >= PERIOD && written != status
+        });
+        if !is_due {
+            return;
+        }
+        let partial = self.path.with_extension("json.partial");
+        let write = || {
+            fs::write(&partial, serde_json::to_vec(status)?)?;
+            fs::rename(&partial, &self.path)
+        };
+        if let Err(error) = write() {
+            tracing::debug!(%error, path = %self.path.display(), "failed to write the status");
+        }
+        self.written = Some((now, status.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::report;
+
+    #[test]
+    fn changed_reports_are_written_once_a_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = || -> CoordinatorStatus {
+            serde_json::from_slice(&fs::read(folder.path().join(STATUS_FILE)).unwrap()).unwrap()
+        };
+        let (mut file, start) = (StatusFile::new(folder.path()), Instant::now());
+        let of = |step| CoordinatorStatus { step, ..report() };
+        file.update(&of(1), start);
+        assert_eq!(read(), of(1));
+        file.update(&of(2), start + PERIOD / 2);
+        assert_eq!(read(), of(1));
+        file.update(&of(2), start + PERIOD);
+        assert_eq!(read(), of(2));
+    }
+}

@@ -1,0 +1,32 @@
+//! Objects of the chart for queues of Kueue.
+
+use serde_json::{Value, json};
+
+use super::render;
+use super::values::{more_arguments, part};
+
+#[test]
+fn queues_need_a_flag_of_the_operator_and_permissions() {
+    let values = json!({"kueue": {"enabled": true}});
+    assert_eq!(more_arguments(&values), json!(["--kueue"]));
+    let in_one = json!({"kueue": {"enabled": true}, "jobs": {"namespace": "team-a"}});
+    for (values, role, cluster_role) in [
+        (&values, "ClusterRole /rljob-operator", "ClusterRole /rljob-operator-kueue"),
+        (
+            &in_one,
+            "Role team-a/rljob-operator-jobs",
+            "ClusterRole /rljob-operator-rljob-system-kueue",
+        ),
+    ] {
+        let Value::Array(rules) = part(values, role, "/rules") else { panic!("no rules") };
+        let resources: Vec<&Value> = rules
+            .iter()
+            .filter(|rule| rule["apiGroups"] == json!(["kueue.x-k8s.io"]))
+            .map(|rule| &rule["resources"])
+            .collect();
+        assert_eq!(resources, [&json!(["workloads"]), &json!(["workloads/status"])]);
+        assert_eq!(part(values, cluster_role, "/rules/0/resources"), json!(["resourceflavors"]));
+    }
+    let without = render(&json!({}));
+    assert!(without.iter().all(|object| !object.to_string().contains("kueue")));
+}

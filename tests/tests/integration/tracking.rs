@@ -1,0 +1,94 @@
+//! Experiment trackers: the metrics of a run in MLflow and in TensorBoard's event files, each once,
+//! whatever fails meanwhile.
+
+use std::fs;
+
+use rljob_crds::names::{METRICS_FILE, TENSORBOARD_FILES};
+use rljob_protocol::status::StepMetrics;
+use rljob_tests::Mlflow;
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use crate::local_run::{JOBS, LIMIT, LocalRun, baseline, folder_with};
+
+/// Steps of the job `practise`.
+const STEPS: u64 = 12;
+
+#[test]
+fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() {
+    let mut mlflow = Mlflow::start().unwrap();
+    let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
+    let export = baseline().folder.join("baseline/default/imitate/export");
+    let sets = [
+        format!("spec.model={{path: {}}}", export.display()),
+        format!("spec.tracking.mlflow={{uri: '{}', experiment: sums}}", mlflow.uri()),
+    ];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+    let local = LocalRun::start_with(folder.path(), "runs", &sets);
+    local.wait_for_steps("practise", 3);
+    local.kill("rljob-coordinator");
+    local.wait_for_steps("practise", 5);
+    mlflow.kill().unwrap();
+    local.wait_for_steps("practise", 7);
+    mlflow.restart().unwrap();
+    let directory = local.runs.join("default/practise");
+    let (code, output) = local.end();
+    assert_eq!(code, Some(0), "{output}");
+
+    // The run does not wait for the server; what it lacks is sent when the run starts again.
+    wait_until("the MLflow run to be finished", LIMIT, || {
+        let is_finished = only_run(&mlflow)["info"]["status"] == "FINISHED";
+        if !is_finished {
+            let (code, output) = LocalRun::start_with(folder.path(), "runs", &sets).end();
+            assert_eq!(code, Some(0), "{output}");
+        }
+        Ok(is_finished)
+    })
+    .unwrap();
+    let log = fs::read_to_string(directory.join("logs/coordinator.log")).unwrap();
+    let run = only_run(&mlflow);
+    assert_eq!(run["info"]["run_name"], "default/practise", "{run:#}");
+    assert!(parameters(&run).contains(&("algorithm.grpo.groupSize".into(), "8".into())), "{run:#}");
+    let lines = fs::read_to_string(directory.join(METRICS_FILE)).unwrap();
+    let losses: Vec<(u64, f64)> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .map(|metrics: StepMetrics| (metrics.step.into(), metrics.get("loss").unwrap()))
+        .collect();
+    assert_eq!(losses.len() as u64, STEPS);
+    assert_eq!(history(&mlflow, &run, "loss"), losses, "{log}");
+    let evaluated = history(&mlflow, &run, "evaluation/greedy");
+    assert_eq!(evaluated.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 6, 12]);
+    for file in TENSORBOARD_FILES {
+        assert!(fs::metadata(directory.join(file)).unwrap().len() > 100, "{file}");
+    }
+}
+
+/// The MLflow run of the experiment `sums`, which has no other.
+fn only_run(mlflow: &Mlflow) -> Value {
+    let experiment =
+        mlflow.get("experiments/get-by-name?experiment_name=sums").unwrap()["experiment"].take();
+    let search = json!({"experiment_ids": [experiment["experiment_id"]]});
+    let mut runs = mlflow.post("runs/search", &search).unwrap()["runs"].take();
+    assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs:#}");
+    runs[0].take()
+}
+
+fn parameters(run: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let parameters = run["data"]["params"].as_array().unwrap().iter();
+    parameters.map(|parameter| (text(&parameter["key"]), text(&parameter["value"]))).collect()
+}
+
+/// Steps and values of a metric.
+fn history(mlflow: &Mlflow, run: &Value, metric: &str) -> Vec<(u64, f64)> {
+    let id = run["info"]["run_id"].as_str().unwrap();
+    let path = format!("metrics/get-history?run_id={id}&metric_key={metric}");
+    let history = mlflow.get(&path).unwrap()["metrics"].take();
+    let step = |value: &Value| value["step"].as_u64().unwrap_or_default();
+    let points = history.as_array().into_iter().flatten();
+    let mut points: Vec<(u64, f64)> =
+        points.map(|point| (step(point), point["value"].as_f64().unwrap())).collect();
+    points.sort_by_key(|(step, _)| *step);
+    points
+}

@@ -1,0 +1,145 @@
+//! Feedback after a turn: a template over the fields of the row and facts about the turn.
+
+use std::collections::BTreeMap;
+
+use minijinja::Environment;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Dataset;
+use super::location::RowLocation;
+use super::reader::Fields;
+use super::rows::{KeptFields, strict_environment};
+
+const TEMPLATE: &str = "feedback";
+/// Variable with the facts about the turn. It hides a field of that name.
+const TURN: &str = "turn";
+
+/// A compiled template.
+#[derive(Debug)]
+pub struct Feedback {
+    environment: Environment<'static>,
+}
+
+/// Facts about a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TurnFacts<'a> {
+    /// From 1.
+    pub number: u32,
+    pub completion: &'a str,
+    pub reward: f64,
+    /// By name of the reward.
+    pub components: &'a BTreeMap<String, f64>,
+    /// Final answer that a reward reported.
+    pub answer: Option<&'a str>,
+}
+
+/// A template that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedbackError {
+    #[error("rollout.workflow.multiTurn.feedback is not valid Jinja")]
+    Template(#[source] minijinja::Error),
+    #[error("failed to render rollout.workflow.multiTurn.feedback for {location}")]
+    Row { location: RowLocation, source: minijinja::Error },
+    #[error("failed to render rollout.workflow.multiTurn.feedback for row {row}")]
+    Render { row: u64, source: minijinja::Error },
+}
+
+impl Feedback {
+    /// Compiles a template. Undefined variables and printed nulls are errors when it is rendered.
+    pub fn new(source: &str) -> Result<Self, FeedbackError> {
+        let mut environment = strict_environment();
+        environment
+            .add_template_owned(TEMPLATE, source.to_owned())
+            .map_err(FeedbackError::Template)?;
+        Ok(Self { environment })
+    }
+
+    /// Fields of a row that the template uses.
+    pub fn fields(&self) -> Result<KeptFields, FeedbackError> {
+        let template = self.environment.get_template(TEMPLATE).map_err(FeedbackError::Template)?;
+        let mut names = template.undeclared_variables(false);
+        names.remove(TURN);
+        Ok(KeptFields::Named(names.into_iter().collect()))
+    }
+
+    /// Checks that the first turn of every row has feedback. `components` are the names of the
+    /// rewards.
+    pub fn check(&self, data: &Dataset, components: &[&str]) -> Result<(), FeedbackError> {
+        let components = components.iter().map(|name| ((*name).to_owned(), 0.0)).collect();
+        let turn = TurnFacts {
+            number: 1,
+            completion: "",
+            reward: 0.0,
+            components: &components,
+            answer: None,
+        };
+        let empty = Fields::default();
+        data.rows.iter().try_for_each(|row| {
+            self.text(row.fields.as_deref().unwrap_or(&empty), turn)
+                .map(drop)
+                .map_err(|source| FeedbackError::Row { location: row.location.clone(), source })
+        })
+    }
+
+    /// The feedback after a turn of a row.
+    pub fn render(
+        &self,
+        row: u64,
+        fields: Option<&Fields>,
+        turn: TurnFacts<'_>,
+    ) -> Result<String, FeedbackError> {
+        let empty = Fields::default();
+        self.text(fields.unwrap_or(&empty), turn)
+            .map_err(|source| FeedbackError::Render { row, source })
+    }
+
+    fn text(&self, fields: &Fields, turn: TurnFacts<'_>) -> Result<String, minijinja::Error> {
+        let mut variables = fields.clone();
+        let turn = serde_json::to_value(turn).unwrap_or(Value::Null);
+        variables.insert(TURN.to_owned(), turn);
+        self.environment.get_template(TEMPLATE)?.render(variables)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::{Feedback, KeptFields, TurnFacts};
+
+    fn rendered(template: &str, answer: Option<&str>) -> Result<String, String> {
+        let feedback = Feedback::new(template).map_err(|error| error.to_string())?;
+        let fields = json!({"question": "1+1", "turn": "hidden"});
+        let components = BTreeMap::from([("format".to_owned(), 0.5)]);
+        let turn =
+            TurnFacts { number: 2, completion: "3", reward: 0.25, components: &components, answer };
+        feedback.render(7, fields.as_object(), turn).map_err(|error| crate::error_line(&error))
+    }
+
+    #[test]
+    fn feedback_uses_the_row_and_the_turn() {
+        let template = "{{turn.number}}: {{turn.completion}} is wrong ({{turn.reward}}, \
+            {{turn.components.format}}, {{turn.answer or '-'}}). {{question}}?";
+        let expected = Ok("2: 3 is wrong (0.25, 0.5, -). 1+1?".to_owned());
+        assert_eq!(rendered(template, None), expected);
+        assert_eq!(rendered("{{turn.answer}}", Some("x")), Ok("x".to_owned()));
+        let used = Feedback::new(template).unwrap().fields().unwrap();
+        assert_eq!(used, KeptFields::Named(["question".to_owned()].into()));
+    }
+
+    #[test]
+    fn feedback_that_cannot_be_rendered_names_the_row_and_the_cause() {
+        let failed = "failed to render rollout.workflow.multiTurn.feedback for row 7: ";
+        for (template, cause) in
+            [("{{hint}}", "undefined value"), ("{{turn.answer}}", "a printed field is null")]
+        {
+            let error = rendered(template, None).unwrap_err();
+            assert!(error.starts_with(failed) && error.contains(cause), "{error}");
+        }
+        let error = rendered("{{", None).unwrap_err();
+        assert_eq!(error, "rollout.workflow.multiTurn.feedback is not valid Jinja");
+    }
+}

@@ -1,0 +1,203 @@
+//! Experiment trackers: the journal's metrics, copied beside the run.
+//!
+//! ```text
+//!  journal ─▶ records after the tracker's position ─▶ tracker ─▶ next position
+//!    ▲                                                   │
+//!    └────────────── again after 2 seconds ──────────────┘   longer after a failure
+//! ```
+//! The run never waits for a tracker. A tracker knows its position itself, from its files or its
+//! server, so that a restart leaves nothing out.
+
+pub mod mlflow;
+pub mod tensorboard;
+
+use std::future::Future;
+use std::time::Duration;
+
+use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::status::Phase;
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
+use crate::persistence::journal::{Journal, JournalError};
+use crate::run_handle::RunHandle;
+
+/// Between two looks at the journal.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Longest wait after failures in a row.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Most steps and evaluations that a tracker gets at a time.
+const MAX_RECORDS: usize = 100;
+
+/// Newest records that a tracker has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Newest step; 0 if there is none.
+    pub step: u32,
+    /// Step of the newest evaluation.
+    pub evaluation: Option<u32>,
+}
+
+/// Records in the order of their steps.
+#[derive(Debug, Default, PartialEq)]
+pub struct Records {
+    pub steps: Vec<StepMetrics>,
+    pub evaluations: Vec<EvaluationMetrics>,
+}
+
+/// A failed transfer, which is repeated.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackerError {
+    #[error(transparent)]
+    Mlflow(#[from] mlflow::MlflowError),
+    #[error("failed to write the event files of TensorBoard")]
+    TensorBoard(#[from] std::io::Error),
+    #[error(transparent)]
+    Journal(#[from] SharedJournalError),
+}
+
+/// A consumer of metrics.
+pub trait Tracker: Send {
+    /// Name in logs.
+    const NAME: &'static str;
+
+    /// Newest records that the tracker has.
+    fn position(&mut self) -> impl Future<Output = Result<Position, TrackerError>> + Send;
+
+    /// Adds records that come after the position.
+    fn add(&mut self, records: &Records) -> impl Future<Output = Result<(), TrackerError>> + Send;
+
+    /// Notes the phase of a run whose records are all added. Called after every look.
+    fn note(&mut self, phase: Phase) -> impl Future<Output = Result<(), TrackerError>> + Send;
+}
+
+/// Copies records to `tracker` until `stop`, then those that are left.
+pub async fn follow<T: Tracker>(
+    mut tracker: T,
+    journal: SharedJournal,
+    run: RunHandle,
+    stop: CancellationToken,
+) {
+    let mut wait = LOOK_EVERY;
+    let mut last = false;
+    while !last {
+        tokio::select! {
+            () = stop.cancelled() => last = true,
+            () = tokio::time::sleep(wait) => {}
+        }
+        let failed = wait > LOOK_EVERY;
+        match copy(&mut tracker, &journal, &run).await {
+            Ok(()) if failed => {
+                tracing::info!(tracker = T::NAME, "the tracker responds again");
+                wait = LOOK_EVERY;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if !failed {
+                    let error = crate::error_line(&error);
+                    tracing::warn!(tracker = T::NAME, error, "failed to track the run; retrying");
+                }
+                wait = wait.saturating_mul(2).min(MAX_WAIT);
+            }
+        }
+    }
+}
+
+/// Copies all records that the tracker lacks.
+async fn copy(
+    tracker: &mut impl Tracker,
+    journal: &SharedJournal,
+    run: &RunHandle,
+) -> Result<(), TrackerError> {
+    // Read first, so that the records of a run that has ended are complete.
+    let phase = run.read(crate::core::Run::phase).await;
+    loop {
+        let position = tracker.position().await?;
+        let records = journal.call(move |journal| records_after(journal, position)).await?;
+        if records == Records::default() {
+            return tracker.note(phase).await;
+        }
+        tracker.add(&records).await?;
+    }
+}
+
+/// The next records of the journal.
+fn records_after(journal: &Journal, position: Position) -> Result<Records, JournalError> {
+    let mut records = Records::default();
+    for step in position.step.saturating_add(1)..=journal.last_step()? {
+        if records.steps.len() == MAX_RECORDS {
+            break;
+        }
+        records.steps.extend(journal.metrics(step)?);
+    }
+    let evaluated = journal.evaluated_steps()?.into_iter();
+    for step in evaluated.filter(|step| Some(*step) > position.evaluation).take(MAX_RECORDS) {
+        records.evaluations.extend(journal.evaluation(step)?);
+    }
+    Ok(records)
+}
+
+/// All numbers of a record except `step`, by their JSON names; `passAt/4` is field `4` of `passAt`.
+fn scalars(record: &impl Serialize) -> serde_json::Result<Vec<(String, f64)>> {
+    let mut numbers = Vec::new();
+    collect("", &serde_json::to_value(record)?, &mut numbers);
+    Ok(numbers)
+}
+
+fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f64)>) {
+    match value {
+        Value::Number(number) if name != "step" => {
+            numbers.extend(number.as_f64().map(|number| (name.to_owned(), number)));
+        }
+        Value::Object(fields) if name.is_empty() => {
+            fields.iter().for_each(|(field, value)| collect(field, value, numbers));
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(field, value)| collect(&format!("{name}/{field}"), value, numbers)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tracker_gets_the_records_after_its_position_in_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(&folder.path().join("journal.sqlite")).unwrap();
+        for step in 1..=150 {
+            journal.report_step(&StepMetrics::with_scalars(step, [("reward", 0.5)])).unwrap();
+        }
+        for step in [0, 150] {
+            let evaluation = EvaluationMetrics { step, ..EvaluationMetrics::default() };
+            journal.put_evaluation(&evaluation).unwrap();
+        }
+        let after = |step, evaluation| {
+            let records = records_after(&journal, Position { step, evaluation }).unwrap();
+            let steps: Vec<u32> = records.steps.iter().map(|metrics| metrics.step).collect();
+            let evaluations = records.evaluations.iter().map(|metrics| metrics.step);
+            (steps, evaluations.collect::<Vec<_>>())
+        };
+        assert_eq!(after(0, None), ((1..=100).collect(), vec![0, 150]));
+        assert_eq!(after(100, Some(0)), ((101..=150).collect(), vec![150]));
+        assert_eq!(after(150, Some(150)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn missing_metrics_are_omitted() {
+        let scalars = scalars(&EvaluationMetrics {
+            step: 3,
+            greedy: Some(0.75),
+            ..EvaluationMetrics::default()
+        })
+        .unwrap();
+        assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
+        assert!(scalars.iter().all(|(name, _)| name != "step"));
+        let none = super::scalars(&StepMetrics::default()).unwrap();
+        assert!(none.iter().all(|(name, _)| name != "reward"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Workflow of a run: how many turns a sample has, what follows a turn, and the sample's reward.
+//! Pure.
+//!
+//! ```text
+//!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
+//!                                  └─ else ─▶ feedback ─▶ turn t + 1
+//! ```
+
+use rljob_crds::algorithm::RolloutSpec;
+use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
+
+use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts};
+use crate::reward::Reward;
+use crate::text::Message;
+
+/// The workflow of a run.
+#[derive(Debug)]
+pub enum Workflow {
+    /// A prompt and its completion.
+    SingleTurn,
+    MultiTurn(Box<MultiTurn>),
+}
+
+/// Attempts at a prompt with feedback after each one that is wrong.
+#[derive(Debug)]
+pub struct MultiTurn {
+    spec: MultiTurnWorkflow,
+    feedback: Feedback,
+}
+
+impl Workflow {
+    /// Compiles the workflow of a spec.
+    pub fn new(rollout: &RolloutSpec) -> Result<Self, FeedbackError> {
+        match rollout.workflow.as_ref().and_then(|workflow| workflow.multi_turn.as_ref()) {
+            None => Ok(Self::SingleTurn),
+            Some(spec) => {
+                let feedback = Feedback::new(&spec.feedback)?;
+                Ok(Self::MultiTurn(Box::new(MultiTurn { spec: spec.clone(), feedback })))
+            }
+        }
+    }
+
+    /// Fields of a row that turns after the first use.
+    pub fn kept_fields(&self) -> Result<KeptFields, FeedbackError> {
+        match self {
+            Self::SingleTurn => Ok(KeptFields::None),
+            Self::MultiTurn(multi_turn) => multi_turn.feedback.fields(),
+        }
+    }
+
+    /// The feedback template, if there is one.
+    pub fn feedback(&self) -> Option<&Feedback> {
+        match self {
+            Self::SingleTurn => None,
+            Self::MultiTurn(multi_turn) => Some(&multi_turn.feedback),
+        }
+    }
+
+    /// Messages after turn `number`, counted from 1, of a prompt. None if the sample ends with it.
+    pub fn messages(
+        &self,
+        prompt: &Prompt,
+        number: u32,
+        completion: &str,
+        reward: &Reward,
+    ) -> Result<Option<Vec<Message>>, FeedbackError> {
+        let Self::MultiTurn(multi_turn) = self else { return Ok(None) };
+        let MultiTurn { spec, feedback } = multi_turn.as_ref();
+        if number >= spec.max_turns || reward.value >= spec.correct_reward {
+            return Ok(None);
+        }
+        let turn = TurnFacts {
+            number,
+            completion,
+            reward: reward.value,
+            components: &reward.components,
+            answer: reward.answer.as_deref(),
+        };
+        let fields: Option<&Fields> = prompt.fields.as_deref();
+        Ok(Some(vec![Message::user(feedback.render(prompt.row, fields, turn)?)]))
+    }
+
+    /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
+    pub fn turn_rewards(&self, rewards: &[f64]) -> Vec<f64> {
+        let discount = match self {
+            Self::SingleTurn => 1.0,
+            Self::MultiTurn(multi_turn) => multi_turn.spec.discount,
+        };
+        let last = rewards.len().saturating_sub(1);
+        let factor = discount.powi(i32::try_from(last).unwrap_or(i32::MAX));
+        let credited = |(turn, reward): (usize, &f64)| {
+            if turn == last { reward * factor } else { 0.0 }
+        };
+        rewards.iter().enumerate().map(credited).collect()
+    }
+}
+
+/// Lengths of a sample in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// Of the whole sample.
+    pub context: u32,
+    /// After its prompt.
+    pub max_tokens: u32,
+    /// Of a completion.
+    pub max_new_tokens: u32,
+}
+
+impl Lengths {
+    /// The lengths that the spec and the model's context allow.
+    pub fn new(workflow: Option<&WorkflowSpec>, context: u32, max_new_tokens: u32) -> Self {
+        let max_tokens = workflow.and_then(WorkflowSpec::max_tokens).unwrap_or(u32::MAX);
+        Self { context, max_tokens, max_new_tokens }
+    }
+
+    /// Maximum length of the completion after a prompt and `later` tokens that follow it; 0 if
+    /// there is no room for one.
+    pub fn room(&self, prompt: usize, later: usize) -> u32 {
+        let left =
+            |limit: u32, used: usize| limit.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
+        left(self.context, prompt.saturating_add(later))
+            .min(left(self.max_tokens, later))
+            .min(self.max_new_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rljob_crds::algorithm::RolloutSpec;
+    use rljob_crds::workflow::WorkflowSpec;
+    use serde_json::json;
+
+    use super::{Lengths, Message, Prompt, Reward, Workflow};
+
+    fn spec() -> WorkflowSpec {
+        serde_json::from_value(json!({"multiTurn": {
+            "maxTurns": 3, "feedback": "No: {{turn.completion}}", "discount": 0.5,
+            "correctReward": 0.9, "maxTokens": 20,
+        }}))
+        .unwrap()
+    }
+
+    fn workflow() -> Workflow {
+        Workflow::new(&RolloutSpec { workflow: Some(spec()), ..RolloutSpec::default() }).unwrap()
+    }
+
+    fn prompt() -> Prompt {
+        Prompt {
+            position: 0,
+            row: 0,
+            text: "1+1".to_owned(),
+            tokens: vec![5, 6],
+            answer: Some("2".to_owned()),
+            completion_tokens: None,
+            pair_tokens: None,
+            fields: None,
+        }
+    }
+
+    #[test]
+    fn feedback_follows_wrong_turns_up_to_the_last() {
+        let after = |number, value| {
+            let reward = Reward { value, components: BTreeMap::new(), answer: None };
+            workflow().messages(&prompt(), number, "3", &reward).unwrap()
+        };
+        let feedback = Some(vec![Message::user("No: 3")]);
+        assert_eq!((after(1, 0.0), after(2, 0.89)), (feedback.clone(), feedback));
+        assert_eq!((after(1, 0.9), after(3, 0.0)), (None, None));
+        let reward = Reward { value: 0.0, components: BTreeMap::new(), answer: None };
+        assert_eq!(Workflow::SingleTurn.messages(&prompt(), 1, "3", &reward).unwrap(), None);
+    }
+
+    /// AReaL's `multi_turn.py`: the reward of the last turn, times the discount for each turn
+    /// before it.
+    #[test]
+    fn the_reward_is_that_of_the_last_turn_discounted_by_the_turns_before() {
+        let credited = |rewards: &[f64]| workflow().turn_rewards(rewards);
+        assert_eq!(credited(&[1.0]), [1.0]);
+        assert_eq!(credited(&[0.1, 1.0]), [0.0, 0.5]);
+        assert_eq!(credited(&[0.1, 0.1, 1.0]), [0.0, 0.0, 0.25]);
+        assert_eq!(credited(&[0.1, 0.1, 0.2]), [0.0, 0.0, 0.05]);
+        assert_eq!(Workflow::SingleTurn.turn_rewards(&[0.7]), [0.7]);
+    }
+
+    #[test]
+    fn a_completion_has_the_room_that_turn_sample_and_context_leave() {
+        let lengths = Lengths::new(Some(&spec()), 100, 8);
+        assert_eq!(lengths.room(10, 0), 8);
+        assert_eq!((lengths.room(10, 14), lengths.room(10, 20)), (6, 0));
+        assert_eq!((lengths.room(85, 12), lengths.room(90, 12)), (3, 0));
+        assert_eq!(Lengths::new(None, 100, 8).room(10, 80), 8);
+    }
+}

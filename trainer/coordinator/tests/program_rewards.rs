@@ -1,0 +1,66 @@
+//! Code and python rewards with the real runner and the real sandbox.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::float_cmp, reason = "rewards are exact")]
+
+use rljob_coordinator::reward::{Question, RewardError, Rewards, Runner};
+use rljob_tests::files::binary;
+use serde_json::{Value, json};
+
+fn rewards(kind: &Value) -> Rewards {
+    // The runner starts the sandbox that is beside it.
+    binary("rljob-sandbox").unwrap();
+    let runner = Runner::Program(binary("rljob-reward-runner").unwrap());
+    let mut spec = json!({"name": "tests"});
+    spec.as_object_mut().unwrap().extend(kind.as_object().unwrap().clone());
+    Rewards::new(&[serde_json::from_value(spec).unwrap()], &runner).unwrap()
+}
+
+fn question<'a>(completion: &'a str, answer: &'a str) -> Question<'a> {
+    Question { prompt: "Add.", completion, answer: Some(answer) }
+}
+
+#[tokio::test]
+async fn known_completions_get_the_reward_of_their_tests() {
+    let tests = r#"{"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}"#;
+    let right = "Sum:\n```python\nprint(sum(map(int, input().split())))\n```";
+    let half = "```python\nprint(3)\n```";
+    let cpp = "```cpp\n#include <iostream>\nint main() { int a, b; std::cin >> a >> b; \
+               std::cout << a + b; }\n```";
+    let rewards = rewards(&json!({"code": {"language": "FromFence", "verdict": "Share"}}));
+    let mut found = Vec::new();
+    for completion in [right, half, cpp, "print(3)", "```rust\nfn main() {}\n```"] {
+        let reward = rewards.score(question(completion, tests)).await.unwrap();
+        found.push((reward.value, reward.components["tests/program"]));
+    }
+    assert_eq!(found, [(1.0, 1.0), (0.5, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]);
+    let reward = rewards.score(question(half, tests)).await.unwrap();
+    assert_eq!(reward.details["tests"], json!(["Passed", "Wrong"]));
+    assert!(rewards.check_answer("4").is_err());
+}
+
+#[tokio::test]
+async fn programs_that_loop_end_and_score_zero() {
+    let limits = json!({"testSeconds": 1, "totalSeconds": 3});
+    let rewards = rewards(&json!({"code": {"limits": limits}}));
+    let reward =
+        rewards.score(question("```\nwhile True: pass\n```", r#"["assert True"]"#)).await.unwrap();
+    assert_eq!((reward.value, reward.components["tests/timeLimit"]), (0.0, 1.0));
+}
+
+#[tokio::test]
+async fn a_function_scores_and_its_failure_rejects_the_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    let source = "def length(prompt, completion, answer):\n    \
+                  return len(completion) / float(answer)\n";
+    std::fs::write(&path, source).unwrap();
+    let rewards = rewards(&json!({"python": {"path": path, "function": "length", "retries": 0}}));
+    assert_eq!(rewards.score(question("four", "8")).await.unwrap().value, 0.5);
+    let error = rewards.score(question("four", "x")).await.unwrap_err();
+    let RewardError::Rejected { source, .. } = error else { panic!("{error}") };
+    let expected = "the command ended with exit status: 1; last line of stderr: `ValueError: \
+                    could not convert string to float: 'x'`";
+    assert_eq!(source.to_string(), expected);
+    assert_eq!(rewards.score(question("four", "4")).await.unwrap().value, 1.0);
+}

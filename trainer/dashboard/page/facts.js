@@ -1,0 +1,72 @@
+// Engines, learners, incidents and the spec of a run.
+
+function drawNow(run) {
+  const report = run.isRunning ? run.coordinator : null;
+  byId("now").hidden = !report;
+  if (!report) return;
+  const engines = report.engines.map((engine) => [
+    engine.name,
+    engine.state,
+    engine.version ?? "–",
+    engine.silentSeconds == null ? "responds" : `silent for ${engine.silentSeconds} s`,
+    engine.unsuitable ?? "",
+  ]);
+  const learners = report.supervisors.map((it) => [
+    it.name,
+    it.alive ? "reports" : "silent",
+    String(it.learners),
+  ]);
+  const facts = [
+    ["Phase", report.phase],
+    ["Learners", report.activity ?? "–"],
+    ["Attempt", String(report.attempt)],
+    ["Counted restarts", String(report.restarts)],
+    ["Newest checkpoint", report.checkpoint ?? "–"],
+  ];
+  byId("now-content").replaceChildren(
+    h("dl", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    engines.length
+      ? table("Engines", ["Engine", "State", "Weights", "Responses", "Problem"], engines)
+      : h("p", {}, "There is no engine."),
+    table("Trainers", ["Trainer", "State", "Learners"], learners),
+  );
+}
+
+// Incidents that the records and the report show: [text, step].
+function incidents(run) {
+  const found = [];
+  const attempts = column(run, "attempt");
+  attempts.forEach(([step, attempt], index) => {
+    const before = index > 0 ? attempts[index - 1][1] : 0;
+    if (attempt > before)
+      found.push([`The learners restarted as attempt ${attempt + 1} up to this step.`, step]);
+  });
+  for (const [step, count] of column(run, "skipped"))
+    if (count > 0)
+      found.push([`${count} updates were skipped: loss or gradient not finite.`, step]);
+  for (const it of run.evaluations)
+    if (it.rejected > 0) found.push([`${it.rejected} completions were rejected.`, it.step]);
+  const report = run.coordinator;
+  const failure = report?.lastFailure;
+  if (failure) found.push([`${failure.reason}: ${failure.message}`, null]);
+  const outage = report?.rewardOutage;
+  if (outage)
+    found.push([`${outage.reward} is down since ${outage.seconds} s: ${outage.cause}`, null]);
+  if (report?.journalFailure) found.push([`The journal: ${report.journalFailure}`, null]);
+  return found;
+}
+
+function drawIncidents(run) {
+  const found = incidents(run);
+  byId("incidents").hidden = found.length === 0;
+  // The newest ones.
+  const shown = found.slice(-100).reverse();
+  const item = ([text, step]) =>
+    h("li", {}, step === null ? null : h("b", {}, `Step ${step} `), text);
+  byId("incidents-content").replaceChildren(...shown.map(item));
+}
+
+function drawSpec(run) {
+  byId("spec").hidden = false;
+  byId("spec-content").textContent = printable(run.spec);
+}

@@ -1,0 +1,35 @@
+//! A reward function of the user: one long-lived process in the sandbox.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::Context;
+use rljob_sandbox::children::end_children;
+use rljob_sandbox::plan::{FunctionLimits, Plan};
+use rustix::process::{getpid, set_child_subreaper};
+
+use crate::node::{entering, has_namespaces, program, scratch};
+
+const FUNCTION: &str = include_str!("function.py");
+
+/// Runs the function's process until it ends. It keeps the user, who may be the only one who
+/// can read the folder of the function.
+pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<ExitCode> {
+    set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
+    let path = path.canonicalize().with_context(|| format!("failed to open {}", path.display()))?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let plan =
+        |namespaces, scratch| Plan::for_function(limits, namespaces, scratch, folder.to_owned());
+    let scratch = scratch(true)?;
+    let plan = plan(has_namespaces(true, plan)?, scratch.path().to_owned());
+    let status = entering(&plan, true)?
+        .arg(program("python3")?)
+        .args(["-c", FUNCTION])
+        .arg(&path)
+        .arg(name)
+        .stdin(Stdio::inherit())
+        .status()
+        .context("failed to start a sandbox")?;
+    end_children();
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into())
+}

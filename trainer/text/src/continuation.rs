@@ -1,0 +1,107 @@
+//! Tokens between two turns of the assistant, which are appended to the exact tokens so far: what
+//! was sampled is never tokenized again.
+//!
+//! ```text
+//!  rendered  …assistant⏎ PLACEHOLDER <|im_end|>⏎<|im_start|>user⏎ MESSAGE <|im_end|>⏎…assistant⏎
+//!  appended                          └─────── less <|im_end|> if the completion has it ────────┘
+//! ```
+
+use rljob_crds::data::PromptFormat;
+use serde::{Deserialize, Serialize};
+
+use crate::{PromptStyle, TextError, TextTokenizer};
+
+/// Content of the assistant's message in place of the completion. No template changes it.
+const PLACEHOLDER: &str = "COMPLETION";
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// `user`, `tool`, or another role that the chat template knows.
+    pub role: String,
+    pub content: String,
+}
+
+impl Message {
+    /// A message of the user.
+    pub fn user(content: impl Into<String>) -> Self {
+        Self { role: "user".to_owned(), content: content.into() }
+    }
+}
+
+impl TextTokenizer {
+    /// Tokens to append after a completion, so that the assistant continues after `messages`.
+    /// `Chat` ends the assistant's turn, unless the completion has the token that does, and renders
+    /// the messages and the start of the assistant's next turn. `Text` has the contents of the
+    /// messages, unchanged.
+    ///
+    /// # Errors
+    /// The chat template rejects the messages or omits those of the assistant.
+    pub fn encode_continuation(
+        &self,
+        completion: &[i64],
+        messages: &[Message],
+        style: &PromptStyle,
+    ) -> Result<Vec<i64>, TextError> {
+        if style.format == PromptFormat::Text {
+            let contents = messages.iter().map(|message| message.content.as_str());
+            return self.encode(&contents.collect::<String>());
+        }
+        let assistant = Message { role: "assistant".to_owned(), content: PLACEHOLDER.to_owned() };
+        let before = [Message::user("PROMPT"), assistant];
+        let conversation = [&before, messages].concat();
+        let text = self.render_messages(&conversation, &style.arguments)?;
+        let (_, after) = text
+            .split_once(PLACEHOLDER)
+            .ok_or_else(|| TextError::NoAssistantTurn { folder: self.inner.folder.clone() })?;
+        let mut tokens = self.encode(after)?;
+        if tokens.first().is_some_and(|first| completion.last() == Some(first)) {
+            tokens.remove(0);
+        }
+        Ok(tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Message, PromptFormat, PromptStyle, TextTokenizer};
+
+    fn tokenizer() -> TextTokenizer {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat");
+        TextTokenizer::open(&folder).unwrap()
+    }
+
+    /// The tokens so far and those of the continuation are the tokens of the rendered conversation.
+    #[test]
+    fn a_continuation_makes_the_tokens_of_the_whole_conversation() {
+        let (tokenizer, style) = (tokenizer(), PromptStyle::default());
+        let message = |role: &str, content: &str| Message {
+            role: role.to_owned(),
+            content: content.to_owned(),
+        };
+        let system = message("system", "Answer with a number.");
+        let turns = [system, Message::user("12 + 30?"), message("assistant", "41")];
+        let feedback = [Message::user("Wrong."), message("tool", "{\"sum\": 42}")];
+        let prompt = tokenizer.encode_prompt(Some("Answer with a number."), "12 + 30?", &style);
+        let end = tokenizer.encode("<|im_end|>").unwrap();
+        let sampled = tokenizer.encode("41").unwrap();
+        let whole = [&turns[..], &feedback].concat();
+        let whole = tokenizer.render_messages(&whole, &style.arguments).unwrap();
+        for completion in [[sampled.clone(), end].concat(), sampled] {
+            let appended = tokenizer.encode_continuation(&completion, &feedback, &style).unwrap();
+            let tokens = [prompt.as_ref().unwrap(), &completion, &appended].map(Vec::as_slice);
+            assert_eq!(tokens.concat(), tokenizer.encode(&whole).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_continuation_of_text_is_the_text() {
+        let style = PromptStyle { format: PromptFormat::Text, ..PromptStyle::default() };
+        let (tokenizer, messages) = (tokenizer(), [Message::user(" Again:"), Message::user(" 3")]);
+        let appended = tokenizer.encode_continuation(&[2], &messages, &style).unwrap();
+        assert_eq!(appended, tokenizer.encode(" Again: 3").unwrap());
+    }
+}
