@@ -139,7 +139,7 @@ mod tests {
     use crate::validate::test_support::with_spec;
 
     /// Two engines and `trainers` trainers with these GPUs each.
-    fn spec(engine: u32, trainers: i32, trainer: u32) -> RLJobSpec {
+    fn spec(engine: u32, trainers: i32, trainer: u32) -> Box<RLJobSpec> {
         let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
         let patch = json!({
             "inference": {"sglang": {}, "resources": limits(engine)},
@@ -147,7 +147,7 @@ mod tests {
                 "replicas": trainers, "processesPerReplica": null, "resources": limits(trainer),
             },
         });
-        with_spec(&patch).spec.clone()
+        Box::new(with_spec(&patch).spec.clone())
     }
 
     fn names(count: usize) -> Vec<String> {

@@ -36,6 +36,8 @@ mod s3_run;
 mod site;
 mod tracking;
 #[cfg(test)]
+mod tracking;
+#[cfg(test)]
 mod validation_and_exports;
 #[cfg(test)]
 mod workflows;

@@ -136,15 +136,7 @@ impl Input {
         let spec = &config.spec;
         let tokenizer = TextTokenizer::open(&config.model_directory)?;
         let model = model_config(&config.model_directory)?;
-        if let Some(largest) =
-            tokenizer.largest_token_id().filter(|largest| *largest >= model.vocab_size)
-        {
-            return Err(InputError::Vocabularies {
-                path: config.model_directory.clone(),
-                largest,
-                vocabulary: model.vocab_size,
-            });
-        }
+        check_vocabulary(config, &tokenizer, model.vocab_size)?;
         check_template(spec, &tokenizer)?;
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
@@ -224,6 +216,21 @@ impl Input {
     /// Lengths of a sample whose completions have at most `max_new_tokens` tokens.
     pub fn lengths(&self, spec: &RLJobSpec, max_new_tokens: u32) -> Lengths {
         Lengths::new(spec.rollout.workflow.as_ref(), self.context, max_new_tokens)
+    }
+}
+
+/// Checks that the model has a row for each token of the tokenizer.
+fn check_vocabulary(
+    config: &RunConfig,
+    tokenizer: &TextTokenizer,
+    vocabulary: i64,
+) -> Result<(), InputError> {
+    match tokenizer.largest_token_id().filter(|largest| *largest >= vocabulary) {
+        Some(largest) => {
+            let path = config.model_directory.clone();
+            Err(InputError::Vocabularies { path, largest, vocabulary })
+        }
+        None => Ok(()),
     }
 }
 

@@ -108,12 +108,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || coordinator_resolver::announce(&run_store, address))
             .await??;
     }
-    let mut tasks = start_tasks(&coordinator);
-    start_trackers(&coordinator, &mut tasks)?;
-    if let Some(address) = options.dashboard {
-        tasks.spawn(server::dashboard::serve(Arc::clone(&coordinator), address));
-    }
-
+    let mut tasks = start_tasks(&coordinator, options)?;
     let stop = coordinator.stop.clone();
     let plain = server::plain_router(Arc::clone(&coordinator));
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
@@ -190,7 +185,7 @@ async fn panicked(tasks: &mut JoinSet<()>) -> JoinError {
 }
 
 /// Starts the tasks that run beside the server.
-fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
+fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Result<JoinSet<()>> {
     let mut tasks = JoinSet::new();
     tasks.spawn(scheduler::tick(Arc::clone(coordinator)));
     tasks.spawn(scheduler::work(Arc::clone(coordinator)));
@@ -207,7 +202,11 @@ fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
     tasks.spawn(async move {
         monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await;
     });
-    tasks
+    start_trackers(coordinator, &mut tasks)?;
+    if let Some(address) = options.dashboard {
+        tasks.spawn(server::dashboard::serve(Arc::clone(coordinator), address));
+    }
+    Ok(tasks)
 }
 
 /// Starts the tasks that copy metrics to experiment trackers.

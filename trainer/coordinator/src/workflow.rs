@@ -126,7 +126,6 @@ impl Lengths {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use rljob_crds::algorithm::RolloutSpec;
     use rljob_crds::workflow::WorkflowSpec;
@@ -153,6 +152,7 @@ mod tests {
             text: "1+1".to_owned(),
             tokens: vec![5, 6],
             answer: Some("2".to_owned()),
+            category: None,
             completion_tokens: None,
             pair_tokens: None,
             fields: None,
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn feedback_follows_wrong_turns_up_to_the_last() {
         let after = |number, value| {
-            let reward = Reward { value, components: BTreeMap::new(), answer: None };
+            let reward = Reward { value, ..Reward::default() };
             workflow().messages(&prompt(), number, "3", &reward).unwrap()
         };
         let feedback = Some(vec![Message::user("No: 3")]);
         assert_eq!((after(1, 0.0), after(2, 0.89)), (feedback.clone(), feedback));
         assert_eq!((after(1, 0.9), after(3, 0.0)), (None, None));
-        let reward = Reward { value: 0.0, components: BTreeMap::new(), answer: None };
+        let reward = Reward::default();
         assert_eq!(Workflow::SingleTurn.messages(&prompt(), 1, "3", &reward).unwrap(), None);
     }
 

@@ -63,8 +63,8 @@ impl Tests {
                 Self::Calls { function, cases }
             }
             Row::Pairs { inputs, outputs, fn_name: None } => {
-                let inputs = inputs.into_iter().map(stream).collect::<Result<Vec<_>, _>>()?;
-                let outputs = outputs.into_iter().map(stream).collect::<Result<Vec<_>, _>>()?;
+                let inputs = inputs.iter().map(stream).collect::<Result<Vec<_>, _>>()?;
+                let outputs = outputs.iter().map(stream).collect::<Result<Vec<_>, _>>()?;
                 Self::Streams(inputs.into_iter().zip(outputs).collect())
             }
         };
@@ -105,13 +105,13 @@ fn expected(output: Value) -> Value {
 }
 
 /// A stream: text, or a list of lines (TACO).
-fn stream(value: Value) -> Result<String, &'static str> {
+fn stream(value: &Value) -> Result<String, &'static str> {
     let line = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    let text = match &value {
+    let text = match value {
         Value::Array(lines) => lines.iter().map(line).collect::<Option<Vec<_>>>(),
         value => line(value).map(|text| vec![text]),
     };

@@ -30,9 +30,10 @@ fn attempts(statements: &[&str]) -> String {
                 raise OSError(ctypes.get_errno(), 'failed')\n"
         .to_owned();
     for statement in statements {
-        program += &format!(
+        let attempt = format!(
             "try:\n    {statement}\n    print('done', {statement:?})\nexcept OSError:\n    pass\n"
         );
+        program.push_str(&attempt);
     }
     program + "print('safe')\n"
 }

@@ -52,8 +52,7 @@ fn runs_have_rows_and_pairs_have_differences_with_intervals() {
     let of = |output| compare(&arguments(vec![a.clone(), b.clone()], output)).unwrap();
     let (a, b) = (a.join("lab/sums"), b.join("lab/sums"));
     let text = of(Output::Text);
-    let expected = format!(
-        "\
+    let expected = "\
 RUN  STATUS   STEP  PROMPTS  SAMPLED  GREEDY         PASS@1  K  PASS@K  TOKENS/S
 A    Stopped  0     4        0.500    0.000 ± 0.250  0.500   2  1.000   100
 A    Stopped  3     4        0.500    0.250 ± 0.250  0.500   2  1.000   100
@@ -68,15 +67,14 @@ DIFFERENCE  METRIC   PROMPTS  MEAN    95% INTERVAL
 B - A       sampled  4        +0.000  +0.000 to +0.000
 B - A       greedy   4        +0.750  +0.250 to +1.000
 B - A       pass@1   4        +0.000  +0.000 to +0.000
-B - A       pass@2   4        +0.000  +0.000 to +0.000"
-    );
+B - A       pass@2   4        +0.000  +0.000 to +0.000";
     let names = |text: &str| {
         let text = text.replace(&a.display().to_string(), "A");
         let words = text.replace(&b.display().to_string(), "B");
         let lines = words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>()
     };
-    assert_eq!(names(&text), names(&expected));
+    assert_eq!(names(&text), names(expected));
     let value: Value = serde_json::from_str(&of(Output::Json)).unwrap();
     assert_eq!(value["runs"][1]["last"]["greedy"], json!(1.0));
     assert_eq!(value["runs"][1]["tokensPerSecond"], json!(100.0));

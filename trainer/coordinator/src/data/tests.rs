@@ -155,7 +155,7 @@ fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
             category: Some(category.to_owned()),
             ..file.evaluation("{{q}}", PromptFormat::Text, 1000)
         };
-        Dataset::open_evaluation(&spec, &tokenizer())
+        Dataset::open_evaluation(&spec, &tokenizer(), &KeptFields::None)
             .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
     };
     let row = |category: &str| format!("{{\"q\":\"x\",\"a\":\"1\",\"c\":{category}}}");

@@ -300,7 +300,8 @@ impl Mlflow {
             .map_err(|source| MlflowError::Read { path, source })?;
         if !status.is_success() {
             let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let message = reply["message"].as_str().unwrap_or("without a message");
+            let message = reply.get("message").and_then(Value::as_str);
+            let message = message.unwrap_or("without a message");
             let message = message.lines().next().unwrap_or_default().chars().take(200).collect();
             return Err(MlflowError::Status { path, status, message });
         }
@@ -323,10 +324,12 @@ impl Tracker for Mlflow {
             let _: Value = self.post("runs/log-batch", &log).await?;
         }
         let position = &mut self.connect().await?.position;
-        let steps = records.steps.iter().map(|metrics| metrics.step);
-        position.step = steps.last().unwrap_or(position.step);
-        let evaluations = records.evaluations.iter().map(|metrics| Some(metrics.step));
-        position.evaluation = evaluations.last().unwrap_or(position.evaluation);
+        if let Some(metrics) = records.steps.last() {
+            position.step = metrics.step;
+        }
+        if let Some(metrics) = records.evaluations.last() {
+            position.evaluation = Some(metrics.step);
+        }
         Ok(())
     }
 
@@ -340,10 +343,8 @@ impl Tracker for Mlflow {
         if connected.status == status {
             return Ok(());
         }
-        let mut update = json!({"run_id": connected.run_id, "status": status});
-        if status != "RUNNING" {
-            update["end_time"] = milliseconds().into();
-        }
+        let ended = (status != "RUNNING").then(milliseconds);
+        let update = json!({"run_id": connected.run_id, "status": status, "end_time": ended});
         let _: Value = self.post("runs/update", &update).await?;
         status.clone_into(&mut self.connect().await?.status);
         Ok(())
