@@ -34,7 +34,6 @@ mod resharding;
 mod s3_run;
 #[cfg(test)]
 mod site;
-mod tracking;
 #[cfg(test)]
 mod tracking;
 #[cfg(test)]

@@ -32,7 +32,12 @@ fn assert_learned(run: &Path, output: &str) {
     let line = format!("pair accuracy {:.3}", last.scalars.get(PAIR_ACCURACY).unwrap());
     assert!(output.contains(&line), "{output}");
     let report = fs::read_to_string(run.join("report.html")).unwrap();
-    assert!(report.contains("Pair accuracy") && report.contains("Margin"), "{report}");
+    // The steps have a column, evaluations a value each.
+    assert!(
+        report.contains("\"pairAccuracy\":[") && report.contains("\"pairMargin\":["),
+        "{report}"
+    );
+    assert_eq!(report.matches("\"pairMargin\":").count(), 1 + validations.len(), "{report}");
 }
 
 #[test]

@@ -67,7 +67,8 @@ mod tests {
     fn micro_batches_have_room_for_shared_prompts_once() {
         // 4 + 6 and 4 + 6 tokens: together 20.
         let members = pairs(&[[3, 3], [2, 4]]);
-        let micro_batches = |limit| assign(&members, &[0..4], 1, limit).micro_batch_minibatch.len();
+        let whole = std::slice::from_ref(&(0..4));
+        let micro_batches = |limit| assign(&members, whole, 1, limit).micro_batch_minibatch.len();
         assert_eq!([20, 19].map(micro_batches), [1, 2]);
     }
 }

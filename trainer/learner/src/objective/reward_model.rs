@@ -95,7 +95,7 @@ mod tests {
         assert!((found.loss - 1.220_094_849_280_597_8).abs() < 1e-15, "{}", found.loss);
         let of = |name| found.statistics.get(Statistic::GroupMean(name));
         let names = [PAIR_ACCURACY, PAIR_MARGIN, CHOSEN_REWARD, REJECTED_REWARD];
-        assert_eq!(names.map(of), [1.0, -1.0, 2.5, 3.5]);
+        assert_eq!(names.map(of).to_vec(), [1.0, -1.0, 2.5, 3.5]);
 
         let scores_Q = scores_Q.set_requires_grad(true);
         let difference = |chosen, rejected| scores_Q.get(chosen) - scores_Q.get(rejected);
