@@ -106,7 +106,7 @@ use crate::tracking::TrackingSpec;
                  not be trained")
 )]
 #[x_kube(
-    validation = Rule::new("(has(self.dataset.train) && has(self.dataset.train.chosen)) == \
+    validation = Rule::new("!has(self.dataset.train) || has(self.dataset.train.chosen) == \
              (has(self.algorithm.dpo) || has(self.algorithm.rewardModel))")
         .message("dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
                  need them")
@@ -118,7 +118,7 @@ use crate::tracking::TrackingSpec;
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.dpo) && !has(self.algorithm.rewardModel) || \
-             !(has(self.dataset.train) && has(self.dataset.train.completion)) && \
+             (!has(self.dataset.train) || !has(self.dataset.train.completion)) && \
              (!has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion))")
         .message("completion is not used by algorithm.dpo and rewardModel; set chosen and \
                  rejected")

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::lora::LoraSpec;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
@@ -87,13 +88,21 @@ fn spec_of(algorithm: &Value, minibatches: u32) -> RLJobSpec {
     spec(algorithm, "Random", minibatches)
 }
 
-/// Every algorithm that learns from pairs.
-fn algorithms() -> Vec<Value> {
-    vec![
+/// The same with adapters.
+fn with_lora(spec: &RLJobSpec) -> RLJobSpec {
+    let lora = Some(LoraSpec { rank: 4, alpha: 8.0, ..LoraSpec::default() });
+    RLJobSpec { lora, ..spec.clone() }
+}
+
+/// Every algorithm that learns from pairs, with all weights and with adapters.
+fn specs(minibatches: u32) -> Vec<RLJobSpec> {
+    let algorithms = [
         json!({"dpo": {"labelSmoothing": 0.1}}),
         json!({"dpo": {"loss": "Ipo", "beta": 0.5}}),
         json!({"rewardModel": {}}),
-    ]
+    ];
+    let specs = algorithms.iter().map(|algorithm| spec_of(algorithm, minibatches));
+    specs.flat_map(|spec| [with_lora(&spec), spec]).collect()
 }
 
 #[test]
@@ -118,11 +127,31 @@ fn the_first_loss_is_that_of_equal_models_and_training_separates_the_pairs() {
 }
 
 #[test]
+fn the_first_step_of_adapters_has_the_metrics_of_all_weights_and_they_separate_the_pairs() {
+    let folder = small_model();
+    for algorithm in [json!({"dpo": {"beta": 0.5}}), json!({"rewardModel": {}})] {
+        let all = spec_of(&algorithm, 1);
+        let mut adapters = with_lora(&all);
+        adapters.optimizer.learning_rate = 1e-2;
+        let first = |spec| train(&mut trainer(spec, folder.path(), Ranks::alone()), 1..=1, 1);
+        let names = [metrics::LOSS, metrics::PAIR_MARGIN, metrics::CHOSEN_REWARD];
+        let of = |step: &StepMetrics| names.map(|name| step.get(name).map(f64::to_bits));
+        assert_eq!(of(&first(adapters.clone())[0]), of(&first(all)[0]), "{algorithm}");
+        let mut trainer = trainer(adapters, folder.path(), Ranks::alone());
+        let last = train(&mut trainer, 1..=20, 1).remove(19);
+        assert!(last.get(metrics::LOSS) < Some(0.5), "{last:?}");
+        assert_eq!(last.get(metrics::PAIR_ACCURACY), Some(1.0), "{last:?}");
+    }
+}
+
+#[test]
 fn two_ranks_have_the_metrics_of_one_and_repeat_bit_for_bit() {
     let folder = small_model();
-    for (algorithm, minibatches) in algorithms().iter().flat_map(|one| [(one, 1), (one, 2)]) {
+    let specs =
+        [1, 2].map(|minibatches| specs(minibatches).into_iter().map(move |one| (one, minibatches)));
+    for (spec, minibatches) in specs.into_iter().flatten() {
         let run = |ranks| {
-            let mut trainer = trainer(spec_of(algorithm, minibatches), folder.path(), ranks);
+            let mut trainer = trainer(spec.clone(), folder.path(), ranks);
             (train(&mut trainer, 1..=4, minibatches), weights(&trainer))
         };
         let alone = run(Ranks::alone());
@@ -136,8 +165,7 @@ fn two_ranks_have_the_metrics_of_one_and_repeat_bit_for_bit() {
 #[test]
 fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let folder = small_model();
-    for (attempt, algorithm) in (0..).zip(algorithms()) {
-        let mut spec = spec_of(&algorithm, 2);
+    for (attempt, mut spec) in (0..).zip(specs(2)) {
         spec.training.deterministic = true;
         let restore = restore_point(folder.path(), attempt);
         let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
@@ -154,9 +182,9 @@ fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
 #[test]
 fn validation_has_loss_accuracy_and_margin_of_training_on_any_number_of_ranks() {
     let folder = small_model();
-    for algorithm in algorithms() {
+    for spec in specs(1) {
         let run = |ranks: Rc<Ranks>| {
-            let mut trainer = trainer(spec_of(&algorithm, 1), folder.path(), ranks);
+            let mut trainer = trainer(spec.clone(), folder.path(), ranks);
             train(&mut trainer, 1..=3, 1);
             let (before, place) = (weights(&trainer), place(&trainer));
             let report = trainer.validate(4, &batch(4, 1, place)).unwrap();
@@ -181,7 +209,7 @@ fn validation_has_loss_accuracy_and_margin_of_training_on_any_number_of_ranks() 
 #[test]
 fn a_batch_whose_pairs_are_separated_is_rejected() {
     let folder = small_model();
-    let mut trainer = trainer(spec_of(&algorithms()[0], 1), folder.path(), Ranks::alone());
+    let mut trainer = trainer(specs(1).remove(0), folder.path(), Ranks::alone());
     let mut separated = batch(1, 1, (0, 1));
     separated.header.samples[1].group = 9;
     let error = trainer.step(1, &separated).unwrap_err();
