@@ -6,8 +6,9 @@ usage: objectives.py RLJOB FOLDER [--seed N] [--only NAME ...]
 RLJOB is the command line program, FOLDER receives the runs. The quick start comes first: its first
 job is the SFT from whose weights every objective starts, its second one is GRPO. The others are the
 files of manifests/samples/algorithms. A line per objective: accuracy of sampled answers to 512
-held-out sums before and after, with standard errors; it has learned if the two differ by more than
-four of them. Exit status 1 if an objective has not.
+held-out sums before and after, with standard errors, or, of a reward model, the share of 512
+held-out pairs that it orders correctly; it has learned if the two differ by more than four errors.
+Exit status 1 if an objective has not.
 """
 
 import argparse
@@ -43,14 +44,21 @@ def run(settings, file, jobs):
     return [json.loads(line) for line in lines.splitlines()]
 
 
+def measured(evaluation):
+    """Accuracy of sampled answers or of pairs, and its standard error."""
+    if "sampled" in evaluation:
+        return evaluation["sampled"], evaluation["sampledStandardError"]
+    share = evaluation["pairAccuracy"]
+    return share, math.sqrt(share * (1 - share) / evaluation["prompts"])
+
+
 def learned(name, evaluations):
     """Prints a line about an objective; returns whether it has learned."""
-    first, last = evaluations[0], evaluations[-1]
-    error = math.hypot(first["sampledStandardError"], last["sampledStandardError"])
-    has = last["sampled"] - first["sampled"] > 4 * error
+    (first, first_error), (last, last_error) = measured(evaluations[0]), measured(evaluations[-1])
+    has = last - first > 4 * math.hypot(first_error, last_error)
     print(
-        f"objective {name:20} {first['sampled']:.3f} -> {last['sampled']:.3f}"
-        f" ± {last['sampledStandardError']:.3f} {'learned' if has else 'NOT LEARNED'}",
+        f"objective {name:20} {first:.3f} -> {last:.3f} ± {last_error:.3f}"
+        f" {'learned' if has else 'NOT LEARNED'}",
         flush=True,
     )
     return has

@@ -5,20 +5,22 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
 use crate::ppo::PpoSpec;
+use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo`, `ppo`, `sft` and `evaluation`.
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel` and `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.evaluation)]\
-             .filter(x, x).size() == 1"
+        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), has(self.rewardModel), \
+         has(self.evaluation)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of grpo, ppo, sft and evaluation")
+        .message("set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
@@ -32,6 +34,14 @@ pub struct AlgorithmSpec {
     /// Supervised fine-tuning: cross entropy of the completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
+    /// Direct Preference Optimization (Rafailov et al. 2023, arXiv 2305.18290): learns from pairs
+    /// of a chosen and a rejected completion, without rewards and engines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dpo: Option<DpoSpec>,
+    /// Reward model (Ouyang et al. 2022, arXiv 2203.02155): a model with a scalar head instead of
+    /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_model: Option<RewardModelSpec>,
     /// No training: engines sample the completions of `dataset.evaluation` once with the weights of
     /// `model`, rewards score them, and the run has succeeded. It has no trainer pods and writes no
     /// checkpoints; `dataset.train`, `training.steps` and `restoreFrom` must be absent.
@@ -49,6 +59,10 @@ pub enum Algorithm<'a> {
     Ppo(&'a PpoSpec),
     /// Supervised fine-tuning.
     Sft(&'a SftSpec),
+    /// Direct Preference Optimization.
+    Dpo(&'a DpoSpec),
+    /// Reward model.
+    RewardModel(&'a RewardModelSpec),
     /// No training.
     Evaluation(&'a EvaluationSpec),
 }
@@ -60,6 +74,8 @@ pub enum DataKind {
     Prompts,
     /// Prompts with the completions to learn.
     Demonstrations,
+    /// Prompts with a chosen and a rejected completion.
+    Pairs,
     /// No rows: nothing is trained.
     None,
 }
@@ -67,9 +83,9 @@ pub enum DataKind {
 /// A model that learners hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModelRole {
-    /// The model that is trained and exported.
+    /// The model that is trained and exported; a reward model of `rewardModel`.
     Policy,
-    /// The policy before training, for a KL penalty.
+    /// The policy before training, for a KL penalty and for `dpo`.
     Reference,
     /// A value model that is trained beside the policy.
     Critic,
@@ -80,11 +96,15 @@ pub enum ModelRole {
 impl AlgorithmSpec {
     /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
     pub fn resolve(&self) -> Option<Algorithm<'_>> {
-        let grpo = self.grpo.as_ref().map(Algorithm::Grpo);
-        let ppo = self.ppo.as_ref().map(Algorithm::Ppo);
-        let sft = self.sft.as_ref().map(Algorithm::Sft);
-        let evaluation = self.evaluation.as_ref().map(Algorithm::Evaluation);
-        let mut set = [grpo, ppo, sft, evaluation].into_iter().flatten();
+        let members = [
+            self.grpo.as_ref().map(Algorithm::Grpo),
+            self.ppo.as_ref().map(Algorithm::Ppo),
+            self.sft.as_ref().map(Algorithm::Sft),
+            self.dpo.as_ref().map(Algorithm::Dpo),
+            self.reward_model.as_ref().map(Algorithm::RewardModel),
+            self.evaluation.as_ref().map(Algorithm::Evaluation),
+        ];
+        let mut set = members.into_iter().flatten();
         set.next().filter(|_| set.next().is_none())
     }
 
@@ -106,6 +126,8 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(_) => "grpo",
             Self::Ppo(_) => "ppo",
             Self::Sft(_) => "sft",
+            Self::Dpo(_) => "dpo",
+            Self::RewardModel(_) => "rewardModel",
             Self::Evaluation(_) => "evaluation",
         }
     }
@@ -115,6 +137,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
+            Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
             Self::Evaluation(_) => DataKind::None,
         }
     }
@@ -128,36 +151,45 @@ impl<'a> Algorithm<'a> {
     pub fn needs_reward(self) -> bool {
         match self {
             Self::Grpo(_) | Self::Ppo(_) | Self::Evaluation(_) => true,
-            Self::Sft(_) => false,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => false,
         }
+    }
+
+    /// Whether the trained model has a scalar head, so that it scores sequences and cannot sample.
+    pub fn trains_scores(self) -> bool {
+        matches!(self, Self::RewardModel(_))
     }
 
     /// Models that learners hold, the policy first.
     pub fn model_roles(self) -> Vec<ModelRole> {
-        let (kl_coefficient, critic) = match self {
-            Self::Grpo(grpo) => (grpo.kl_coefficient, None),
-            Self::Ppo(ppo) => (ppo.kl_coefficient, Some(ModelRole::Critic)),
-            Self::Sft(_) => (0.0, None),
+        let (has_reference, critic) = match self {
+            Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
+            Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
+            Self::Sft(_) | Self::RewardModel(_) => (false, None),
+            Self::Dpo(_) => (true, None),
             Self::Evaluation(_) => return Vec::new(),
         };
-        let reference = (kl_coefficient > 0.0).then_some(ModelRole::Reference);
+        let reference = has_reference.then_some(ModelRole::Reference);
         std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
     }
 
-    /// Samples of one prompt in a step.
+    /// Samples of one prompt in a step; two of a pair.
     pub fn group_size(self) -> u32 {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
             Self::Ppo(ppo) => ppo.group_size,
             Self::Sft(_) | Self::Evaluation(_) => 1,
+            Self::Dpo(_) | Self::RewardModel(_) => 2,
         }
     }
 
-    /// Prompts or demonstrations of a step.
+    /// Prompts, demonstrations or pairs of a step.
     pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
         match self {
             Self::Grpo(_) | Self::Ppo(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
+            Self::Dpo(dpo) => dpo.batch_size,
+            Self::RewardModel(model) => model.batch_size,
             Self::Evaluation(_) => 0,
         }
     }
@@ -167,7 +199,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Sft(_) | Self::Evaluation(_) => None,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Evaluation(_) => None,
         }
     }
 
@@ -175,7 +207,11 @@ impl<'a> Algorithm<'a> {
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {
             Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
-            Self::Grpo(_) | Self::Sft(_) | Self::Evaluation(_) => None,
+            Self::Grpo(_)
+            | Self::Sft(_)
+            | Self::Dpo(_)
+            | Self::RewardModel(_)
+            | Self::Evaluation(_) => None,
         }
     }
 }

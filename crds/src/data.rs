@@ -14,6 +14,9 @@ const SELECTORS_OF_PATH: &str = "!has(self.huggingFace) || !has(self.split) && !
 const SELECTORS_OF_PATH_MESSAGE: &str =
     "split and subset select files of path; huggingFace has its own split and config";
 
+const WHOLE_PAIR: &str = "has(self.chosen) == has(self.rejected)";
+const WHOLE_PAIR_MESSAGE: &str = "set chosen and rejected together";
+
 const CHAT_ONLY: &str = "self.format == 'Chat' || !has(self.system) && \
                          !has(self.chatTemplateArguments)";
 const CHAT_ONLY_MESSAGE: &str =
@@ -26,8 +29,8 @@ pub struct DatasetSpec {
     /// Training data. Required, except by `algorithm.evaluation`, which has none.
     #[serde(default, skip_serializing_if = "TrainDataset::is_absent")]
     pub train: TrainDataset,
-    /// Evaluation data: accuracy, scored by the rewards of training, or the loss of `sft`. Default
-    /// no evaluation.
+    /// Evaluation data: accuracy, scored by the rewards of training, or the loss of `sft` or of
+    /// pairs. Default no evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationDataset>,
     /// Largest share of rows that may have a reference answer that a reward cannot compare with
@@ -82,6 +85,9 @@ pub struct HubDatasetSource {
 #[x_kube(
     validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
 )]
+#[x_kube(
+    validation = Rule::new(WHOLE_PAIR).message(WHOLE_PAIR_MESSAGE)
+)]
 pub struct TrainDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
     /// of such files. `rljob run` resolves a relative path against the job file.
@@ -129,6 +135,16 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
+    /// Jinja template of the preferred completion of a pair, for example `{{chosen}}`. Required by
+    /// `dpo` and `rewardModel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub chosen: Option<String>,
+    /// Jinja template of the other completion of a pair, for example `{{rejected}}`. Required by
+    /// `dpo` and `rewardModel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub rejected: Option<String>,
     /// `Chat` renders the prompt as the user turn of the chat template. `Text` uses the prompt
     /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
     #[serde(default)]
@@ -145,13 +161,14 @@ impl TrainDataset {
 /// Evaluation rows. Exactly one of `path` and `huggingFace`. With `answer`, an evaluation measures
 /// accuracy: each prompt is completed greedily once, and `samples` times at `temperature`. With
 /// `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion
-/// tokens.
+/// tokens. With `chosen` and `rejected`, algorithms that learn from pairs measure their loss, the
+/// share of pairs that they order correctly and the margin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("has(self.answer) || has(self.completion)")
-        .message("set answer, which the reward compares with, or completion, whose loss sft \
-                 measures, or both")
+    validation = Rule::new("has(self.answer) || has(self.completion) || has(self.chosen)")
+        .message("set answer, which the reward compares with, completion, whose loss sft \
+                 measures, or chosen and rejected, whose loss dpo and rewardModel measure")
 )]
 #[x_kube(
     validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
@@ -161,6 +178,9 @@ impl TrainDataset {
 )]
 #[x_kube(
     validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(WHOLE_PAIR).message(WHOLE_PAIR_MESSAGE)
 )]
 pub struct EvaluationDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
@@ -214,6 +234,15 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
+    /// Jinja template of the preferred completion of a pair, for example `{{chosen}}`. Default: no
+    /// loss of pairs is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub chosen: Option<String>,
+    /// Jinja template of the other completion of a pair, for example `{{rejected}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub rejected: Option<String>,
     /// `Chat` or `Text`, as for training data. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,

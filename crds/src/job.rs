@@ -106,6 +106,29 @@ use crate::tracking::TrackingSpec;
                  not be trained")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.dataset.train) || has(self.dataset.train.chosen) == \
+             (has(self.algorithm.dpo) || has(self.algorithm.rewardModel))")
+        .message("dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                 need them")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.algorithm.dpo) || has(self.algorithm.rewardModel) || \
+             !has(self.dataset.evaluation) || !has(self.dataset.evaluation.chosen)")
+        .message("dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.dpo) && !has(self.algorithm.rewardModel) || \
+             (!has(self.dataset.train) || !has(self.dataset.train.completion)) && \
+             (!has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion))")
+        .message("completion is not used by algorithm.dpo and rewardModel; set chosen and \
+                 rejected")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.rewardModel) || self.inference.replicas == 0")
+        .message("algorithm.rewardModel needs inference.replicas 0: engines serve language models \
+                 only")
+)]
+#[x_kube(
     validation = Rule::new("has(self.algorithm.evaluation) != has(self.dataset.train)")
         .message("dataset.train is missing, or is not used by algorithm.evaluation; remove it then")
 )]

@@ -4,9 +4,9 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`optimizer`], [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`],
-//! [`roles`], [`template`], [`restore`], [`tracking`], [`status`], [`run_config`], then
-//! [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`lora`], [`reward`], [`program_reward`],
+//! [`rollout`], [`workflow`], [`roles`], [`template`], [`restore`], [`tracking`], [`status`],
+//! [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -24,6 +24,8 @@ pub mod data;
 
 pub mod algorithm;
 
+pub mod dpo;
+
 pub mod failure_policy;
 
 pub mod gpus;
@@ -38,6 +40,8 @@ pub mod ppo;
 pub mod program_reward;
 
 pub mod reward;
+
+pub mod reward_model;
 
 pub mod rollout;
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 use crate::RLJobSpec;
+use crate::algorithm::{Algorithm, DataKind};
 use crate::data::{EvaluationDataset, HubDatasetSource, TrainDataset};
 use crate::names::HUB_DIR;
 use crate::storage::S3Source;
@@ -40,13 +41,16 @@ pub struct RunConfig {
 /// whose loss would change a run has a later one in [`protocol`].
 pub const PROTOCOL: u32 = 2;
 
-/// Protocol version of runs without training, and of runs with `rollout.workflow`, which older
-/// coordinators would ignore.
+/// Protocol version of runs without training or on pairs, and of runs with `lora` or
+/// `rollout.workflow`, which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
 pub fn protocol(spec: &RLJobSpec) -> u32 {
-    let is_plain = spec.algorithm.has_learners() && spec.rollout.workflow.is_none();
+    let kind = spec.algorithm.resolve().map(Algorithm::data);
+    let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
+        && spec.lora.is_none()
+        && spec.rollout.workflow.is_none();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }
 }
 

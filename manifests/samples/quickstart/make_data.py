@@ -10,6 +10,9 @@
     FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the correct answers, used by the
                            reward only
     FOLDER/test.jsonl      held-out sums
+    FOLDER/pairs.jsonl     {"question": "27+58=", "answer": "085", "wrong": "095"}: the correct
+                           answers beside wrong ones, for algorithms that learn from pairs
+    FOLDER/test-pairs.jsonl  the held-out sums, with wrong answers
 
 The output is deterministic: the generator's seed is fixed. Only the standard library is used.
 """
@@ -22,6 +25,7 @@ from pathlib import Path
 SEED = 1
 TEACHER_LINES = 128_000
 TEACHER_RIGHT = 0.3
+PAIRS = 32_000
 TEST_LINES = 512
 
 SPECIAL = ["<pad>", "<eos>"]
@@ -109,9 +113,19 @@ def teacher_answer(right, generator):
     """The correct sum with probability 0.3, else the sum with one random wrong digit."""
     if generator.random() < TEACHER_RIGHT:
         return right
+    return wrong_answer(right, generator)
+
+
+def wrong_answer(right, generator):
+    """The answer with one random wrong digit."""
     place = generator.randrange(len(right))
     wrong = generator.choice([digit for digit in "0123456789" if digit != right[place]])
     return right[:place] + wrong + right[place + 1 :]
+
+
+def pair(a, b, generator):
+    right = answer(a + b)
+    return {"question": question(a, b), "answer": right, "wrong": wrong_answer(right, generator)}
 
 
 def write_json(path, value):
@@ -152,6 +166,11 @@ def main():
             folder / name,
             [{"question": question(a, b), "answer": answer(a + b)} for a, b in rows],
         )
+    # A separate generator, so that the other files do not depend on the number of pairs.
+    generator = random.Random(SEED + 1)
+    compared = [generator.choice(train) for _ in range(PAIRS)]
+    for name, rows in (("pairs.jsonl", compared), ("test-pairs.jsonl", test)):
+        write_lines(folder / name, [pair(a, b, generator) for a, b in rows])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use rljob_protocol::evaluation::CategoryMetrics;
-use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::{self, EvaluationMetrics, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
-/// Line of a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed.
+/// Line of a step: step, reward, loss, accuracy and margin of pairs, KL, entropy, clip fraction,
+/// mismatch mean/max, speed.
 /// Metrics that the algorithm lacks are omitted.
 pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     let scalars = &step.scalars;
@@ -21,10 +22,13 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
         }
     }
     push(&mut line, "loss", &format!("{:>8}", significant(scalars.get_or_zero(metrics::LOSS))));
+    push_pairs(&mut line, scalars);
     if let Some(kl) = step.get(metrics::KL) {
         push(&mut line, "kl", &format!("{kl:.1e}"));
     }
-    push(&mut line, "entropy", &format!("{:.3}", scalars.get_or_zero(metrics::ENTROPY)));
+    if let Some(entropy) = step.get(metrics::ENTROPY) {
+        push(&mut line, "entropy", &format!("{entropy:.3}"));
+    }
     if let Some(clip_fraction) = step.get(metrics::CLIP_FRACTION) {
         push(&mut line, "clip", &format!("{clip_fraction:.3}"));
     }
@@ -53,11 +57,22 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
     if let Some(loss) = metrics.loss {
         push(&mut line, "loss", &significant(loss));
     }
+    push_pairs(&mut line, &metrics.scalars);
     let _ = write!(line, "  ({} prompts, {:.1} s)", metrics.prompts, metrics.seconds);
     if let Some(rejected) = metrics.rejected.filter(|rejected| *rejected > 0) {
         let _ = write!(line, "  {rejected} completions rejected by a verifier");
     }
     line
+}
+
+/// Adds accuracy and margin of pairs, if the algorithm learns from them.
+fn push_pairs(line: &mut String, scalars: &Scalars) {
+    let names = [("pair accuracy", metrics::PAIR_ACCURACY), ("margin", metrics::PAIR_MARGIN)];
+    for (label, name) in names {
+        if let Some(value) = scalars.get(name) {
+            push(line, label, &format!("{value:.3}"));
+        }
+    }
 }
 
 /// A mean with its standard error.
@@ -257,6 +272,12 @@ mod tests {
         );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
         assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
+        let of_pairs = [(metrics::PAIR_ACCURACY, 0.75), (metrics::PAIR_MARGIN, -1.25)];
+        let pairs = EvaluationMetrics { scalars: of_pairs.into_iter().collect(), ..loss };
+        assert_eq!(
+            evaluation(&pairs, 30),
+            "eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"
+        );
     }
 
     #[test]

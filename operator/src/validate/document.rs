@@ -355,7 +355,8 @@ spec:
             )
         };
         let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares \
-            with, or completion, whose loss sft measures, or both";
+            with, completion, whose loss sft measures, or chosen and rejected, whose loss dpo \
+            and rewardModel measure";
         assert_eq!(problems(&grpo("")), [neither]);
         let unused =
             "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";

@@ -1,6 +1,6 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
-use rljob_crds::algorithm::RolloutSpec;
+use rljob_crds::algorithm::{DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
@@ -9,13 +9,14 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod pairs;
 mod prompts;
 mod roles;
 mod sources;
 mod template;
 mod workflow;
 
-use algorithm::{check_algorithm, check_critic, check_policy};
+use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
 use common::{COORDINATOR, INFERENCE, TRAINER, check_optimizer, is_dns_label};
 pub(super) use sources::paths;
 
@@ -40,6 +41,9 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
         check_critic(ppo, spec.training.steps, &mut problems);
+    }
+    if let Some(dpo) = &spec.algorithm.dpo {
+        check_dpo(dpo, &mut problems);
     }
     check_lora(spec, &mut problems);
     check_lengths(&spec.rollout, &mut problems);
@@ -99,10 +103,11 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if batch.is_multiple_of(minibatches) {
         return;
     }
-    let (path, unit) = if algorithm.has_rollouts() {
-        ("spec.rollout.batchSize".to_owned(), "groups")
-    } else {
-        (format!("spec.algorithm.{}.batchSize", algorithm.name()), "sequences")
+    let own = || format!("spec.algorithm.{}.batchSize", algorithm.name());
+    let (path, unit) = match algorithm.data() {
+        DataKind::Prompts => ("spec.rollout.batchSize".to_owned(), "groups"),
+        DataKind::Demonstrations | DataKind::None => (own(), "sequences"),
+        DataKind::Pairs => (own(), "pairs"),
     };
     let message = format!(
         "{batch} {unit} cannot be split into training.minibatches = {minibatches} equal parts"

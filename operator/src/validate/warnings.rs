@@ -138,9 +138,7 @@ fn check_policy(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Vec<P
     let Some(policy) = algorithm.policy() else { return };
     let updates = match algorithm {
         Algorithm::Ppo(ppo) => spec.training.minibatches.saturating_mul(ppo.epochs),
-        Algorithm::Grpo(_) | Algorithm::Sft(_) | Algorithm::Evaluation(_) => {
-            spec.training.minibatches
-        }
+        _ => spec.training.minibatches,
     };
     let path = format!("spec.algorithm.{}", algorithm.name());
     check_ratio((&path, updates), &policy, warnings);

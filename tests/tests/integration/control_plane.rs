@@ -182,6 +182,15 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
+    // Without rewards and engines.
+    let dpo = |settings: Value, train: Value| {
+        json!({"spec": {
+            "algorithm": {"grpo": null, "dpo": settings},
+            "dataset": {"train": train},
+            "rewards": null,
+            "inference": {"replicas": 0},
+        }})
+    };
     // An evaluation with changes.
     let only = |fields: Value| {
         let data =
@@ -222,7 +231,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"sft": {}}}}),
-            "set exactly one of grpo, ppo, sft and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
         ),
         (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
         (
@@ -295,8 +304,8 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             evaluation(json!({})),
-            "set answer, which the reward compares with, or completion, whose loss sft measures, \
-                or both",
+            "set answer, which the reward compares with, completion, whose loss sft measures, or \
+                chosen and rejected, whose loss dpo and rewardModel measure",
         ),
         (
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
@@ -329,7 +338,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null}}}),
-            "set exactly one of grpo, ppo, sft and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
         ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
@@ -429,6 +438,39 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),
             "algorithm.ppo needs rewards",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "dpo": {}}}}),
+            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                need them",
+        ),
+        (
+            json!({"spec": {"dataset": {"train": {"chosen": "a", "rejected": "b"}}}}),
+            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
+                need them",
+        ),
+        (dpo(json!({}), json!({"chosen": "a"})), "set chosen and rejected together"),
+        (
+            dpo(json!({}), json!({"chosen": "a", "rejected": "b", "completion": "c"})),
+            "completion is not used by algorithm.dpo and rewardModel; set chosen and rejected",
+        ),
+        (
+            dpo(
+                json!({"loss": "Ipo", "labelSmoothing": 0.1}),
+                json!({"chosen": "a", "rejected": "b"}),
+            ),
+            "labelSmoothing needs loss Sigmoid",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": null, "rewardModel": {}},
+                "dataset": {"train": {"chosen": "a", "rejected": "b"}},
+            }}),
+            "algorithm.rewardModel needs inference.replicas 0: engines serve language models only",
+        ),
+        (
+            evaluation(json!({"chosen": "a", "rejected": "b"})),
+            "dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel",
         ),
         (
             json!({"spec": {"rollout": {"temprature": 0.7}}}),

@@ -19,6 +19,7 @@ use crate::exact_recovery::practise;
 mod data;
 mod evaluation;
 mod full_disk;
+mod pairs;
 mod process;
 mod user_engine;
 

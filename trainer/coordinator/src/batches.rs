@@ -171,8 +171,8 @@ async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     tokio::task::spawn_blocking(job).await?
 }
 
-/// Samples of a step for `sft`: positions (s−1)·B .. s·B of the dataset. A pure function of dataset
-/// and spec.
+/// Samples of a step that trains on completions of the data: positions (s−1)·B .. s·B of the
+/// dataset. A pure function of dataset and spec.
 pub async fn supervised(
     config: Arc<RunConfig>,
     input: Arc<Input>,
@@ -188,11 +188,7 @@ pub async fn supervised(
             .collect();
         let prompts = prompts?;
         for prompt in &prompts {
-            let tokens = prompt
-                .completion_tokens
-                .as_ref()
-                .map_or(0, Vec::len)
-                .saturating_add(prompt.tokens.len());
+            let tokens = prompt.len_with_completion();
             if tokens > input.context as usize {
                 return Err(InputError::TooLong {
                     dataset: "training",

@@ -122,7 +122,7 @@ impl Evaluator {
         }
         let validation = self.run.read(|run| run.validation(version.step).cloned()).await;
         let metrics = match &validation {
-            Some(report) => metrics.with_loss(report.loss, report.tokens, report.seconds),
+            Some(report) => report.added_to(metrics),
             None => metrics,
         };
         self.recorder.record_evaluation(metrics.clone(), shown, results).await?;

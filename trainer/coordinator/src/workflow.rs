@@ -154,6 +154,7 @@ mod tests {
             answer: Some("2".to_owned()),
             category: None,
             completion_tokens: None,
+            pair_tokens: None,
             fields: None,
         }
     }

@@ -3,6 +3,12 @@
 const one = (name) => (run) => [["", column(run, name)]];
 const several = (...pairs) => (run) => pairs.map(([text, name]) => [text, column(run, name)]);
 
+// A metric of training and of validation.
+const both = (name) => (run) => [
+  ["training", column(run, name)],
+  ["validation", evaluations(run, (it) => it[name])],
+];
+
 // Lines that are not 0 everywhere.
 const positive = (lines) => lines.filter((line) => line[1].some((point) => point[1] > 0));
 
@@ -23,14 +29,14 @@ const CHARTS = [
     unit: "mean of the step's samples, before weights",
     lines: (run) => rewards(run).map((name) => [name.slice(7), column(run, name)]),
   },
+  { title: "Loss", unit: "per trainable token or pair", lines: both("loss") },
   {
-    title: "Loss",
-    unit: "per trainable token",
-    lines: (run) => [
-      ["training", column(run, "loss")],
-      ["validation", evaluations(run, (it) => it.loss)],
-    ],
+    title: "Pair accuracy",
+    unit: "share of pairs in the right order",
+    bounds: [0, 1],
+    lines: both("pairAccuracy"),
   },
+  { title: "Margin", unit: "reward of chosen − rejected", lines: both("pairMargin") },
   { title: "Gradient norm", unit: "L2, before clipping", lines: one("gradientNorm") },
   { title: "Entropy", unit: "nats per token", lines: one("entropy") },
   { title: "KL", unit: "sampler to learner, k3 per token", log: true, lines: one("kl") },
@@ -136,6 +142,7 @@ function headlines(run) {
   measured("Accuracy, sampled", "sampled", "sampledStandardError");
   measured("Accuracy, greedy", "greedy", "greedyStandardError");
   measured("Validation loss", "loss", "");
+  measured("Pair accuracy", "pairAccuracy", "");
   if (last?.rejected > 0)
     found.push(["Rejected in the last evaluation", `${last.rejected} completions`, ""]);
   const reward = ends(column(run, "reward"));

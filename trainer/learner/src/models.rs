@@ -7,6 +7,7 @@
 //!  critic       scalar           yes         yes, under its role   those of the policy, head 0
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
+//! The policy of an algorithm that trains a reward model has a scalar head, which begins with 0.
 //! With `spec.lora`, trained models are adapters over one frozen base, the initial weights of the
 //! policy, which is also the reference.
 

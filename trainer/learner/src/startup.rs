@@ -34,7 +34,7 @@ use crate::memory::fit::DoesNotFit;
 use crate::memory::{Phase, planned};
 use crate::model::layout::TensorSpec;
 use crate::model::lora::Lora;
-use crate::model::{Head, Model, ModelConfig, ModelError, hugging_face, random};
+use crate::model::{Head, Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
 use crate::models::{FrozenModel, Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::optimizer::OptimizerError;
@@ -203,7 +203,7 @@ fn load_trainer(
         std::thread::sleep(ModelFolderWait::INTERVAL);
     }
     let device = device(spec)?;
-    let model = Model::new(ModelConfig::from_folder(model_directory)?);
+    let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     let compute = compute_kind(spec.precision());
     let (model, sharding) = planned(model, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
@@ -243,8 +243,10 @@ pub fn first_trainer(
     ranks: Rc<Ranks>,
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
+    let model = headed(&spec, model)?;
     let base = base(&spec, &model, &ranks, model_directory)?;
-    let start = |model: Model, optimizer, blocks: &mut Blocks<'_>| {
+    let start = |model: Model, optimizer| {
+        let blocks = initial_blocks(&spec, &model, model_directory)?;
         let shard = |block: Result<Tensor, ModelError>| {
             let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
             Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
@@ -260,14 +262,10 @@ pub fn first_trainer(
     };
     let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
     if let Some(optimizer) = critic_optimizer(&spec)? {
-        let critic = model.clone().with_head(Head::Scalar);
-        let blocks = initial_blocks(&spec, &model, model_directory)?;
-        let critic = start(critic.clone(), optimizer, &mut with_zero_head(blocks, &critic))?;
+        let critic = start(model.clone().with_head(Head::Scalar), optimizer)?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
-    let mut blocks = initial_blocks(&spec, &model, model_directory)?;
-    let policy = start(model.clone(), spec.optimizer.clone(), &mut blocks)?;
-    drop(blocks);
+    let policy = start(model, spec.optimizer.clone())?;
     trainer(spec, ranks, Models::new(policy, others))
 }
 
@@ -283,6 +281,7 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
+    let model = headed(&spec, model)?;
     let base = base(&spec, &model, &ranks, model_directory)?;
     let adapters = |model: &Model| adapters(&spec, model, base.as_ref());
     let shape = |model: &Model| match adapters(model) {
@@ -324,19 +323,26 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
 }
 
+/// The model with the head that the algorithm trains.
+fn headed(spec: &RLJobSpec, model: Model) -> Result<Model, StartError> {
+    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
+    let head = if algorithm.trains_scores() { Head::Scalar } else { Head::LanguageModel };
+    Ok(model.with_head(head))
+}
+
 /// Optimizer of the critic, if the algorithm trains one.
 fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     Ok(algorithm.critic_optimizer(&spec.optimizer))
 }
 
-/// Blocks of a language model with a scalar head of zeros in place of theirs: the critic, whose
-/// values are 0 before its first update.
-fn with_zero_head<'a>(
-    blocks: impl Iterator<Item = Result<Tensor, ModelError>> + 'a,
-    critic: &'a Model,
-) -> impl Iterator<Item = Result<Tensor, ModelError>> + 'a {
-    let layouts = critic.layout().blocks();
+/// Blocks of a language model with a scalar head of zeros in place of theirs: a critic or reward
+/// model, whose values are 0 before its first update.
+fn with_zero_head(
+    blocks: Box<Blocks>,
+    layout: &ModelLayout,
+) -> impl Iterator<Item = Result<Tensor, ModelError>> + use<> {
+    let layouts = layout.blocks().to_vec();
     let last = layouts.len().saturating_sub(1);
     blocks.zip(layouts).enumerate().map(move |(index, (block, layout))| {
         let block = block?;
@@ -391,21 +397,27 @@ fn frozen_models(
 }
 
 /// Flat fp32 weights of blocks, in order.
-type Blocks<'a> = dyn Iterator<Item = Result<Tensor, ModelError>> + 'a;
+type Blocks = dyn Iterator<Item = Result<Tensor, ModelError>>;
 
-/// The weights before training, fp32, one flat vector per block, read one block at a time.
-fn initial_blocks<'a>(
+/// The weights before training, fp32, one flat vector per block, read one block at a time; a scalar
+/// head is 0.
+fn initial_blocks(
     spec: &RLJobSpec,
-    model: &'a Model,
-    model_directory: &'a Path,
-) -> Result<Box<Blocks<'a>>, ModelError> {
-    Ok(match spec.model.weights {
+    model: &Model,
+    model_directory: &Path,
+) -> Result<Box<Blocks>, ModelError> {
+    let language_model = ModelLayout::new(model.config());
+    let blocks: Box<Blocks> = match spec.model.weights {
         InitialWeights::Pretrained => {
-            Box::new(hugging_face::read_blocks(model_directory, model.layout(), Kind::Float)?)
+            Box::new(hugging_face::read_blocks(model_directory, &language_model, Kind::Float)?)
         }
         InitialWeights::Random => {
-            Box::new(random::blocks(model.layout(), model.config(), spec.training.seed))
+            Box::new(random::blocks(&language_model, model.config(), spec.training.seed))
         }
+    };
+    Ok(match model.head() {
+        Head::LanguageModel => blocks,
+        Head::Scalar => Box::new(with_zero_head(blocks, model.layout())),
     })
 }
 

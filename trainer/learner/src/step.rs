@@ -17,6 +17,7 @@
 mod critic;
 pub mod micro_batch;
 mod report;
+mod scores;
 mod sums;
 mod validate;
 
@@ -36,7 +37,7 @@ use crate::objective::{Signal, Statistics, StepAdvantages, SumError, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
-use micro_batch::{MicroBatch, check_place, micro_batches};
+use micro_batch::{MicroBatch, check_groups, check_place, micro_batches};
 use sums::Sums;
 
 /// A step's batch, ready for its minibatches.
@@ -74,6 +75,7 @@ impl Trainer {
         let vocab_size = self.models.policy.model.config().vocab_size;
         self.phase = Phase::Batch;
         let micro_batches = micro_batches(batch, &advantages, self.prompts(), vocab_size)?;
+        check_groups(&micro_batches, self.objective.compared_samples())?;
         let micro_batches = self.on_device(micro_batches);
         let minibatches =
             header.samples.iter().map(|sample| sample.minibatch + 1).max().unwrap_or(0);
@@ -108,7 +110,7 @@ impl Trainer {
         }
         let mut sums = sums.divided_by(epochs);
         sums.statistics = sums.statistics.replaced_by(before);
-        self.report(&mut report, &sums)?;
+        self.report(&mut report, &sums, prepared.advantages.groups)?;
         let seconds = started.elapsed().as_secs_f64();
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
         self.report_device(&mut report, operations / seconds)?;
@@ -223,7 +225,9 @@ impl Trainer {
             self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
         }
         for micro_batch in prepared.of(minibatch) {
-            sums = sums.plus(if trains_policy {
+            sums = sums.plus(if self.scores() {
+                self.score_backward(micro_batch)?
+            } else if trains_policy {
                 self.forward_backward(micro_batch, prepared.whole)?
             } else {
                 self.forward(micro_batch)?.0

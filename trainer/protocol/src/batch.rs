@@ -49,6 +49,11 @@ pub struct BatchHeader {
     pub samples: Vec<SampleRow>,
 }
 
+/// Reward in the table of a pair's chosen sample.
+pub const CHOSEN_REWARD: f64 = 1.0;
+/// Reward in the table of a pair's rejected sample.
+pub const REJECTED_REWARD: f64 = 0.0;
+
 /// One packed sequence of this rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

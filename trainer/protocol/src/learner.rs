@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::{EvaluationMetrics, PAIR_ACCURACY, PAIR_MARGIN};
 use crate::status::StepMetrics;
 use crate::version::Version;
 
@@ -30,7 +31,8 @@ pub enum Instruction {
         /// Number of the step.
         step: u32,
     },
-    /// Get the validation data, compute its loss and post [`ValidationReport`]. Only for `sft`.
+    /// Get the validation data, compute its loss and post [`ValidationReport`]. Only for algorithms
+    /// that learn from completions of the data.
     Validate {
         /// Completed steps.
         step: u32,
@@ -158,14 +160,32 @@ pub struct StepReport {
 pub struct ValidationReport {
     /// Attempt of the learner.
     pub attempt: u32,
-    /// Mean negative log-likelihood per token in nats; `f64::MAX` if it is not finite.
+    /// Loss of the objective: of `sft`, the mean negative log-likelihood per token in nats; of
+    /// pairs, the mean of their losses. `f64::MAX` if it is not finite.
     pub loss: f64,
-    /// Number of tokens of the mean.
+    /// Number of tokens of the completions.
     pub tokens: u64,
     /// Number of sequences.
     pub sequences: u32,
     /// Duration in seconds.
     pub seconds: f64,
+    /// Share of pairs whose chosen completion has the higher reward; only of pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Mean reward of chosen completions minus that of rejected ones; only of pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+}
+
+impl ValidationReport {
+    /// Adds the measurements to an evaluation.
+    #[must_use]
+    pub fn added_to(&self, metrics: EvaluationMetrics) -> EvaluationMetrics {
+        let mut metrics = metrics.with_loss(self.loss, self.tokens, self.seconds);
+        metrics.scalars.set_option(PAIR_ACCURACY, self.accuracy);
+        metrics.scalars.set_option(PAIR_MARGIN, self.margin);
+        metrics
+    }
 }
 
 /// Report of a complete checkpoint.

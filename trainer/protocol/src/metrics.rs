@@ -95,6 +95,14 @@ registry! {
         "L2 norm of the critic's gradient in the last minibatch before clipping.";
     CRITIC_LEARNING_RATE, "criticLearningRate", "1", Learner, 3,
         "Learning rate of the critic in the last minibatch.";
+    PAIR_ACCURACY, "pairAccuracy", "1", Learner, 3,
+        "Share of pairs whose chosen completion has the higher reward; only with pairs.";
+    PAIR_MARGIN, "pairMargin", "1", Learner, 3,
+        "Mean reward of chosen completions minus that of rejected ones; only with pairs.";
+    CHOSEN_REWARD, "chosenReward", "1", Learner, 3,
+        "Mean score of chosen completions, of `dpo` β · (log-probability − the reference's).";
+    REJECTED_REWARD, "rejectedReward", "1", Learner, 3,
+        "Mean score of rejected completions, as `chosenReward`.";
     GRADIENT_NORM, "gradientNorm", "1", Learner, 1,
         "L2 norm of the last minibatch's gradient before clipping; 0 while only the critic trains.";
     LEARNING_RATE, "learningRate", "1", Learner, 1,
@@ -292,7 +300,8 @@ impl StepMetrics {
     }
 }
 
-/// One evaluation's numbers: accuracy, the loss of `sft`, or both. A line of `evaluations.jsonl`.
+/// One evaluation's numbers: accuracy, the loss of `sft` or of pairs, or both. A line of
+/// `evaluations.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct EvaluationMetrics {
@@ -341,17 +350,17 @@ pub struct EvaluationMetrics {
     /// empty where answers cannot be compared (`http`, `command`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at: BTreeMap<u32, f64>,
-    /// Mean negative log-likelihood of the completions' tokens, in nats; only with
-    /// `dataset.evaluation.completion`.
+    /// Mean negative log-likelihood of the completions' tokens, in nats, with
+    /// `dataset.evaluation.completion`; mean loss of pairs with `dataset.evaluation.chosen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Tokens that `loss` is the mean over.
+    /// Tokens of the completions that `loss` is computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_tokens: Option<u64>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
-    /// several turns.
+    /// several turns, [`PAIR_ACCURACY`] and [`PAIR_MARGIN`] of pairs.
     #[serde(flatten)]
     pub scalars: Scalars,
 }

@@ -3,6 +3,7 @@
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
+use rljob_crds::dpo::{DpoLoss, DpoSpec};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
@@ -12,6 +13,7 @@ use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
 use super::common::{check_optimizer, exactly_one};
+use super::pairs::check_pairs;
 use super::prompts;
 use crate::validate::Problem;
 
@@ -25,6 +27,8 @@ pub(super) fn check_algorithm(
         ("grpo", spec.grpo.is_some()),
         ("ppo", spec.ppo.is_some()),
         ("sft", spec.sft.is_some()),
+        ("dpo", spec.dpo.is_some()),
+        ("rewardModel", spec.reward_model.is_some()),
         ("evaluation", spec.evaluation.is_some()),
     ];
     exactly_one("spec.algorithm", &members, problems);
@@ -68,8 +72,9 @@ pub(super) fn check_algorithm(
             let message = format!("is missing; algorithm.{name} learns it");
             problems.push(Problem::new("spec.dataset.train.completion", message));
         }
-        DataKind::Demonstrations | DataKind::None => {}
+        DataKind::Demonstrations | DataKind::Pairs | DataKind::None => {}
     }
+    check_pairs(dataset, algorithm, problems);
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);
     }
@@ -128,10 +133,10 @@ fn check_evaluation(
     problems: &mut Vec<Problem>,
 ) {
     match (&evaluation.answer, &evaluation.completion) {
-        (None, None) => problems.push(Problem::new(
+        (None, None) if evaluation.chosen.is_none() => problems.push(Problem::new(
             "spec.dataset.evaluation",
-            "set answer, which the reward compares with, or completion, whose loss sft measures, \
-                or both",
+            "set answer, which the reward compares with, completion, whose loss sft measures, or \
+                chosen and rejected, whose loss dpo and rewardModel measure",
         )),
         (_, Some(_)) if algorithm.data() != DataKind::Demonstrations => {
             problems.push(Problem::new(
@@ -270,6 +275,14 @@ fn check_group_of_one(
                     equal"
             ),
         ));
+    }
+}
+
+/// Rules of the loss of `dpo`.
+pub(super) fn check_dpo(dpo: &DpoSpec, problems: &mut Vec<Problem>) {
+    if dpo.loss != DpoLoss::Sigmoid && dpo.label_smoothing > 0.0 {
+        let message = "needs loss Sigmoid";
+        problems.push(Problem::new("spec.algorithm.dpo.labelSmoothing", message));
     }
 }
 

@@ -18,6 +18,8 @@ struct Prompts<'a> {
     prompt: &'a str,
     system: Option<&'a str>,
     completion: Option<&'a str>,
+    chosen: Option<&'a str>,
+    rejected: Option<&'a str>,
     arguments: &'a Map<String, Value>,
     format: PromptFormat,
 }
@@ -28,6 +30,8 @@ pub(super) fn check_train(dataset: &TrainDataset, problems: &mut Vec<Problem>) {
         prompt: &dataset.prompt,
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),
+        chosen: dataset.chosen.as_deref(),
+        rejected: dataset.rejected.as_deref(),
         arguments: &dataset.chat_template_arguments,
         format: dataset.format,
     };
@@ -40,6 +44,8 @@ pub(super) fn check_evaluation(dataset: &EvaluationDataset, problems: &mut Vec<P
         prompt: &dataset.prompt,
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),
+        chosen: dataset.chosen.as_deref(),
+        rejected: dataset.rejected.as_deref(),
         arguments: &dataset.chat_template_arguments,
         format: dataset.format,
     };
@@ -53,6 +59,8 @@ impl Prompts<'_> {
             ("prompt", Some(self.prompt)),
             ("system", self.system),
             ("completion", self.completion),
+            ("chosen", self.chosen),
+            ("rejected", self.rejected),
         ];
         for (field, template) in templates {
             if let Some(template) = template {

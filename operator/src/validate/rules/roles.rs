@@ -14,6 +14,17 @@ use crate::validate::Problem;
 const MAX_GPUS: u32 = 8;
 
 pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if let Some(algorithm) = spec.algorithm.resolve().filter(|one| one.trains_scores()) {
+        if spec.inference.replicas > 0 {
+            let message = format!(
+                "must be 0: algorithm.{} trains a reward model, and engines serve language models \
+                    only",
+                algorithm.name()
+            );
+            problems.push(Problem::new("spec.inference.replicas", message));
+        }
+        return;
+    }
     if spec.inference.replicas >= 1 {
         return;
     }

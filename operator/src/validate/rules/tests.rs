@@ -9,6 +9,7 @@ use super::problems;
 mod devices;
 mod documents;
 mod lora;
+mod pairs;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {

@@ -28,7 +28,7 @@ pub struct Settings {
     pub evaluation_every: Option<u32>,
     /// Whether an evaluation samples completions, for their accuracy.
     pub accuracy: bool,
-    /// Whether learners measure the loss of the evaluation data (`sft`).
+    /// Whether learners measure the loss of the evaluation data (`sft`, pairs).
     pub validation: bool,
     /// Admission of rollouts.
     pub admission: Admission,
@@ -57,7 +57,9 @@ impl Settings {
             rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),
             accuracy: evaluation.is_some_and(|evaluation| evaluation.answer.is_some()),
-            validation: evaluation.is_some_and(|evaluation| evaluation.completion.is_some()),
+            validation: evaluation.is_some_and(|evaluation| {
+                evaluation.completion.is_some() || evaluation.chosen.is_some()
+            }),
             admission: Admission::of(spec),
             method: spec.weight_sync_method(),
             engine_ranks: spec.inference.gpus().max(1),

@@ -63,8 +63,20 @@ pub struct Prompt {
     pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
+    /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
+    /// `None` if the dataset has no pairs.
+    pub pair_tokens: Option<[Vec<i64>; 2]>,
     /// Kept fields of the row, if any are kept.
     pub fields: Option<Arc<Fields>>,
+}
+
+impl Prompt {
+    /// Number of tokens of the prompt and its longest given completion.
+    pub fn len_with_completion(&self) -> usize {
+        let completions = self.pair_tokens.iter().flatten().chain(&self.completion_tokens);
+        let longest = completions.map(Vec::len).max().unwrap_or(0);
+        self.tokens.len().saturating_add(longest)
+    }
 }
 
 /// Rendered rows. Tokenization happens on access.
@@ -98,7 +110,7 @@ impl Dataset {
         seed: u64,
         kept: &KeptFields,
     ) -> Result<Self, DataError> {
-        check_eos_token(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
             path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
@@ -112,7 +124,8 @@ impl Dataset {
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
                 kept,
-            )?,
+            )?
+            .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
@@ -129,7 +142,7 @@ impl Dataset {
         tokenizer: &TextTokenizer,
         kept: &KeptFields,
     ) -> Result<Self, DataError> {
-        check_eos_token(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
         let source = Source {
             path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
@@ -144,7 +157,8 @@ impl Dataset {
                 spec.answer.as_deref(),
                 kept,
             )?
-            .with_category(spec.category.as_deref()),
+            .with_category(spec.category.as_deref())
+            .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
@@ -174,7 +188,8 @@ impl Dataset {
         for row in &self.rows {
             digest.update(row.number.to_le_bytes());
             let texts = [Some(&row.prompt), row.system.as_ref(), row.completion.as_ref()];
-            for text in texts.into_iter().chain([row.answer.as_ref()]) {
+            let pair = row.pair.iter().flatten().map(Some);
+            for text in texts.into_iter().chain([row.answer.as_ref()]).chain(pair) {
                 // The length tells where a text ends; an absent text differs from an empty one.
                 digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
                 digest.update(text.map_or("", String::as_str));
@@ -206,6 +221,7 @@ impl Dataset {
             answer: row.answer.clone(),
             category: row.category.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
+            pair_tokens: row.pair(&self.tokenizer)?,
             fields: row.fields.clone(),
         })
     }
@@ -277,8 +293,8 @@ impl Dataset {
 }
 
 /// Completions need an end-of-sequence token.
-fn check_eos_token(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
-    if completion.is_some() && tokenizer.eos_token_id().is_none() {
+fn check_eos_token(completes: bool, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+    if completes && tokenizer.eos_token_id().is_none() {
         Err(DataError::NoEosToken)
     } else {
         Ok(())

@@ -15,6 +15,8 @@ use crate::text::{PromptStyle, TextTokenizer};
 const PROMPT: &str = "prompt";
 const SYSTEM: &str = "system";
 const COMPLETION: &str = "completion";
+const CHOSEN: &str = "chosen";
+const REJECTED: &str = "rejected";
 
 /// Fields of a row that are kept beside its rendered texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +33,15 @@ pub struct Row {
     pub prompt: String,
     pub system: Option<String>,
     pub completion: Option<String>,
+    /// Chosen and rejected completion.
+    pub pair: Option<[String; 2]>,
     pub answer: Option<String>,
     pub category: Option<String>,
     /// Kept fields, if any are kept.
     pub fields: Option<Arc<Fields>>,
     /// Chat template included.
     pub prompt_tokens: usize,
-    /// End-of-sequence token included; 0 without a completion.
+    /// Of the longest completion, end-of-sequence token included; 0 without one.
     pub completion_tokens: usize,
 }
 
@@ -46,6 +50,7 @@ pub struct Templates {
     environment: Environment<'static>,
     system: bool,
     completion: bool,
+    pair: bool,
     answer: Option<String>,
     category: Option<String>,
     kept: KeptFields,
@@ -76,6 +81,7 @@ impl Templates {
             environment,
             system: system.is_some(),
             completion: completion.is_some(),
+            pair: false,
             answer: answer.map(str::to_owned),
             category: None,
             kept: kept.clone(),
@@ -86,6 +92,22 @@ impl Templates {
     #[must_use]
     pub fn with_category(self, field: Option<&str>) -> Self {
         Self { category: field.map(str::to_owned), ..self }
+    }
+
+    /// Adds the templates of a pair, if there are any.
+    pub fn with_pair(
+        mut self,
+        chosen: Option<&str>,
+        rejected: Option<&str>,
+    ) -> Result<Self, DataError> {
+        for (template, source) in [(CHOSEN, chosen), (REJECTED, rejected)] {
+            let Some(source) = source else { return Ok(self) };
+            self.environment
+                .add_template_owned(template, source.to_owned())
+                .map_err(|source| DataError::Template { template, source })?;
+        }
+        self.pair = true;
+        Ok(self)
     }
 
     /// Renders a row without token counts.
@@ -105,6 +127,7 @@ impl Templates {
             prompt: self.render(PROMPT, &location, fields)?,
             system: optional(self.system, SYSTEM)?,
             completion: optional(self.completion, COMPLETION)?,
+            pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
             answer: text(&self.answer)?,
             category: text(&self.category)?,
             fields: self.kept.of(fields),
@@ -201,11 +224,21 @@ impl Row {
 
     /// Target tokens with the end-of-sequence token; `None` without a completion.
     pub fn completion(&self, tokenizer: &TextTokenizer) -> Result<Option<Vec<i64>>, DataError> {
-        let Some(text) = &self.completion else { return Ok(None) };
+        self.completion.as_ref().map(|text| self.target(text, tokenizer)).transpose()
+    }
+
+    /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
+    /// `None` without a pair.
+    pub fn pair(&self, tokenizer: &TextTokenizer) -> Result<Option<[Vec<i64>; 2]>, DataError> {
+        let Some([chosen, rejected]) = &self.pair else { return Ok(None) };
+        Ok(Some([self.target(chosen, tokenizer)?, self.target(rejected, tokenizer)?]))
+    }
+
+    fn target(&self, text: &str, tokenizer: &TextTokenizer) -> Result<Vec<i64>, DataError> {
         let mut tokens = tokenizer
             .encode(text)
             .map_err(|source| DataError::Tokens { location: self.location.clone(), source })?;
         tokens.extend(tokenizer.eos_token_id());
-        Ok(Some(tokens))
+        Ok(tokens)
     }
 }

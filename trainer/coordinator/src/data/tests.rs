@@ -85,9 +85,39 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         answer: Some("18.5".to_owned()),
         category: None,
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
+        pair_tokens: None,
         fields: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
+}
+
+#[test]
+fn a_pair_becomes_two_completions_with_eos_and_must_have_both_sides() {
+    let open = |content: &str| {
+        let file = File::new(content);
+        let spec = TrainDataset {
+            answer: None,
+            chosen: Some("{{good}}".to_owned()),
+            rejected: Some("{{bad}}".to_owned()),
+            ..file.train("{{q}}")
+        };
+        let opened = Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None);
+        opened.map_err(|error| error.to_string().replace(&file.path(), "FILE"))
+    };
+    let tokens = |text: &str| [tokenizer().encode(text).unwrap(), vec![2]].concat();
+    let dataset = open("{\"q\": \"What\", \"good\": \"yes\", \"bad\": \"no, never\"}\n").unwrap();
+    let prompt = dataset.prompt(0).unwrap();
+    assert_eq!(prompt.pair_tokens, Some([tokens("yes"), tokens("no, never")]));
+    let longest = prompt.tokens.len() + tokens("no, never").len();
+    assert_eq!((prompt.len_with_completion(), prompt.completion_tokens), (longest, None));
+    assert!(dataset.check_lengths(longest as u32).is_ok());
+    let error = dataset.check_lengths(longest as u32 - 1).unwrap_err();
+    assert!(matches!(error, DataError::TooLong { .. }), "{error}");
+
+    let Err(missing) = open("{\"q\": \"What\", \"good\": \"yes\"}\n") else { panic!("accepted") };
+    assert!(missing.starts_with("FILE line 1") && missing.contains("bad"), "{missing}");
+    let swapped = open("{\"q\": \"What\", \"good\": \"no, never\", \"bad\": \"yes\"}\n").unwrap();
+    assert_ne!(swapped.fingerprint(), dataset.fingerprint());
 }
 
 #[test]
@@ -108,6 +138,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         answer: Some(answer.to_owned()),
         category: None,
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
+        pair_tokens: None,
         fields: None,
     };
     assert_eq!(

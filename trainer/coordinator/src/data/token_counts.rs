@@ -56,8 +56,9 @@ fn spawn(
             for row in &mut rows {
                 *at.lock() = Some((row.location.clone(), Instant::now()));
                 row.prompt_tokens = row.prompt(&tokenizer, &style)?.len();
-                row.completion_tokens =
-                    row.completion(&tokenizer)?.map_or(0, |tokens| tokens.len());
+                let completion = row.completion(&tokenizer)?;
+                let completions = row.pair(&tokenizer)?.into_iter().flatten().chain(completion);
+                row.completion_tokens = completions.map(|tokens| tokens.len()).max().unwrap_or(0);
             }
             Ok(())
         };

@@ -1,4 +1,4 @@
-//! Training samples: converts journal samples and demonstrations to tokens, loss mask and
+//! Training samples: converts journal samples, demonstrations and pairs to tokens, loss mask and
 //! log-probabilities.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!  sampler_logprobs   0  0  0   l0 l1 l2       0  0        m0 m1      entry t belongs to token t
 //! ```
 
-use rljob_protocol::batch::SegmentRow;
+use rljob_protocol::batch::{CHOSEN_REWARD, REJECTED_REWARD, SegmentRow};
 
 use crate::data::Prompt;
 use crate::pack::TrainSample;
@@ -28,7 +28,7 @@ pub enum SampleError {
     EmptyPrompt { position: u64, row: u64 },
     #[error(
         "the prompt at position {position} (row {row}) has no completion: \
-         set dataset.train.completion"
+         set completion, or chosen and rejected, of the dataset"
     )]
     NoCompletion { position: u64, row: u64 },
 }
@@ -63,23 +63,40 @@ fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> 
     })
 }
 
-/// Converts demonstrations in order of position; each is a prompt group.
+/// Converts demonstrations and pairs in order of position; each is a prompt group, and the chosen
+/// sample of a pair comes first.
 pub fn from_prompts(prompts: &[Prompt]) -> Result<Vec<TrainSample>, SampleError> {
-    (0..).zip(prompts).map(|(group, prompt)| from_prompt(group, prompt)).collect()
+    let mut samples = Vec::new();
+    for (group, prompt) in (0..).zip(prompts) {
+        if let Some([chosen, rejected]) = &prompt.pair_tokens {
+            for (completion, reward) in [(chosen, CHOSEN_REWARD), (rejected, REJECTED_REWARD)] {
+                let sample = from_prompt(group, prompt, completion, reward)?;
+                samples.push(TrainSample { needs_group: true, ..sample });
+            }
+        } else {
+            let (position, row) = (prompt.position, prompt.row);
+            let completion = prompt.completion_tokens.as_ref();
+            let completion = completion.ok_or(SampleError::NoCompletion { position, row })?;
+            samples.push(from_prompt(group, prompt, completion, 0.0)?);
+        }
+    }
+    Ok(samples)
 }
 
-fn from_prompt(group: u32, prompt: &Prompt) -> Result<TrainSample, SampleError> {
-    let (position, row) = (prompt.position, prompt.row);
-    let completion =
-        prompt.completion_tokens.as_deref().ok_or(SampleError::NoCompletion { position, row })?;
+fn from_prompt(
+    group: u32,
+    prompt: &Prompt,
+    completion: &[i64],
+    reward: f64,
+) -> Result<TrainSample, SampleError> {
     if prompt.tokens.is_empty() {
-        return Err(SampleError::EmptyPrompt { position, row });
+        return Err(SampleError::EmptyPrompt { position: prompt.position, row: prompt.row });
     }
     let segments = [
         Segment::given(0, prompt.tokens.clone(), String::new()),
         Segment { tokens: completion.to_vec(), trained: true, ..Segment::default() },
     ];
-    Ok(joined(group, 0.0, &segments))
+    Ok(joined(group, reward, &segments))
 }
 
 fn joined(group: u32, reward: f64, segments: &[Segment]) -> TrainSample {

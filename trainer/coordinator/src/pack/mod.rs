@@ -8,8 +8,9 @@
 //! Ranks and micro-batches are balanced by floating-point operations ([`cost`]). A prompt group
 //! stays in one minibatch, and, if learners compute its prompt once, in one micro-batch, unless it
 //! is too large or ranks would wait for each other ([`shared_prompts`]); else its samples go to any
-//! rank. All ranks have the same number
-//! of micro-batches per minibatch, some of them empty, because every micro-batch runs collectives.
+//! rank. Groups whose samples are compared stay in one micro-batch ([`whole_groups`]). All ranks
+//! have the same number of micro-batches per minibatch, some of them empty, because every
+//! micro-batch runs collectives.
 //! Must not depend on the meaning of rewards or on the algorithm.
 
 mod assignment;
@@ -17,6 +18,7 @@ pub mod batch;
 pub mod cost;
 mod part;
 mod shared_prompts;
+mod whole_groups;
 
 use std::num::NonZeroUsize;
 
@@ -32,7 +34,7 @@ use part::Member;
 pub struct TrainSample {
     /// Prompt group; samples of a group are adjacent.
     pub group: u32,
-    /// 0 for `sft`.
+    /// 0 for `sft`; of a pair, those of `rljob_protocol::batch`.
     pub reward: f64,
     /// `[T]` token ids.
     pub tokens: Vec<i64>,
@@ -46,6 +48,9 @@ pub struct TrainSample {
     pub turn_rewards: Vec<f64>,
     /// Whether the completion reached its length limit; false for `sft`.
     pub truncated: bool,
+    /// Whether learners compare the sample with the others of its group, so that all of them must
+    /// be in one micro-batch.
+    pub needs_group: bool,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -119,6 +124,9 @@ struct Assign<'a> {
 impl Assign<'_> {
     fn plan(&self, samples: &[TrainSample], prompts: Prompts, costs: &CostModel) -> Plan {
         let members = members(samples, prompts, costs);
+        if samples.iter().any(|sample| sample.needs_group) {
+            return whole_groups::assign(&members, self.parts, self.world_size, self.max_tokens);
+        }
         if members.iter().any(|member| member.prompt.tokens > 0) {
             return shared_prompts::assign(&members, self.parts, self.world_size, self.max_tokens);
         }

@@ -63,6 +63,10 @@ impl Identity {
         }
         let text = if is("ppo") {
             serde_json::to_string(&(&model, false, false, true))
+        } else if is("dpo") {
+            serde_json::to_string(&(&model, false, false, false, true))
+        } else if is("rewardModel") {
+            serde_json::to_string(&(&model, false, false, false, false, true))
         } else if is("evaluation") {
             serde_json::to_string(&(&model, "evaluation"))
         } else {

@@ -180,6 +180,7 @@ mod tests {
             answer: None,
             category: None,
             completion_tokens: None,
+            pair_tokens: None,
             fields: None,
         }
     }

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
+use rljob_crds::algorithm::Algorithm;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
@@ -166,9 +167,11 @@ pub async fn validation(
 ) -> Result<StatusCode, ApiError> {
     let measured = report.clone();
     if coordinator.run.change(|run, _| run.validation_done(step, measured)).await?? {
+        let algorithm = coordinator.config.spec.algorithm.resolve();
+        let group_size = algorithm.map_or(1, Algorithm::group_size);
+        let prompts = report.sequences.checked_div(group_size).unwrap_or_default();
         let metrics =
-            EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }
-                .with_loss(report.loss, report.tokens, report.seconds);
+            report.added_to(EvaluationMetrics { step, prompts, ..EvaluationMetrics::default() });
         coordinator.recorder.record_evaluation(metrics, Vec::<()>::new(), Vec::new()).await?;
         coordinator.run.change(|run, _| run.evaluated(step)).await?;
     }

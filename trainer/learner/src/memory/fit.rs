@@ -96,7 +96,7 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
         Some(_) => "use more GPUs".to_owned(),
         None => "use GPUs with more memory".to_owned(),
     });
-    if settings.frozen > 0 {
+    if settings.frozen > 0 && !settings.needs_reference {
         remedies.push("set klCoefficient to 0, which needs no reference".to_owned());
     }
     Err(DoesNotFit(format!(

@@ -43,6 +43,8 @@ pub struct Settings<'a> {
     pub adapters: Option<&'a ModelLayout>,
     /// Frozen models of the policy's shape, except the base of adapters.
     pub frozen: u64,
+    /// Whether the algorithm has no loss without its reference model.
+    pub needs_reference: bool,
     /// Whether the weights are copied for engines or exports.
     pub publishes: bool,
     /// Tokens of a micro-batch.

@@ -42,6 +42,7 @@ pub fn planned(
         critic,
         adapters: spec.lora.as_ref().map(|_| &trained),
         frozen: u64::from(has(ModelRole::Reference) && spec.lora.is_none()),
+        needs_reference: spec.algorithm.dpo.is_some(),
         publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     };

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tch::{Kind, Tensor};
 
 use super::config::read_json;
+use super::exported_config::{exported_config, is_scalar};
 use super::safetensors_file::{self, SafetensorsFile};
 use super::{Layout, ModelError, ModelLayout};
 
@@ -56,17 +57,19 @@ pub fn read_blocks(
     folder: &Path,
     layout: &ModelLayout,
     kind: Kind,
-) -> Result<impl Iterator<Item = Result<Tensor, ModelError>>, ModelError> {
+) -> Result<impl Iterator<Item = Result<Tensor, ModelError>> + use<>, ModelError> {
     let mut weights = Weights::open(folder)?;
     let problems = weights.problems(layout);
     if !problems.is_empty() {
         return Err(ModelError::Weights { path: folder.to_owned(), problems });
     }
-    Ok(layout.blocks().iter().map(move |block| weights.read_block(block, kind)))
+    let blocks = layout.blocks().to_vec();
+    Ok(blocks.into_iter().map(move |block| weights.read_block(&block, kind)))
 }
 
 /// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and
 /// `config.json` (with its type set) and `generation_config.json` from the folder `config_source`.
+/// With a scalar head, it is a sequence classifier of one label.
 /// `blocks` are the flat vectors of the layout's blocks. The folder is created if necessary.
 ///
 /// # Errors
@@ -84,10 +87,10 @@ pub fn write_folder(
     };
     std::fs::create_dir_all(folder).map_err(failed("create the folder", folder))?;
     let config = folder.join("config.json");
-    std::fs::write(&config, config_with_dtype(&config_source.join("config.json"), dtype)?)
+    std::fs::write(&config, exported_config(&config_source.join("config.json"), layout, dtype)?)
         .map_err(failed("write", &config))?;
     let generation = config_source.join("generation_config.json");
-    if generation.exists() {
+    if generation.exists() && !is_scalar(layout) {
         std::fs::copy(&generation, folder.join("generation_config.json"))
             .map_err(failed("copy", &generation))?;
     }
@@ -115,21 +118,6 @@ pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Te
     names
         .zip(layout.blocks().iter().zip(blocks).flat_map(|(block, flat)| block.views(flat)))
         .collect()
-}
-
-/// The source's `config.json` with the type of the weights, under `torch_dtype` if that key exists
-/// (transformers 4), else under `dtype`.
-fn config_with_dtype(path: &Path, dtype: Kind) -> Result<Vec<u8>, ModelError> {
-    let mut config: serde_json::Map<String, serde_json::Value> = read_json(path)?;
-    let name = match dtype {
-        Kind::BFloat16 => "bfloat16",
-        Kind::Half => "float16",
-        _ => "float32",
-    };
-    let key = if config.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
-    config.insert(key.to_owned(), name.into());
-    serde_json::to_vec_pretty(&config)
-        .map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
 impl Weights {

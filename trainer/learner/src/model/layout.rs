@@ -14,6 +14,9 @@ use tch::Tensor;
 
 use super::{Head, ModelConfig};
 
+/// Name of a scalar head, that of transformers' sequence classifiers.
+pub const SCORE: &str = "score.weight";
+
 /// A tensor of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
@@ -83,7 +86,7 @@ impl ModelLayout {
         blocks.extend((0..config.num_hidden_layers).map(|layer| layer_layout(config, layer)));
         let last = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
         blocks.push(match head {
-            Head::Scalar => last.with("score.weight".to_owned(), &[1, hidden]),
+            Head::Scalar => last.with(SCORE.to_owned(), &[1, hidden]),
             Head::LanguageModel if config.tie_word_embeddings => last,
             Head::LanguageModel => last.with("lm_head.weight".to_owned(), &[vocab, hidden]),
         });

@@ -26,6 +26,7 @@ mod attention;
 mod bucket;
 pub mod config;
 mod error;
+mod exported_config;
 mod head;
 pub mod hugging_face;
 mod layer;

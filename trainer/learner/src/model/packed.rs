@@ -146,6 +146,13 @@ impl PackedTokens {
             .to_kind(x_NH.kind())
     }
 
+    /// The rows `x` `[Q, H]` at the last token of each sequence, and zeros elsewhere, `[T, H]`.
+    pub(super) fn at_ends(&self, x_QH: &Tensor) -> Tensor {
+        let mut zeros =
+            Tensor::zeros([self.num_tokens(), x_QH.size()[1]], (x_QH.kind(), x_QH.device()));
+        zeros.index_copy_(0, &self.last_Q, x_QH)
+    }
+
     /// Tokens that a pass computes; those of a shared prefix count once.
     pub fn num_tokens(&self) -> i64 {
         self.tokens_T.size().first().copied().unwrap_or(0)

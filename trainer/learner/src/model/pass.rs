@@ -21,6 +21,7 @@ use super::layer::{self, Context, Saved};
 use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters};
 
 mod logprobs;
+mod scores;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};

@@ -26,15 +26,16 @@ pub fn blocks(
     layout: &ModelLayout,
     config: &ModelConfig,
     seed: u64,
-) -> impl Iterator<Item = Result<Tensor, ModelError>> {
-    layout.blocks().iter().map(move |block| random_block(block, config, seed))
+) -> impl Iterator<Item = Result<Tensor, ModelError>> + use<> {
+    let (blocks, deviation) = (layout.blocks().to_vec(), config.initializer_range);
+    blocks.into_iter().map(move |block| random_block(&block, deviation, seed))
 }
 
-fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tensor, ModelError> {
+fn random_block(block: &Layout, deviation: f64, seed: u64) -> Result<Tensor, ModelError> {
     let tensors = block
         .tensors()
         .iter()
-        .map(|spec| random_tensor(spec, config.initializer_range, seed))
+        .map(|spec| random_tensor(spec, deviation, seed))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Tensor::f_cat(&tensors, 0)?)
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rljob_crds::algorithm::{RolloutSpec, Truncated};
 use rljob_crds::grpo::{GrpoSpec, LossAggregation, Surrogate};
-use rljob_protocol::batch::SampleRow;
+use rljob_protocol::batch::{CHOSEN_REWARD, SampleRow};
 
 use super::normalization::{Grouped, normalize};
 
@@ -91,6 +91,22 @@ impl StepAdvantages {
             truncated: samples[index].truncated,
         };
         Self { samples: (0..samples.len()).map(sample).collect(), groups }
+    }
+
+    /// Pairs: the advantage of a chosen sample is 1, that of a rejected one −1. The weight of each
+    /// token is 1 ÷ pairs of the minibatch.
+    pub fn of_pairs(samples: &[SampleRow]) -> Self {
+        let mut pairs: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for sample in samples {
+            pairs.entry(sample.minibatch).or_default().insert(sample.group);
+        }
+        let mut step = Self::without_rewards(samples);
+        for (of_pair, sample) in step.samples.iter_mut().zip(samples) {
+            let is_chosen = sample.reward >= CHOSEN_REWARD;
+            of_pair.advantage = if is_chosen { 1.0 } else { -1.0 };
+            of_pair.weight = 1.0 / pairs.get(&sample.minibatch).map_or(1, BTreeSet::len) as f64;
+        }
+        step
     }
 
     /// Tokens of the step that carry loss, over all ranks.

@@ -43,12 +43,20 @@ pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
 #[derive(Debug)]
 pub struct TokenLoss {
     /// `[N]` derivative of the minibatch's loss with respect to the policy's log-probability of
-    /// each token, or to its value.
+    /// each token, to its value, or to the score of each sequence.
     pub gradient_N: Tensor,
     /// Sum of the tokens' weighted losses.
     pub loss: f64,
     /// Statistics of these tokens.
     pub statistics: Statistics,
+}
+
+impl TokenLoss {
+    /// No loss, whose derivative by each of these values is 0.
+    pub fn none(values_N: &Tensor) -> Self {
+        let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
+        Self { gradient_N, loss: 0.0, statistics }
+    }
 }
 
 /// A training objective.
@@ -59,6 +67,11 @@ pub trait Objective: Debug {
     /// Passes over the batch of a step.
     fn epochs(&self) -> u32 {
         1
+    }
+
+    /// Number of samples of a prompt group that the loss compares; they are in one micro-batch.
+    fn compared_samples(&self) -> Option<usize> {
+        None
     }
 
     /// Number of first steps that update the critic only.
@@ -87,14 +100,23 @@ pub trait Objective: Debug {
     }
 
     /// Loss of the tokens of `streams`, given their log-probabilities under the current policy.
-    fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss;
+    /// Called if the trained model is a language model.
+    fn loss(&self, policy: &TokenLogprobs, _streams: &TokenStreams) -> TokenLoss {
+        TokenLoss::none(&policy.logprobs_N)
+    }
+
+    /// Loss of the sequences of a micro-batch, given their scores, the outputs of a scalar head
+    /// after their last tokens. Its gradient is with respect to each score. Called if the trained
+    /// model has a scalar head.
+    fn score_loss(&self, scores_Q: &Tensor, _streams: &TokenStreams) -> TokenLoss {
+        TokenLoss::none(scores_Q)
+    }
 
     /// Loss of the critic for the tokens of a micro-batch, given their `values_N` under the current
     /// critic. Its gradient is with respect to each value; its statistics are added to those of
     /// [`Self::loss`]. Called if the algorithm trains a critic.
     fn value_loss(&self, values_N: &Tensor, _streams: &TokenStreams) -> TokenLoss {
-        let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-        TokenLoss { gradient_N, loss: 0.0, statistics }
+        TokenLoss::none(values_N)
     }
 
     /// Statistics that are reduced over all ranks and reported; each name is that of a metric.

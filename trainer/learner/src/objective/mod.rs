@@ -8,7 +8,8 @@
 //!                      ──▶ loss         loss and derivative per token, by chunk or micro-batch
 //! ```
 //! An objective is a file with its [`Objective`], an arm of [`new`], its settings in `rljob-crds`
-//! and its tests. [`behavior`], [`kl`] and [`normalization`] are terms that objectives share.
+//! and its tests. [`behavior`], [`kl`], [`normalization`] and [`pairs`] are terms that objectives
+//! share.
 //!
 //! Shape suffix N: the trained tokens of a micro-batch, or of a chunk of it. Formulas and golden
 //! values are AReaL's (github.com/areal-project/AReaL, `areal/utils/functional`) unless a paper is
@@ -16,12 +17,15 @@
 
 pub mod advantages;
 pub mod behavior;
+pub mod dpo;
 pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;
 pub mod normalization;
+pub mod pairs;
 pub mod ppo;
+pub mod reward_model;
 pub mod second_moment;
 pub mod sft;
 pub mod statistics;
@@ -41,5 +45,7 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
         Algorithm::Ppo(spec) => Box::new(ppo::Ppo::new(spec, rollout)),
         // An evaluation has no learners.
         Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
+        Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
+        Algorithm::RewardModel(_) => Box::new(reward_model::RewardModel),
     }
 }

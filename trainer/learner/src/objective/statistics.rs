@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub enum Statistic {
     /// Sum over tokens; reported divided by the step's trainable tokens.
     Mean(&'static str),
+    /// Sum over prompt groups; reported divided by the step's groups.
+    GroupMean(&'static str),
     /// Maximum over tokens.
     Max(&'static str),
 }
@@ -24,7 +26,9 @@ impl Statistics {
         let mut statistics = Self::default();
         for (statistic, value) in values {
             match statistic {
-                Statistic::Mean(name) => statistics.sums.insert(name, value),
+                Statistic::Mean(name) | Statistic::GroupMean(name) => {
+                    statistics.sums.insert(name, value)
+                }
                 Statistic::Max(name) => statistics.maxima.insert(name, value),
             };
         }
@@ -34,7 +38,7 @@ impl Statistics {
     /// The value of a statistic: a sum that is not yet divided, or a maximum.
     pub fn get(&self, statistic: Statistic) -> f64 {
         match statistic {
-            Statistic::Mean(name) => self.sums.get(name),
+            Statistic::Mean(name) | Statistic::GroupMean(name) => self.sums.get(name),
             Statistic::Max(name) => self.maxima.get(name),
         }
         .copied()

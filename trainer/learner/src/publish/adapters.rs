@@ -19,6 +19,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// `adapter_config.json`: the keys that PEFT requires, and those whose defaults differ between its
 /// releases.
 #[derive(Clone, Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of PEFT")]
 pub struct AdapterConfig {
     peft_type: &'static str,
     task_type: &'static str,

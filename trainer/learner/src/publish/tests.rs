@@ -121,9 +121,8 @@ fn an_export_of_adapters_has_the_merged_model_and_the_folder_of_peft() {
     assert_eq!(read[1], expected);
     let adapter = path.join("adapter");
     assert_eq!(names(&adapter), ["adapter_config.json", "adapter_model.safetensors"]);
-    let config: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(adapter.join("adapter_config.json")).unwrap())
-            .unwrap();
+    let config = std::fs::read(adapter.join("adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     assert_eq!(
         config,
         serde_json::json!({

@@ -46,6 +46,18 @@ pub enum BatchError {
         found: u32,
         expected: u32,
     },
+    /// Samples that the loss compares are not together.
+    #[error(
+        "micro-batch {micro_batch} has {found} samples of prompt group {group}, but the loss \
+         compares {expected}"
+    )]
+    Group {
+        micro_batch: usize,
+        /// Number of the group in the step.
+        group: usize,
+        found: usize,
+        expected: usize,
+    },
     /// The batch of another step or rank.
     #[error("the batch is of {found}, expected {expected}")]
     Place { found: String, expected: String },
@@ -62,6 +74,23 @@ pub fn check_place(
     let (found, expected) =
         (place(header.step, header.rank, header.world_size), place(step, rank, world_size));
     if found == expected { Ok(()) } else { Err(BatchError::Place { found, expected }) }
+}
+
+/// Checks that each prompt group has all samples that the loss compares in one micro-batch.
+pub fn check_groups(
+    micro_batches: &[MicroBatch],
+    compared: Option<usize>,
+) -> Result<(), BatchError> {
+    let Some(expected) = compared else { return Ok(()) };
+    for (micro_batch, MicroBatch { streams, .. }) in micro_batches.iter().enumerate() {
+        for group in streams.groups.chunk_by(|one, next| one == next) {
+            let (found, group) = (group.len(), group[0]);
+            if found != expected {
+                return Err(BatchError::Group { micro_batch, group, found, expected });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The micro-batches in order. `advantages` has one entry for each row of the step's table.

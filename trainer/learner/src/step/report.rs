@@ -12,19 +12,28 @@ use crate::objective::Statistic;
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
-    /// Reduces this rank's sums and adds them to the step's scalars.
-    pub(super) fn report(&self, step: &mut StepMetrics, sums: &Sums) -> Result<(), StepError> {
+    /// Reduces this rank's sums and adds them to the scalars of a step of `groups` prompt groups.
+    pub(super) fn report(
+        &self,
+        step: &mut StepMetrics,
+        sums: &Sums,
+        groups: usize,
+    ) -> Result<(), StepError> {
         let statistics = self.objective.statistics();
-        let means = statistics.iter().filter_map(|statistic| match statistic {
-            Statistic::Mean(name) => Some((*name, sums.statistics.get(*statistic))),
-            Statistic::Max(_) => None,
+        let tokens = step.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
+        let means = statistics.iter().filter_map(|statistic| {
+            let (name, divisor) = match statistic {
+                Statistic::Mean(name) => (*name, tokens),
+                Statistic::GroupMean(name) => (*name, groups.max(1) as f64),
+                Statistic::Max(_) => return None,
+            };
+            Some(((name, divisor), sums.statistics.get(*statistic)))
         });
         let (names, mut totals): (Vec<_>, Vec<_>) =
-            [(metrics::ENTROPY, sums.entropy)].into_iter().chain(means).unzip();
+            [((metrics::ENTROPY, tokens), sums.entropy)].into_iter().chain(means).unzip();
         self.ranks.sum_slice(&mut totals)?;
-        let tokens = step.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
-        let mut reduced: BTreeMap<&str, f64> =
-            names.into_iter().zip(totals.iter().map(|total| finite(total / tokens))).collect();
+        let mean = |((name, divisor), total)| (name, finite(total / divisor));
+        let mut reduced: BTreeMap<&str, f64> = names.into_iter().zip(totals).map(mean).collect();
         for statistic in &statistics {
             if let Statistic::Max(name) = statistic {
                 let value = self.ranks.max(sums.statistics.get(*statistic))?;
@@ -34,6 +43,9 @@ impl Trainer {
         let value = |name: &str| reduced.get(name).copied().unwrap_or_default();
         let derived = self.objective.derived(&value);
         reduced.extend(derived);
+        if self.scores() {
+            reduced.remove(metrics::ENTROPY);
+        }
         for (name, value) in reduced {
             step.scalars.set(name, value);
         }

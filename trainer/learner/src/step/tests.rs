@@ -1,10 +1,11 @@
 //! Training steps on one and two ranks: golden bits in `bits`, comparison with PyTorch in `peer`,
-//! PPO in `ppo`, adapters in `lora`, checkpoints in `resume`, custom objectives in `custom`, shared
-//! prompts in `prompts`.
+//! PPO in `ppo`, adapters in `lora`, pairs in `pairs`, checkpoints in `resume`, custom objectives
+//! in `custom`, shared prompts in `prompts`.
 
 mod bits;
 mod custom;
 mod lora;
+mod pairs;
 mod peer;
 mod ppo;
 mod prompts;

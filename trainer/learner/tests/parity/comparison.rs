@@ -12,9 +12,13 @@ use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::model::{
     Model, ModelConfig, PackedTokens, Parameters, SharedPrefix, WholeParameters, hugging_face,
 };
-use rljob_learner::objective::{grpo, sft};
+use rljob_learner::objective::{Objective, grpo, sft};
 use serde_json::json;
 use tch::{Kind, Tensor};
+use tempfile::TempDir;
+
+#[path = "pairs.rs"]
+mod pairs;
 
 const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
@@ -76,18 +80,20 @@ impl Case {
         PackedTokens::with_prefixes(&tokens, &masks, &LENGTHS, prefixes, vocab_size).unwrap()
     }
 
-    /// Values of transformers and torch, for the model or its adapter in a folder of PEFT.
+    /// Values of transformers and torch, for the model or its adapter in a folder of PEFT, and for
+    /// a reward model.
     fn reference(
         &self,
         python: &Path,
-        model: &Path,
+        [model, reward_model]: [&Path; 2],
         adapter: Option<&Path>,
     ) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "adapter": adapter, "sequences": self.sequences, "masks": self.masks,
+            "model": model, "adapter": adapter, "reward_model": reward_model,
+            "sequences": self.sequences, "masks": self.masks,
             "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1],
             "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
@@ -144,6 +150,8 @@ struct Comparison<P> {
     parameters: P,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
+    /// The model with a scalar head.
+    reward_model: TempDir,
     /// Relative and maximum absolute difference of each tensor.
     differences: Vec<(f64, f64, String)>,
 }
@@ -159,11 +167,14 @@ impl<P: Compared> Comparison<P> {
         let model = Model::new(ModelConfig::from_folder(folder).unwrap());
         let case = Case::new(model.config().vocab_size);
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
+        let copies = blocks.iter().map(Tensor::copy).collect();
+        let reward_model = pairs::with_scalar_head(&model, folder, copies);
         let parameters = parameters(&model, blocks);
         let packed = case.packed(model.config().vocab_size);
         (
             Self {
-                reference: case.reference(python, folder, adapter),
+                reference: case.reference(python, [folder, reward_model.path()], adapter),
+                reward_model,
                 model,
                 parameters,
                 packed,
@@ -237,7 +248,29 @@ fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     });
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
+/// Compares loss and gradients of DPO and of a reward model, where the first two sequences are a
+/// pair, and the last two.
+fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
+    let before = comparison
+        .model
+        .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
+        .unwrap();
+    let reference_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
+    let streams = pairs::streams(&comparison.packed, Some(reference_N));
+    for (name, objective) in pairs::preferences() {
+        let whole = objective.loss(&before, &streams);
+        let mut value = Some(whole.loss);
+        comparison.pass(name, &mut |chunk| {
+            (chunk.of(&whole.gradient_N), value.take().unwrap_or_default())
+        });
+    }
+    let folder = comparison.reward_model.path();
+    for (name, value) in pairs::reward_model(folder, &comparison.model, &comparison.packed) {
+        comparison.compare(&name, &value);
+    }
+}
+
+/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO and DPO for the model in
 /// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
 /// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
@@ -259,9 +292,11 @@ pub fn compare<P: Compared>(
         comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
     compare_passes(&mut comparison, &case);
+    compare_pairs(&mut comparison, &case);
     comparison.packed = case.sharing(comparison.model.config().vocab_size);
     assert_eq!(comparison.packed.num_tokens(), 57 - 2 - 6);
     compare_passes(&mut comparison, &case);
+    compare_pairs(&mut comparison, &case);
 
     let parameter = Tensor::from_slice(&adamw_parameter());
     let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());

@@ -7,7 +7,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 torch.set_num_threads(1)
 case = json.load(open(sys.argv[1]))
@@ -52,12 +52,12 @@ def forward():
     return torch.cat(logits), torch.cat(logprobs), torch.cat(advantages)
 
 
-def record(name, loss):
-    for value in trained.values():
+def record(name, loss, parameters=trained):
+    for value in parameters.values():
         value.grad = None
     loss.backward()
     out[f"{name}.loss"] = loss.detach()
-    out.update({f"{name}.{key}": value.grad.clone() for key, value in trained.items()})
+    out.update({f"{name}.{key}": value.grad.clone() for key, value in parameters.items()})
 
 
 logits, logprobs, advantages = forward()
@@ -67,6 +67,36 @@ _, logprobs, _ = forward()
 ratio = torch.exp(logprobs - (logprobs.detach() - torch.tensor(case["shift"])))
 clipped = ratio.clamp(1 - case["clip_low"], 1 + case["clip_high"])
 record("grpo", torch.maximum(-advantages * ratio, -advantages * clipped).sum() / logprobs.numel())
+
+
+def pairs():
+    """Sums of the log-ratios of each sequence to the reference, and numbers of tokens."""
+    _, logprobs, _ = forward()
+    ratios = logprobs - (logprobs.detach() - torch.tensor(case["shift"]))
+    lengths = [sum(mask[1:]) for mask in case["masks"]]
+    sums = torch.stack([part.double().sum() for part in ratios.split(lengths)])
+    return sums, torch.tensor(lengths)
+
+
+# TRL's DPOTrainer, losses `sigmoid` with label_smoothing and `ipo`.
+sums, _ = pairs()
+x = 0.7 * (sums[0::2] - sums[1::2])
+logsigmoid = torch.nn.functional.logsigmoid
+record("dpo", (-logsigmoid(x) * 0.8 - logsigmoid(-x) * 0.2).mean())
+sums, lengths = pairs()
+means = sums / lengths
+record("ipo", (means[0::2] - means[1::2] - 1 / (2 * 0.7)).square().mean())
+
+classifier, loading = AutoModelForSequenceClassification.from_pretrained(
+    case["reward_model"], dtype=torch.float32, attn_implementation="eager",
+    output_loading_info=True,
+)
+assert classifier.num_labels == 1 and not any(loading.values()), loading
+scores = torch.stack(
+    [classifier(torch.tensor(tokens)[None]).logits[0, 0] for tokens in case["sequences"]]
+)
+out["scores"] = scores.detach()
+record("reward", -logsigmoid(scores[0::2] - scores[1::2]).mean(), dict(classifier.named_parameters()))
 
 parameter = torch.nn.Parameter(torch.tensor(case["adamw"]["parameter"]))
 optimizer = torch.optim.AdamW([parameter], lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)

@@ -17,7 +17,18 @@ fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effe
     assert!(blocks.len() > 11, "{blocks:?}");
     for block in blocks {
         let mut spec: Value = serde_yaml::from_str(block).unwrap();
-        if !spec["algorithm"]["ppo"].is_null() {
+        let has = |spec: &Value, name: &str| !spec["algorithm"][name].is_null();
+        if has(&spec, "dpo") || has(&spec, "rewardModel") {
+            let mut pairs = json!({
+                "dataset": {"train": {"chosen": "{{good}}", "rejected": "{{bad}}"}},
+                "rewards": [],
+                "inference": {"replicas": 0},
+                "weightSync": {"method": null},
+            });
+            merge(&mut pairs, &spec);
+            spec = pairs;
+        }
+        if ["ppo", "dpo", "rewardModel"].iter().any(|name| has(&spec, name)) {
             // The minimal job sets `grpo`.
             spec["algorithm"]["grpo"] = Value::Null;
         }

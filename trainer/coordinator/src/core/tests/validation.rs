@@ -6,8 +6,15 @@ use super::{ask, at, settings, started_with, version};
 use crate::core::work::Work;
 use crate::core::{Facts, Rejection, Run, Settings};
 
-const REPORT: ValidationReport =
-    ValidationReport { attempt: 0, loss: 2.5, tokens: 40, sequences: 10, seconds: 1.0 };
+const REPORT: ValidationReport = ValidationReport {
+    attempt: 0,
+    loss: 2.5,
+    tokens: 40,
+    sequences: 10,
+    seconds: 1.0,
+    accuracy: None,
+    margin: None,
+};
 
 fn supervised(accuracy: bool, facts: Facts) -> Run {
     started_with(

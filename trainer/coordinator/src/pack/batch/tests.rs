@@ -51,6 +51,7 @@ fn prompt(position: u64) -> Prompt {
         answer: None,
         category: None,
         completion_tokens: Some(vec![7, 2]),
+        pair_tokens: None,
         fields: None,
     }
 }
@@ -66,6 +67,7 @@ fn only_completion_tokens_have_mask_and_log_probabilities() {
         segments: vec![row(0, 2, None), row(0, 1, Some(3)), row(0, 1, Some(4))],
         turn_rewards: vec![1.0],
         truncated: false,
+        needs_group: false,
     };
     assert_eq!(
         from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]),
@@ -94,6 +96,7 @@ fn a_sample_of_two_turns_is_one_sequence_that_trains_both_completions() {
         ],
         turn_rewards: vec![0.25, 0.75],
         truncated: false,
+        needs_group: false,
     };
     assert_eq!(from_samples(&[turns]), Ok(vec![expected]));
 }
@@ -117,8 +120,26 @@ fn every_demonstration_is_a_prompt_group() {
         segments: vec![row(0, 2, None), row(0, 2, None)],
         turn_rewards: Vec::new(),
         truncated: false,
+        needs_group: false,
     };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
+}
+
+#[test]
+fn a_pair_is_a_prompt_group_whose_chosen_sample_comes_first() {
+    let pair = |position| Prompt {
+        completion_tokens: None,
+        pair_tokens: Some([vec![7, 2], vec![8, 9, 2]]),
+        ..prompt(position)
+    };
+    let samples = from_prompts(&[pair(8), pair(9)]).unwrap();
+    let facts: Vec<_> = samples
+        .iter()
+        .map(|one| (one.group, one.reward, one.tokens.len(), one.needs_group))
+        .collect();
+    assert_eq!(facts, [(0, 1.0, 4, true), (0, 0.0, 5, true), (1, 1.0, 4, true), (1, 0.0, 5, true)]);
+    assert_eq!(samples[1].tokens, [5, 6, 8, 9, 2]);
+    assert_eq!(samples[1].loss_mask, [0, 0, 1, 1, 1]);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         critic: None,
         adapters: None,
         frozen: 0,
+        needs_reference: false,
         publishes: false,
         tokens: 16_384,
     })

@@ -50,9 +50,23 @@ impl Model {
         packed: &PackedTokens,
         loss: &mut dyn FnMut(&Tensor) -> Tensor,
     ) -> Result<(), ModelError> {
+        let spread = |dx_NH: &Tensor| packed.sum_by_predictor(dx_NH);
+        self.scalar_forward_backward(parameters, packed, &packed.predictors_N, loss, &spread)
+    }
+
+    /// Runs the micro-batch forward and backward. `loss` gets the values of the `rows_N` and
+    /// returns the derivative by each; `spread` adds up rows `[N, H]` by token, `[T, H]`.
+    pub(super) fn scalar_forward_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        rows_N: &Tensor,
+        loss: &mut dyn FnMut(&Tensor) -> Tensor,
+        spread: &dyn Fn(&Tensor) -> Tensor,
+    ) -> Result<(), ModelError> {
         self.require(Head::Scalar)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
-        let top = self.top(parameters, &packed.predictors_N, &x_TH)?;
+        let top = self.top(parameters, rows_N, &x_TH)?;
         let dvalues_N1 = loss(&values(&top)).to_kind(top.normed_NH.kind()).unsqueeze(1);
         let dnormed_NH = dvalues_N1.matmul(&top.head_VH);
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
@@ -64,12 +78,12 @@ impl Model {
             let _ = view.f_add_(&part)?;
         }
         parameters.add_gradient(last, gradient)?;
-        let dx_TH = packed.sum_by_predictor(&dx_NH);
+        let dx_TH = spread(&dx_NH);
         drop(x_TH);
         self.layers_backward(parameters, packed, kept, dx_TH)
     }
 }
 
-fn values(top: &Top) -> Tensor {
+pub(super) fn values(top: &Top) -> Tensor {
     top.normed_NH.matmul(&top.head_VH.tr()).to_kind(Kind::Float).squeeze_dim(-1)
 }
