@@ -126,6 +126,7 @@ impl Servers {
             ports.extend(datasets.into_iter().flatten().map(|_| HTTPS));
             let verifiers = spec.rewards.iter().filter_map(|reward| reward.http.as_ref());
             ports.extend(verifiers.map(|verifier| port_of(&verifier.url)));
+            ports.extend(spec.tracking.iter().map(|tracking| port_of(&tracking.mlflow.uri)));
         }
         let uses_metadata = bucket.is_some_and(|bucket| bucket.credentials_secret_ref.is_none());
         if uses_metadata {

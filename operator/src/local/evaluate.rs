@@ -104,6 +104,7 @@ impl EvaluateArgs {
         spec.checkpoint = CheckpointSpec::default();
         spec.weight_sync = WeightSyncSpec::default();
         spec.restore_from = None;
+        spec.lora = None;
         if let Some(model) = &self.model {
             spec.model = ModelSpec {
                 path: Some(absolute(model)),
@@ -113,7 +114,7 @@ impl EvaluateArgs {
             };
         }
         if let Some(evaluation) = &mut spec.dataset.evaluation {
-            evaluation.completion = None;
+            (evaluation.completion, evaluation.chosen, evaluation.rejected) = (None, None, None);
             let own = std::mem::take(&mut spec.rollout);
             spec.rollout = RolloutSpec {
                 max_new_tokens: evaluation.max_new_tokens.take().unwrap_or(own.max_new_tokens),
@@ -121,6 +122,7 @@ impl EvaluateArgs {
                 min_new_tokens: own.min_new_tokens,
                 stop: own.stop,
                 stop_token_ids: own.stop_token_ids,
+                workflow: own.workflow,
                 ..RolloutSpec::default()
             };
             if let Some(data) = &self.data {

@@ -319,7 +319,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"training": {"steps": null}}}),
             "training.steps is missing, or is not used by algorithm.evaluation; remove it then",
         ),
-        (only(json!({"rewards": null})), "algorithm.evaluation needs rewards"),
+        (only(json!({"rewards": []})), "algorithm.evaluation needs rewards"),
         (
             only(json!({"dataset": {"evaluation": {"answer": null, "completion": "{{answer}}"}}})),
             "algorithm.evaluation needs dataset.evaluation with answer and without completion",

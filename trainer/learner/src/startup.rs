@@ -245,7 +245,8 @@ pub fn first_trainer(
 ) -> Result<Trainer, StartError> {
     let model = headed(&spec, model)?;
     let base = base(&spec, &model, &ranks, model_directory)?;
-    let start = |model: Model, optimizer| {
+    let start = |model: Model, optimizer| -> Result<TrainedModel, StartError> {
+        let passes = passes(&spec);
         let blocks = initial_blocks(&spec, &model, model_directory)?;
         let shard = |block: Result<Tensor, ModelError>| {
             let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
@@ -253,12 +254,12 @@ pub fn first_trainer(
         };
         let Some((lora, base)) = adapters(&spec, &model, base.as_ref()) else {
             let masters = blocks.map(shard).collect::<Result<_, _>>()?;
-            return TrainedModel::new(model, &ranks, optimizer, passes(&spec), masters);
+            return Ok(TrainedModel::new(model, &ranks, optimizer, passes, masters)?);
         };
         let whole = if lora.trains_last() { blocks.last() } else { None };
         let trained = lora.initial(spec.training.seed).chain(whole);
         let masters = trained.map(shard).collect::<Result<_, _>>()?;
-        TrainedModel::adapted(model, &ranks, optimizer, passes(&spec), (lora, base), masters)
+        Ok(TrainedModel::adapted(model, &ranks, optimizer, passes, (lora, base), masters)?)
     };
     let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
     if let Some(optimizer) = critic_optimizer(&spec)? {
