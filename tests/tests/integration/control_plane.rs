@@ -412,7 +412,6 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "initialSeconds must not exceed maxSeconds",
         ),
         (json!({"spec": {"training": {"steps": 0}}}), "spec.training.steps"),
-        (json!({"spec": {"training": {"steps": null}}}), "spec.training.steps"),
         (
             json!({"spec": {"algorithm": {"grpo": {"groupSize": 0}}}}),
             "spec.algorithm.grpo.groupSize",
