@@ -12,6 +12,12 @@ folder=$cache/mlflow-$version
 
 "$here/../../scripts/packages.sh" python3=python3 flock=util-linux \
     /usr/share/python-wheels=python3-venv >&2
+if [ "$(uname -m)" != x86_64 ] ||
+    ! python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; then
+    echo "setup: skipping MLflow $version: its wheels require x86_64 and Python 3.11 to 3.13; its" \
+        "test is skipped" >&2
+    exit
+fi
 mkdir -p "$cache"
 exec 9>"$cache/.mlflow.lock"
 flock 9 # serializes concurrent installations

@@ -6,6 +6,7 @@ use std::fs;
 use rljob_crds::names::{METRICS_FILE, TENSORBOARD_FILES};
 use rljob_protocol::status::StepMetrics;
 use rljob_tests::Mlflow;
+use rljob_tests::files::mlflow;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -16,6 +17,10 @@ const STEPS: u64 = 12;
 
 #[test]
 fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() {
+    if mlflow().is_err() {
+        println!("skipped: MLflow is not installed (tests/mlflow/setup.sh)");
+        return;
+    }
     let mut mlflow = Mlflow::start().unwrap();
     let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
     let export = baseline().folder.join("baseline/default/imitate/export");

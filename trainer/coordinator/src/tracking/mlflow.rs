@@ -164,6 +164,8 @@ struct RunData {
     /// Newest value of each metric.
     #[serde(default)]
     metrics: Vec<Metric>,
+    #[serde(default)]
+    params: Vec<Value>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -224,10 +226,20 @@ impl Mlflow {
         let filter = format!("tags.`{TAG}` = '{key}'");
         let search = json!({"experiment_ids": [experiment_id], "filter": filter, "max_results": 1});
         let SearchReply { runs } = self.post("runs/search", &search).await?;
-        if let Some(run) = runs.into_iter().next() {
-            return Ok(run.into());
+        let run = match runs.into_iter().next() {
+            Some(run) => run,
+            None => self.create(&key, &experiment_id).await?,
+        };
+        // A coordinator that was killed after the creation has left them out.
+        if run.data.params.is_empty() {
+            let log = json!({"run_id": run.info.run_id, "params": self.parameters});
+            let _: Value = self.post("runs/log-batch", &log).await?;
         }
-        let tags = [(TAG, key.as_str()), ("mlflow.source.name", "rljob")]
+        Ok(run.into())
+    }
+
+    async fn create(&self, key: &str, experiment_id: &str) -> Result<MlflowRun, MlflowError> {
+        let tags = [(TAG, key), ("mlflow.source.name", "rljob")]
             .map(|(key, value)| json!({"key": key, "value": value}));
         let create = json!({
             "experiment_id": experiment_id,
@@ -236,10 +248,8 @@ impl Mlflow {
             "tags": tags,
         });
         let RunReply { run } = self.post("runs/create", &create).await?;
-        let log = json!({"run_id": run.info.run_id, "params": self.parameters});
-        let _: Value = self.post("runs/log-batch", &log).await?;
         tracing::info!(run_id = run.info.run_id, "created an MLflow run");
-        Ok(run.into())
+        Ok(run)
     }
 
     /// The run's key, which is new if the journal has none.
