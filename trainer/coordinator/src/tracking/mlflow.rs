@@ -1,4 +1,4 @@
-//! MLflow, over its REST API (mlflow.org/docs/latest/rest-api.html).
+//! MLflow: the run of a tracking server that a run's metrics and settings go to.
 //!
 //! ```text
 //!  journal: key of the MLflow run ─▶ experiment, by name or new ─▶ run with the key, or new
@@ -8,22 +8,21 @@
 //! run by its tag. The server knows the newest step of each metric, which is the tracker's
 //! position.
 
-use std::collections::BTreeMap;
-use std::env;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+mod client;
 
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use rljob_crds::RunConfig;
 use rljob_crds::tracking::MlflowSpec;
-use rljob_http::{ReadError, read};
 use rljob_protocol::metrics::LOSS;
 use rljob_protocol::status::Phase;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Position, Records, Tracker, TrackerError, scalars};
 use crate::persistence::journal::shared::SharedJournal;
+use client::{Client, Metric, MlflowRun, RunInfo, RunReply, SearchReply};
+pub use client::{Credentials, MlflowError};
 
 /// State of the journal with the key of the MLflow run.
 const KEY: &str = "mlflow";
@@ -31,10 +30,6 @@ const KEY: &str = "mlflow";
 const TAG: &str = "rljob.run";
 /// Prefix of the metrics of evaluations.
 const EVALUATION: &str = "evaluation/";
-/// Of one request.
-const TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest response that is read.
-const MAX_RESPONSE: usize = 4 << 20;
 /// Limits of a request to log-batch.
 const MAX_METRICS: usize = 1000;
 const MAX_PARAMETERS: usize = 100;
@@ -43,72 +38,15 @@ const MAX_VALUE: usize = 500;
 /// Parts of the spec that are parameters of the MLflow run.
 const PARAMETERS: [&str; 5] = ["model", "algorithm", "rollout", "optimizer", "training"];
 
-/// A request that failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MlflowError {
-    #[error("the MLflow server is unreachable")]
-    Unreachable(#[source] reqwest::Error),
-    #[error("the MLflow server responded to {path} with {status}: {message}")]
-    Status { path: &'static str, status: StatusCode, message: String },
-    #[error("the response of the MLflow server to {path} cannot be read")]
-    Read {
-        path: &'static str,
-        #[source]
-        source: ReadError,
-    },
-    #[error("the response of the MLflow server to {path} is not what its API defines")]
-    Json {
-        path: &'static str,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("`{uri}` cannot be the base of a URL")]
-    Uri { uri: String },
-    #[error("failed to create the HTTP client")]
-    Client(#[source] reqwest::Error),
-}
-
 impl From<MlflowError> for TrackerError {
     fn from(error: MlflowError) -> Self {
         Self::Server(Box::new(error))
     }
 }
 
-/// Credentials of a server.
-#[derive(Clone)]
-pub enum Credentials {
-    None,
-    Token(String),
-    Password { user: String, password: String },
-}
-
-impl Credentials {
-    /// Those of MLflow's environment variables.
-    pub fn of_environment() -> Self {
-        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        if let Some(token) = variable("MLFLOW_TRACKING_TOKEN") {
-            return Self::Token(token);
-        }
-        match (variable("MLFLOW_TRACKING_USERNAME"), variable("MLFLOW_TRACKING_PASSWORD")) {
-            (Some(user), Some(password)) => Self::Password { user, password },
-            _ => Self::None,
-        }
-    }
-
-    fn of_request(&self, request: RequestBuilder) -> RequestBuilder {
-        match self {
-            Self::None => request,
-            Self::Token(token) => request.bearer_auth(token),
-            Self::Password { user, password } => request.basic_auth(user, Some(password)),
-        }
-    }
-}
-
 /// The MLflow run of a run.
 pub struct Mlflow {
-    client: reqwest::Client,
-    base: Url,
-    credentials: Credentials,
+    client: Client,
     experiment: String,
     run_name: String,
     parameters: Vec<Value>,
@@ -125,59 +63,6 @@ struct Connected {
     status: String,
 }
 
-#[derive(Deserialize)]
-struct ExperimentReply {
-    experiment: Experiment,
-}
-
-#[derive(Deserialize)]
-struct Experiment {
-    experiment_id: String,
-}
-
-#[derive(Deserialize)]
-struct RunReply {
-    run: MlflowRun,
-}
-
-#[derive(Deserialize)]
-struct SearchReply {
-    #[serde(default)]
-    runs: Vec<MlflowRun>,
-}
-
-#[derive(Deserialize)]
-struct MlflowRun {
-    info: RunInfo,
-    #[serde(default)]
-    data: RunData,
-}
-
-#[derive(Deserialize)]
-struct RunInfo {
-    run_id: String,
-    status: String,
-}
-
-#[derive(Default, Deserialize)]
-struct RunData {
-    /// Newest value of each metric.
-    #[serde(default)]
-    metrics: Vec<Metric>,
-    #[serde(default)]
-    params: Vec<Value>,
-}
-
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Metric {
-    key: String,
-    value: f64,
-    #[serde(default)]
-    timestamp: i64,
-    #[serde(default)]
-    step: u32,
-}
-
 impl Mlflow {
     /// A tracker that connects at its first look.
     ///
@@ -190,18 +75,9 @@ impl Mlflow {
         journal: SharedJournal,
         incarnation: u64,
     ) -> Result<Self, MlflowError> {
-        let uri = || MlflowError::Uri { uri: spec.uri.clone() };
-        let base = Url::parse(spec.uri.trim_end_matches('/')).map_err(|_| uri())?;
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(TIMEOUT)
-            .build()
-            .map_err(MlflowError::Client)?;
         let spec_json = serde_json::to_value(&config.spec).unwrap_or_default();
         Ok(Self {
-            client,
-            base,
-            credentials,
+            client: Client::new(&spec.uri, credentials)?,
             experiment: spec.experiment.clone(),
             run_name: format!("{}/{}", config.namespace, config.name),
             parameters: parameters(&spec_json),
@@ -222,10 +98,10 @@ impl Mlflow {
 
     async fn find_or_create(&self) -> Result<Connected, TrackerError> {
         let key = self.key().await?;
-        let experiment_id = self.experiment_id().await?;
+        let experiment_id = self.client.experiment_id(&self.experiment).await?;
         let filter = format!("tags.`{TAG}` = '{key}'");
         let search = json!({"experiment_ids": [experiment_id], "filter": filter, "max_results": 1});
-        let SearchReply { runs } = self.post("runs/search", &search).await?;
+        let SearchReply { runs } = self.client.post("runs/search", &search).await?;
         let run = match runs.into_iter().next() {
             Some(run) => run,
             None => self.create(&key, &experiment_id).await?,
@@ -233,23 +109,9 @@ impl Mlflow {
         // A coordinator that was killed after the creation has left them out.
         if run.data.params.is_empty() {
             let log = json!({"run_id": run.info.run_id, "params": self.parameters});
-            let _: Value = self.post("runs/log-batch", &log).await?;
+            let _: Value = self.client.post("runs/log-batch", &log).await?;
         }
         Ok(run.into())
-    }
-
-    async fn create(&self, key: &str, experiment_id: &str) -> Result<MlflowRun, MlflowError> {
-        let tags = [(TAG, key), ("mlflow.source.name", "rljob")]
-            .map(|(key, value)| json!({"key": key, "value": value}));
-        let create = json!({
-            "experiment_id": experiment_id,
-            "run_name": self.run_name,
-            "start_time": milliseconds(),
-            "tags": tags,
-        });
-        let RunReply { run } = self.post("runs/create", &create).await?;
-        tracing::info!(run_id = run.info.run_id, "created an MLflow run");
-        Ok(run)
     }
 
     /// The run's key, which is new if the journal has none.
@@ -265,64 +127,18 @@ impl Mlflow {
         Ok(key.await?)
     }
 
-    async fn experiment_id(&self) -> Result<String, MlflowError> {
-        match self.experiment_by_name().await {
-            Err(MlflowError::Status { status: StatusCode::NOT_FOUND, .. }) => {}
-            found => return found,
-        }
-        match self.post("experiments/create", &json!({"name": self.experiment})).await {
-            Ok(Experiment { experiment_id }) => Ok(experiment_id),
-            // Another run may have created it.
-            Err(error) => self.experiment_by_name().await.map_err(|_| error),
-        }
-    }
-
-    async fn experiment_by_name(&self) -> Result<String, MlflowError> {
-        let path = "experiments/get-by-name";
-        let request = self.request(Method::GET, path)?;
-        let request = request.query(&[("experiment_name", &self.experiment)]);
-        let ExperimentReply { experiment } = self.send(path, request).await?;
-        Ok(experiment.experiment_id)
-    }
-
-    async fn post<T: DeserializeOwned>(
-        &self,
-        path: &'static str,
-        body: &Value,
-    ) -> Result<T, MlflowError> {
-        let request = self.request(Method::POST, path)?.json(body);
-        self.send(path, request).await
-    }
-
-    fn request(&self, method: Method, path: &'static str) -> Result<RequestBuilder, MlflowError> {
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .map_err(|()| MlflowError::Uri { uri: self.base.to_string() })?
-            .pop_if_empty()
-            .extend(["api", "2.0", "mlflow"])
-            .extend(path.split('/'));
-        Ok(self.credentials.of_request(self.client.request(method, url)))
-    }
-
-    async fn send<T: DeserializeOwned>(
-        &self,
-        path: &'static str,
-        request: RequestBuilder,
-    ) -> Result<T, MlflowError> {
-        let unreachable = |error: reqwest::Error| MlflowError::Unreachable(error.without_url());
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
-        let body = read(response, MAX_RESPONSE)
-            .await
-            .map_err(|source| MlflowError::Read { path, source })?;
-        if !status.is_success() {
-            let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let message = reply.get("message").and_then(Value::as_str);
-            let message = message.unwrap_or("without a message");
-            let message = message.lines().next().unwrap_or_default().chars().take(200).collect();
-            return Err(MlflowError::Status { path, status, message });
-        }
-        serde_json::from_slice(&body).map_err(|source| MlflowError::Json { path, source })
+    async fn create(&self, key: &str, experiment_id: &str) -> Result<MlflowRun, MlflowError> {
+        let tags = [(TAG, key), ("mlflow.source.name", "rljob")]
+            .map(|(key, value)| json!({"key": key, "value": value}));
+        let create = json!({
+            "experiment_id": experiment_id,
+            "run_name": self.run_name,
+            "start_time": milliseconds(),
+            "tags": tags,
+        });
+        let RunReply { run } = self.client.post("runs/create", &create).await?;
+        tracing::info!(run_id = run.info.run_id, "created an MLflow run");
+        Ok(run)
     }
 }
 
@@ -338,7 +154,7 @@ impl Tracker for Mlflow {
         let metrics = metrics(records, milliseconds()).map_err(std::io::Error::from)?;
         for part in metrics.chunks(MAX_METRICS) {
             let log = json!({"run_id": run_id, "metrics": part});
-            let _: Value = self.post("runs/log-batch", &log).await?;
+            let _: Value = self.client.post("runs/log-batch", &log).await?;
         }
         let position = &mut self.connect().await?.position;
         if let Some(metrics) = records.steps.last() {
@@ -362,7 +178,7 @@ impl Tracker for Mlflow {
         }
         let ended = (status != "RUNNING").then(milliseconds);
         let update = json!({"run_id": connected.run_id, "status": status, "end_time": ended});
-        let _: Value = self.post("runs/update", &update).await?;
+        let _: Value = self.client.post("runs/update", &update).await?;
         status.clone_into(&mut self.connect().await?.status);
         Ok(())
     }
