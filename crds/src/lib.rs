@@ -53,6 +53,8 @@ pub mod template;
 
 pub mod tracking;
 
+mod verifier;
+
 pub mod restore;
 
 pub mod status;

@@ -4,6 +4,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
+
 /// Settings of the `code` reward. The program is the last fenced code block of the completion; a
 /// completion without one scores 0. The tests are the answer of the row (`dataset.train.answer`),
 /// as JSON: `{"inputs": [text], "outputs": [text]}` compares standard output, with `"fn_name"` the
@@ -196,18 +198,6 @@ fn output_kibibytes() -> u32 {
 
 fn files_mebibytes() -> u32 {
     64
-}
-
-fn timeout_seconds() -> u32 {
-    15
-}
-
-fn retries() -> u32 {
-    5
-}
-
-fn max_outage_seconds() -> u32 {
-    1800
 }
 
 fn concurrency() -> u32 {

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::program_reward::{CodeReward, PythonReward};
+use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
 
 /// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `http` and
 /// `command`. A verifier that fails is retried; then its sample is rejected, never scored 0.
@@ -200,18 +201,6 @@ pub struct CommandReward {
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,
-}
-
-fn timeout_seconds() -> u32 {
-    15
-}
-
-fn retries() -> u32 {
-    5
-}
-
-fn max_outage_seconds() -> u32 {
-    1800
 }
 
 fn concurrency() -> u32 {

@@ -74,7 +74,6 @@ impl Judge {
     }
 
     /// Number of children of the judge, which adopts all orphans of its programs.
-    #[allow(dead_code, reason = "not all tests use it")]
     pub fn processes(&self) -> usize {
         let id = self.child.id();
         let path = format!("/proc/{id}/task/{id}/children");
@@ -82,7 +81,6 @@ impl Judge {
     }
 
     /// Number of files of programs.
-    #[allow(dead_code, reason = "not all tests use it")]
     pub fn files(&self) -> usize {
         let folders = std::fs::read_dir(self.scratch.path()).unwrap().flatten();
         folders.map(|folder| std::fs::read_dir(folder.path()).unwrap().count()).sum()

@@ -1,15 +1,12 @@
 //! Programs that attack the sandbox: each ends in an outcome, reaches nothing, and leaves no
 //! process and no file behind. With and without namespaces.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use rljob_sandbox::message::Outcome::{
     self, Failed, NotCompiled, OutputLimit, Passed, TimeLimit, Wrong,
 };
 use rljob_sandbox::program::Language::{Cpp, Python};
-use support::{Judge, MODES, streams};
+
+use crate::judge::{Judge, MODES, streams};
 
 const ADD: &str = "a, b = map(int, input().split())\nprint(a + b)";
 

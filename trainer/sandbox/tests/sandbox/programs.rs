@@ -1,16 +1,13 @@
 //! Programs with the tests of public datasets, in Python and C++.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::process::{Command, Stdio};
 
 use rljob_sandbox::message::Outcome::{Failed, NotCompiled, Passed, Skipped, Wrong};
 use rljob_sandbox::message::Settings;
 use rljob_sandbox::program::Language::{Cpp, Python};
 use serde_json::json;
-use support::{Judge, MODES, settings, streams};
+
+use crate::judge::{Judge, MODES, settings, streams};
 
 const SUM_CPP: &str = "#include <bits/stdc++.h>\nint main() { long a, b; std::cin >> a >> b; \
                        std::cout << a + b << std::endl; }";
