@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
 
-usage: loop.py RLJOB TOKENIZER [--modes sync async] [--out results.jsonl] [--commit SHA]
+usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--out results.jsonl] [--commit SHA]
 
 RLJOB is the command line program, TOKENIZER a folder with a tokenizer whose tokens the model of the
 peer can embed. Both run SGLang with the same settings and the same random model, one after the
 other: `sync` trains on samples of the current weights, `async` on those of the weights before.
-Figures are medians of the steps after the first two.
+Completions have 512 tokens (`fixed`), or end at a token in 253 (`geometric`, at most 1,024 tokens).
+Figures of ours are means of the steps after the first two, in `async` without the last two, whose
+successors are not sampled; those of the peer are means after the first.
 """
 
 import argparse
@@ -18,62 +20,74 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
+from collections import namedtuple
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 WORK = Path("/opt/loop")
-PROMPT = 256
-PEER_SECONDS, RUN_SECONDS = 420, 300
+PROMPT, STOPS, LONGEST = 256, 600, 1024
+PEER_SECONDS, RUN_SECONDS = 420, 240
 ENGINE = [
     "--attention-backend=triton",
     "--cuda-graph-max-bs=512",
     "--disable-piecewise-cuda-graph",
 ]
-AIMS = {"sync": 1.25, "async": 1.5}
-PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "computedTokens", "mismatchMean")
+PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
+
+# `running` is spec.weightSync.runningCompletions.
+Case = namedtuple("Case", "lengths mode running steps aim")
+CASES = {
+    "loop-sync": Case("fixed", "sync", None, 6, 1.25),
+    "loop-async": Case("fixed", "async", "Keep", 10, 1.5),
+    "loop-async-recompute": Case("fixed", "async", "Recompute", 10, None),
+    "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
+    "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
+}
+# Of two cases of ours: the second is the one that is measured against.
+PAIRS = {
+    "async-against-sync": ("loop-async", "loop-sync", 1.6),
+    "interruption": ("loop-geometric-async", "loop-geometric-finish", 1.1),
+}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rljob")
     parser.add_argument("tokenizer", type=Path)
-    parser.add_argument("--modes", nargs="+", choices=AIMS, default=list(AIMS))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
     return parser.parse_args()
 
 
-def run(command, seconds):
-    """Output of a command, which is killed with its descendants if it takes too long."""
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        sys.exit(f"{command[:2]} takes more than {seconds} s")
-    print(output[-3000:], flush=True)
-    if process.returncode != 0:
-        sys.exit(f"{command[:2]} ended with {process.returncode}")
-    return output
+def end(process):
+    """Kills a process with its descendants."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def peer(settings):
-    """Figures of the peer by mode. It leaves its model in the work folder."""
-    command = [sys.executable, str(FOLDER / "loop_peer.py"), "--lengths", "fixed", "--steps", "4"]
+    """Figures of the peer by lengths and mode. It leaves its model in the work folder."""
+    cases = [CASES[name] for name in settings.cases]
+    command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "4"]
+    command += ["--lengths", *sorted({case.lengths for case in cases})]
+    command += ["--modes", *sorted({case.mode for case in cases})]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
-    command += ["--modes", *settings.modes, "--bin", str(settings.bin)]
+    command += ["--bin", str(settings.bin)]
     command += [*(f"--engine-argument={flag}" for flag in ENGINE)]
-    output = run(command, PEER_SECONDS)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=PEER_SECONDS)
+    except subprocess.TimeoutExpired:
+        end(process)
+        sys.exit(f"the peer takes more than {PEER_SECONDS} s")
+    print(output[-3000:], flush=True)
+    if process.returncode != 0:
+        sys.exit(f"the peer ended with {process.returncode}")
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return {row["mode"]: row for row in rows}
+    return {(row["lengths"], row["mode"]): row for row in rows}
 
 
 def prompts(tokenizer):
@@ -90,27 +104,80 @@ def prompts(tokenizer):
 
 
 def prepare(settings):
+    """Tokenizer and rows, and a copy of the model that ends completions at STOPS tokens."""
     for path in settings.tokenizer.iterdir():
         if path.name.startswith(("tokenizer", "special_tokens", "chat_template")):
             shutil.copy(path, WORK / "model")
+    stopping = WORK / "model-geometric"
+    stopping.mkdir()
+    for path in (WORK / "model").iterdir():
+        (stopping / path.name).symlink_to(path)
+    stops = json.dumps({"eos_token_id": list(range(50_000, 50_000 + STOPS))})
+    (stopping / "generation_config.json").unlink(missing_ok=True)
+    (stopping / "generation_config.json").write_text(stops)
     rows = prompts(settings.tokenizer)
     with (WORK / "train.jsonl").open("w") as file:
         file.writelines(json.dumps(next(rows)) + "\n" for _ in range(1024))
 
 
-def ours(settings, mode):
-    """Figures of our job in this mode."""
-    folder = WORK / f"runs-{mode}"
+def steps(folder):
+    """Lines of metrics, without one that is being written."""
+    for file in folder.glob("**/metrics.jsonl"):
+        return [json.loads(line) for line in file.read_text().rpartition("\n")[0].splitlines()]
+    return []
+
+
+def ours(settings, name):
+    """Figures of our job, which is killed after its steps."""
+    case, folder = CASES[name], WORK / f"runs-{name}"
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
-    command += ["--set", f"spec.rollout.maxStaleness={int(mode == 'async')}"]
-    run(command, RUN_SECONDS)
-    (file,) = folder.glob("**/metrics.jsonl")
-    steps = [json.loads(line) for line in file.read_text().splitlines()][2:]
-    median = lambda values: round(statistics.median(values), 4)
-    figures = dict(step_s=median(step["tokens"] / step["tokensPerSecond"] for step in steps))
-    figures.update({name: median(step.get(name, 0.0) for step in steps) for name in PARTS})
-    return dict(figures, steps=len(steps), mode=mode)
+    command += ["--set", f"spec.rollout.maxStaleness={int(case.mode == 'async')}"]
+    if case.running:
+        command += ["--set", f"spec.weightSync.runningCompletions={case.running}"]
+    if case.lengths == "geometric":
+        command += ["--set", f"spec.model.path={WORK / 'model-geometric'}"]
+        command += ["--set", f"spec.rollout.maxNewTokens={LONGEST}"]
+    process = subprocess.Popen(command, start_new_session=True)
+    deadline = time.monotonic() + RUN_SECONDS
+    try:
+        while len(steps(folder)) < case.steps:
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"{name} trained {len(steps(folder))} of {case.steps} steps")
+            time.sleep(0.2)
+    finally:
+        end(process)
+        time.sleep(5)  # its engine and learner end with it
+    measured = steps(folder)[2 : case.steps - (2 if case.mode == "async" else 0)]
+    times = [step["tokens"] / step["tokensPerSecond"] for step in measured]
+    mean = lambda values: round(statistics.fmean(values), 4)
+    figures = dict(step_s=mean(times), longest_step_s=round(max(times), 4), steps=len(times))
+    figures.update({part: mean(step.get(part, 0.0) for step in measured) for part in PARTS})
+    sampled = sum(step["completionTokens"] for step in measured)
+    figures.update(sampled_tokens=round(sampled / len(times)), mode=case.mode)
+    return figures
+
+
+def write(settings, name, ratio, aim, note, figures):
+    row = dict(
+        name=name,
+        ratio=round(ratio, 3),
+        aim=aim,
+        holds=None if aim is None else ratio >= aim,
+        gpu=settings.gpu,
+        command="bench/gpu/loop.py",
+        commit=settings.commit,
+        note=note,
+        figures=figures,
+    )
+    with settings.out.open("a") as out:
+        out.write(json.dumps(row) + "\n")
+    print(f"bench {name} {ratio:.3f} {aim} {row['holds']}", flush=True)
+
+
+def per_token(figures):
+    """Seconds of a step for a sampled token: steps with random lengths differ in their tokens."""
+    return figures.get("mean_step_s", figures["step_s"]) / figures["sampled_tokens"]
 
 
 def main():
@@ -122,25 +189,22 @@ def main():
     gpus = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.splitlines()
-    theirs = peer(settings)
+    settings.gpu = f"{len(gpus)} x {gpus[0]}"
+    theirs, mine = peer(settings), {}
     prepare(settings)
-    for mode in settings.modes:
-        mine, aim = ours(settings, mode), AIMS[mode]
-        ratio = theirs[mode]["step_s"] / mine["step_s"]
-        row = dict(
-            name=f"loop-{mode}",
-            ratio=round(ratio, 3),
-            aim=aim,
-            holds=ratio >= aim,
-            gpu=f"{len(gpus)} x {gpus[0]}",
-            command="bench/gpu/loop.py",
-            commit=settings.commit,
-            note="64 prompts of 256 tokens, 8 samples of 512 tokens, Qwen2.5-1.5B shape",
-            figures=dict(ours=mine, other=theirs[mode]),
-        )
-        with settings.out.open("a") as out:
-            out.write(json.dumps(row) + "\n")
-        print(f"bench loop-{mode} {ratio:.2f} {aim} {ratio >= aim}", flush=True)
+    for name in settings.cases:
+        case = CASES[name]
+        mine[name] = ours(settings, name)
+        other = theirs[case.lengths, case.mode]
+        note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
+        note += f", runningCompletions {case.running}" if case.running else ""
+        ratio = per_token(other) / per_token(mine[name])
+        write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))
+    for name, (one, other, aim) in PAIRS.items():
+        if one in mine and other in mine:
+            ratio = per_token(mine[other]) / per_token(mine[one])
+            figures = dict(ours=mine[one], other=mine[other])
+            write(settings, name, ratio, aim, f"{one} against {other}", figures)
 
 
 main()

@@ -6,7 +6,9 @@ random prompts (one /generate request per sample), draws rewards, normalises adv
 trains one minibatch and broadcasts the bf16 weights over NCCL in flat buckets.
 
 Modes: `sync` samples, trains and updates in turn; `async` samples the next step's completions while
-this step trains (one step off). Lengths: `fixed` (512 tokens) or `mixed` (log-normal, 64 to 1,024).
+this step trains (one step off). Lengths: `fixed` (512 tokens), `mixed` (log-normal, 64 to 1,024) or
+`geometric` (a token in 253 is the last, at most 1,024: a model with random weights and STOPS
+end-of-sequence tokens).
 Prints one line of JSON for each pair: seconds of a step and its parts, tokens per second.
 """
 
@@ -41,6 +43,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 PROMPT, FIXED, SHORTEST, LONGEST = 256, 512, 64, 1024
+STOPS = 600
 BUCKET_BYTES = 2**30
 GROUP = "loop-peer"
 STARTUP_SECONDS = 300
@@ -170,6 +173,9 @@ class Loop:
     def length(self, kind):
         if kind == "fixed":
             return FIXED
+        if kind == "geometric":
+            goes_on = math.log(1 - STOPS / self.vocabulary)
+            return min(LONGEST, 1 + int(math.log(1 - self.draw.random()) / goes_on))
         drawn = round(220 * math.exp(0.8 * self.draw.gauss(0, 1)))
         return min(LONGEST, max(SHORTEST, drawn))
 
@@ -227,6 +233,7 @@ class Loop:
         if running:
             await running
         figures = {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
+        figures["mean_step_s"] = round(statistics.fmean(row["step_s"] for row in rows), 4)
         figures.update(
             lengths=kind,
             mode=mode,
@@ -276,7 +283,8 @@ def main():
     save_model(model, settings.model)
     server = start_server(settings)
     try:
-        limits = Limits(settings.bin, settings.chunk, PROMPT + LONGEST, PROMPT + SHORTEST)
+        shortest = 1 if "geometric" in settings.lengths else SHORTEST
+        limits = Limits(settings.bin, settings.chunk, PROMPT + LONGEST, PROMPT + shortest)
         asyncio.run(run(settings, server, Trainer(model, limits, DEVICE)))
     finally:
         server.terminate()

@@ -380,6 +380,14 @@ pub struct WeightSyncSpec {
     #[serde(default = "sync_every_steps")]
     #[schemars(range(min = 1, max = 65))]
     pub every_steps: u32,
+    /// What happens to running completions when an engine gets new weights. `Recompute`: they are
+    /// interrupted and continue with keys and values of the new weights, as in AReaL. `Keep`: they
+    /// are interrupted and continue with the keys and values that the earlier weights computed, as
+    /// in PipelineRL (arXiv 2509.19128), from the prefix cache of SGLang; completions that begin
+    /// later never use these. `Finish`: the update waits until they end, at most 90 seconds. Default
+    /// Recompute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_completions: Option<RunningCompletions>,
 }
 
 fn sync_every_steps() -> u32 {
@@ -388,8 +396,22 @@ fn sync_every_steps() -> u32 {
 
 impl Default for WeightSyncSpec {
     fn default() -> Self {
-        Self { method: None, every_steps: sync_every_steps() }
+        Self { method: None, every_steps: sync_every_steps(), running_completions: None }
     }
+}
+
+/// Treatment of running completions when an engine gets new weights.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum RunningCompletions {
+    /// Interrupted; keys and values are computed again with the new weights.
+    #[default]
+    Recompute,
+    /// Interrupted; keys and values of the earlier weights are kept.
+    Keep,
+    /// Not interrupted.
+    Finish,
 }
 
 /// Method of weight sync.

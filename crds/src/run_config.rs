@@ -41,8 +41,8 @@ pub struct RunConfig {
 /// whose loss would change a run has a later one in [`protocol`].
 pub const PROTOCOL: u32 = 2;
 
-/// Protocol version of runs without training or on pairs, and of runs with `lora` or
-/// `rollout.workflow`, which older coordinators and learners would ignore.
+/// Protocol version of runs without training or on pairs, and of runs with `lora`,
+/// `rollout.workflow` or `weightSync.runningCompletions`, which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -50,7 +50,8 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
     let kind = spec.algorithm.resolve().map(Algorithm::data);
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
-        && spec.rollout.workflow.is_none();
+        && spec.rollout.workflow.is_none()
+        && spec.weight_sync.running_completions.is_none();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }
 }
 

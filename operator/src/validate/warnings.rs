@@ -14,8 +14,10 @@ use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
 use inputs::{check_fields, check_mounts};
+use running::check_running;
 
 mod inputs;
+mod running;
 
 /// Fields of `spec.rollout` that evaluations use.
 const EVALUATION_FIELDS: [&str; 6] =
@@ -34,6 +36,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
             let message = "has no effect: with maxStaleness 0 no sample is stale";
             warnings.push(Problem::new("spec.rollout.staleSamples", message));
         }
+        check_running(spec, &mut warnings);
     } else if let Some(algorithm) = spec.algorithm.resolve() {
         check_unsampled(spec, algorithm, &mut warnings);
     }
@@ -117,6 +120,9 @@ fn check_unsampled(spec: &RLJobSpec, algorithm: Algorithm<'_>, warnings: &mut Ve
     }
     if spec.weight_sync.every_steps != WeightSyncSpec::default().every_steps {
         warn("spec.weightSync.everySteps".to_owned());
+    }
+    if spec.weight_sync.running_completions.is_some() {
+        warn("spec.weightSync.runningCompletions".to_owned());
     }
     if sampled.is_some() {
         return;
@@ -322,19 +328,19 @@ mod tests {
         let sampling = json!({
             "inference": {"replicas": 1},
             "rollout": {"maxStaleness": 2, "temperature": 0.5},
-            "weightSync": {"method": "Disk", "everySteps": 2},
+            "weightSync": {"method": "Disk", "everySteps": 2, "runningCompletions": "Recompute"},
         });
         let rollout = ["spec.rollout.maxStaleness", "spec.rollout.temperature"];
-        let others = ["method", "everySteps"].map(|field| format!("spec.weightSync.{field}"));
-        let [method, every] = others;
-        let expected =
-            [rollout[0], rollout[1], &every, &method, "spec.rewards", "spec.inference.replicas"];
+        let others = ["method", "everySteps", "runningCompletions"];
+        let [method, every, running] = others.map(|field| format!("spec.weightSync.{field}"));
+        let unsampled = [&*every, &running, &method, "spec.rewards", "spec.inference.replicas"];
+        let expected = [&rollout[..], &unsampled].concat();
         assert_eq!(of(sampling.clone()), expected);
         let mut evaluated = sampling;
         evaluated["dataset"] = json!({"evaluation": {
             "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",
         }});
-        assert_eq!(of(evaluated), ["spec.rollout.maxStaleness", every.as_str()]);
+        assert_eq!(of(evaluated), ["spec.rollout.maxStaleness", &every, &running]);
     }
 
     #[test]

@@ -172,6 +172,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
             min_new_tokens: 0,
         },
         deterministic: false,
+        keeps_cache: false,
         clock: Clock::start(),
         nonce: AtomicU64::new(0),
         interrupted: IntCounter::new("interrupted", "Interruptions.").unwrap(),

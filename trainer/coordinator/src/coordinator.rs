@@ -102,6 +102,7 @@ impl Coordinator {
             recorder: self.recorder.clone(),
             clock: self.clock,
             backend: distributed::backend(self.config.spec.inference.gpus()),
+            running: self.config.spec.weight_sync.running_completions.unwrap_or_default(),
         }
     }
 }

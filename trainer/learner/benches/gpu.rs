@@ -8,7 +8,7 @@
 //! `--mixed` takes lengths from 64 to 4,096; `--lengths FILE` reads a JSON list of
 //! `[prompt, completion]`, whose prompts are equal within `--group` sequences and computed once,
 //! unless `--own-prompts` makes them differ; `--grpo` uses the clipped loss instead of the cross
-//! entropy; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
+//! entropy; `--logprobs` measures passes without gradients; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(
@@ -65,6 +65,12 @@ struct Arguments {
     own_prompts: bool,
     #[arg(long)]
     grpo: bool,
+    /// Only computes log-probabilities and entropies, as for a reference model.
+    #[arg(long)]
+    logprobs: bool,
+    /// Layers of the model; default those of the shape.
+    #[arg(long)]
+    layers: Option<u32>,
     #[arg(long)]
     recompute: bool,
     /// Gathers weights and sums gradients once for each update.
@@ -87,13 +93,14 @@ struct Arguments {
     test: bool,
 }
 
-fn config(shape: &str) -> ModelConfig {
+fn config(shape: &str, of_layers: Option<u32>) -> ModelConfig {
     let [hidden, intermediate, layers, heads, keys, vocabulary] = match shape {
         "135m" => [576, 1536, 30, 9, 3, 49_152],
         "1.5b" => [1536, 8960, 28, 12, 2, 151_936],
         "7b" => [3584, 18_944, 28, 28, 4, 152_064],
         other => panic!("unknown shape `{other}`: 135m, 1.5b or 7b"),
     };
+    let layers = of_layers.unwrap_or(layers);
     let folder = tempfile::tempdir().unwrap();
     let config = json!({
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": vocabulary,
@@ -126,7 +133,7 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
 /// Normally distributed weights, the same for any number of GPUs, made on the GPU.
 fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let spec = spec(arguments);
-    let config = config(&arguments.shape);
+    let config = config(&arguments.shape, arguments.layers);
     let layers = if arguments.recompute { config.num_hidden_layers } else { 0 };
     let model = Model::new(config).recomputing(layers);
     tch::manual_seed(7);
@@ -296,12 +303,16 @@ fn main() {
         Cuda::synchronize(0);
         ranks.sum([0.0]).unwrap();
         let started = Instant::now();
-        let metrics = trainer.step(step, &batch).unwrap();
+        if arguments.logprobs {
+            trainer.validate(step, &batch).unwrap();
+        } else {
+            let metrics = trainer.step(step, &batch).unwrap();
+            if arguments.curve && rank == 0 {
+                println!("{}", json!({"step": step, "scalars": metrics.scalars}));
+            }
+        }
         Cuda::synchronize(0);
         seconds.push(started.elapsed().as_secs_f64());
-        if arguments.curve && rank == 0 {
-            println!("{}", json!({"step": step, "scalars": metrics.scalars}));
-        }
     }
     let mut measured = seconds.split_off(seconds.len().min(2));
     measured.sort_by(f64::total_cmp);

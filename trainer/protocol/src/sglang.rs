@@ -26,6 +26,9 @@ pub struct GenerateRequest {
     /// `--incremental-streaming-output`, the output since the last one.
     #[serde(default)]
     pub stream: bool,
+    /// Requests share cached prefixes only with requests of the same key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extra_key: Option<String>,
 }
 
 /// Sampling parameters. Fields at SGLang's default values may be absent.

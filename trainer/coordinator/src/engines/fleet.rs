@@ -64,6 +64,11 @@ impl Fleet {
         self.slots().states(current, self.clock.now())
     }
 
+    /// Version of an engine's weights, if it is known.
+    pub fn version(&self, engine: &str) -> Option<Version> {
+        self.slots().get_mut(engine).and_then(|slot| slot.version())
+    }
+
     pub fn tokens_in_flight(&self) -> u64 {
         self.slots().tokens_in_flight()
     }
@@ -211,14 +216,14 @@ pub struct Lease<'a> {
     tokens: u64,
 }
 
-impl Lease<'_> {
-    /// Releases one request of the reservation.
-    pub fn finish_one(&mut self, tokens: u64) {
-        let tokens = tokens.min(self.tokens);
-        let requests = self.requests.min(1);
-        self.fleet.slots().release(&self.engine.name, &self.engine.url, requests, tokens);
+impl<'a> Lease<'a> {
+    /// Splits off the reservation of one request with this many tokens.
+    #[must_use]
+    pub fn split_one(&mut self, tokens: u64) -> Lease<'a> {
+        let (requests, tokens) = (self.requests.min(1), self.tokens.min(tokens));
         self.requests = self.requests.saturating_sub(requests);
         self.tokens = self.tokens.saturating_sub(tokens);
+        Lease { fleet: self.fleet, engine: self.engine.clone(), requests, tokens }
     }
 }
 
@@ -226,5 +231,51 @@ impl Drop for Lease<'_> {
     fn drop(&mut self) {
         self.fleet.slots().release(&self.engine.name, &self.engine.url, self.requests, self.tokens);
         self.fleet.changed.send_replace(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use rljob_protocol::desired::EngineEndpoint;
+    use rljob_protocol::version::Version;
+
+    use super::{Clock, EngineClient, Fleet, Limits};
+    use crate::engines::weights::Weights;
+    use crate::tokens::Token;
+
+    const CURRENT: Version = Version { step: 3, attempt: 0 };
+
+    /// A fleet of one engine that holds the current weights and has room for two requests.
+    fn fleet() -> Fleet {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("key"), "key").unwrap();
+        let token = Token::open(folder.path(), "key").unwrap();
+        let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
+        let (name, url) = ("engine-0".to_owned(), "http://engine-0".to_owned());
+        fleet.set(&[EngineEndpoint { name, url, uid: None }]);
+        fleet.update("engine-0", |slot| {
+            slot.answered("default".to_owned());
+            slot.described(Ok(Limits { requests: 2 }));
+            slot.update_begins();
+            slot.update_ends(Some(CURRENT), Clock::start().now());
+        });
+        fleet
+    }
+
+    #[tokio::test]
+    async fn a_sample_of_a_full_engine_that_is_interrupted_returns_to_it() {
+        let fleet = fleet();
+        let one = || fleet.lease(Weights::Exactly(CURRENT), 1, 10);
+        let mut group = fleet.lease(Weights::Exactly(CURRENT), 2, 20).await;
+        let (first, second) = (group.split_one(10), group.split_one(10));
+        assert!(one().now_or_never().is_none(), "the engine is full");
+        drop(first);
+        let again = one().now_or_never().expect("the reservation of the first is free");
+        assert!(one().now_or_never().is_none(), "the group keeps the second");
+        assert_eq!(fleet.tokens_in_flight(), 20);
+        drop((group, second, again));
+        assert_eq!(fleet.tokens_in_flight(), 0);
+        assert_eq!(fleet.version("engine-0"), Some(CURRENT));
     }
 }

@@ -98,7 +98,7 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
 }
 
 /// Request for the remaining tokens of a sample of at most `longest` tokens, `kept` of which exist.
-/// `nonce` tells apart tries of the same sample.
+/// `nonce` tells apart tries of the same sample; `cache_key` those that share cached prefixes.
 pub fn generate(
     key: Key,
     nonce: u64,
@@ -106,6 +106,7 @@ pub fn generate(
     prompt: &[i64],
     kept: &[i64],
     longest: u32,
+    cache_key: Option<String>,
 ) -> GenerateRequest {
     GenerateRequest {
         rid: key.rid(nonce),
@@ -113,6 +114,7 @@ pub fn generate(
         sampling_params: parameters(key, sampling, kept.len() as u32, longest),
         return_logprob: true,
         stream: true,
+        extra_key: cache_key,
     }
 }
 
@@ -165,8 +167,8 @@ mod tests {
             temperature: 0.7,
             top_p: 0.9,
         };
-        let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
-        let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);
+        let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10, None);
+        let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10, None);
         assert_eq!(
             (rest.input_ids.as_slice(), rest.sampling_params.max_new_tokens),
             (&[5, 6, 7, 8, 9][..], 7)

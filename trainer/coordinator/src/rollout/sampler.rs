@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::Stream;
 use futures::stream::FuturesUnordered;
-use futures::{Stream, StreamExt};
 use hyper::StatusCode;
 use prometheus::IntCounter;
 use rljob_crds::RunConfig;
+use rljob_crds::job::RunningCompletions;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 
 use super::completion::Completion;
@@ -24,6 +25,7 @@ use super::stop::Stops;
 use crate::clock::Clock;
 use crate::engines::output::Output;
 use crate::engines::slots::Leased;
+use crate::engines::streams::OpenStream;
 use crate::engines::validate::{self, End, Part};
 use crate::engines::{EngineError, Fleet, Lease, Weights};
 use crate::input::Input;
@@ -56,6 +58,8 @@ pub struct Sampler<'a> {
     /// Whether an interrupted sample starts again from its prompt, so that its bits are those of
     /// one that was not.
     pub deterministic: bool,
+    /// Whether an interrupted sample continues with the keys and values of the earlier weights.
+    pub keeps_cache: bool,
     /// For engines that are left alone for a while.
     pub clock: Clock,
     /// Counts requests, so that no two have the same id.
@@ -96,6 +100,8 @@ impl<'s> Sampler<'s> {
             vocabulary: input.vocabulary,
             stops: Stops::of(&config.spec.rollout, input),
             deterministic: training.deterministic,
+            keeps_cache: config.spec.weight_sync.running_completions
+                == Some(RunningCompletions::Keep),
             clock,
             nonce: AtomicU64::new(incarnation),
             interrupted,
@@ -113,10 +119,11 @@ impl<'s> Sampler<'s> {
         self.fleet.lease(weights, wanted.len() as u32, tokens).await
     }
 
-    /// The group's completions as they finish, each with its request. The lease shrinks with them.
+    /// The group's completions as they finish, each with its request. Each sample returns its part
+    /// of the reservation when it ends or is interrupted.
     pub fn group<'g>(
         &'g self,
-        lease: Lease<'s>,
+        mut lease: Lease<'s>,
         weights: Weights,
         prompt: &'g [i64],
         wanted: &'g [SampleRequest],
@@ -124,19 +131,11 @@ impl<'s> Sampler<'s> {
     where
         's: 'g,
     {
-        let engine = Arc::new(lease.engine.clone());
-        let samples: FuturesUnordered<_> = wanted
-            .iter()
-            .map(|wanted| {
-                let engine = Arc::clone(&engine);
-                async move {
-                    let sampled = self.sample(&engine, weights, prompt, wanted).await;
-                    (wanted.clone(), sampled)
-                }
-            })
-            .collect();
-        let mut lease = lease;
-        samples.inspect(move |(wanted, _)| lease.finish_one(cost(prompt, wanted)))
+        let sample = |wanted: &'g SampleRequest| {
+            let own = lease.split_one(cost(prompt, wanted));
+            async move { (wanted.clone(), self.sample(own, weights, prompt, wanted).await) }
+        };
+        wanted.iter().map(sample).collect::<FuturesUnordered<_>>()
     }
 
     /// One sample, on the preferred engine if it is free: its prefix cache may have the prompt.
@@ -149,20 +148,22 @@ impl<'s> Sampler<'s> {
     ) -> Result<Sampled, RejectedEverywhere> {
         let tokens = cost(prompt, wanted);
         let lease = self.fleet.lease_near(Some(preferred), weights, 1, tokens).await;
-        self.sample(&lease.engine, weights, prompt, wanted).await
+        self.sample(lease, weights, prompt, wanted).await
     }
 
+    /// One sample, which begins with a reservation. An interrupted one returns it before it waits
+    /// for another: the engine that has room may be this one.
     async fn sample(
         &self,
-        first: &Leased,
+        mut lease: Lease<'_>,
         weights: Weights,
         prompt: &[i64],
         wanted: &SampleRequest,
     ) -> Result<Sampled, RejectedEverywhere> {
-        let mut engine = first.name.clone();
         let mut refusals = 0_u32;
         let mut completion = Completion::default();
-        let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
+        let mut result =
+            self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         while let Err(error) = result {
             if let EngineError::Rejected { status: StatusCode::BAD_REQUEST, message, .. } = &error {
                 refusals = refusals.saturating_add(1);
@@ -175,14 +176,14 @@ impl<'s> Sampler<'s> {
             }
             self.interrupted.inc();
             let is_abort = matches!(error, EngineError::Aborted(_));
+            drop(lease);
             tokio::time::sleep(if is_abort { RETRY.0 } else { RETRY.1 }).await;
-            let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
-            engine.clone_from(&lease.engine.name);
+            lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
             result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
         let sampling = self.sampling(wanted);
         let parameters = request::parameters(wanted.key, &sampling, 0, wanted.max_new_tokens);
-        Ok(Sampled { parameters, completion, engine })
+        Ok(Sampled { parameters, completion, engine: lease.engine.name.clone() })
     }
 
     fn sampling(&self, wanted: &SampleRequest) -> request::Sampling<'_> {
@@ -196,9 +197,20 @@ impl<'s> Sampler<'s> {
         }
     }
 
+    /// Key of the cached prefixes that a completion may use: the weights of its first token. Other
+    /// completions see no keys and values of older weights than theirs.
+    fn cache_key(&self, engine: &str, kept: &Completion) -> Option<String> {
+        if !self.keeps_cache {
+            return None;
+        }
+        let first = kept.versions.first().map(|run| run.version);
+        first.or_else(|| self.fleet.version(engine)).map(|version| version.to_string())
+    }
+
     /// Request for the missing tokens of a completion.
     fn request(
         &self,
+        engine: &str,
         prompt: &[i64],
         wanted: &SampleRequest,
         kept: &Completion,
@@ -211,6 +223,7 @@ impl<'s> Sampler<'s> {
             prompt,
             &kept.tokens,
             wanted.max_new_tokens,
+            self.cache_key(engine, kept),
         )
     }
 
@@ -224,9 +237,11 @@ impl<'s> Sampler<'s> {
         wanted: &SampleRequest,
         completion: &mut Completion,
     ) -> Result<(), EngineError> {
-        let request = self.request(prompt, wanted, completion);
+        // An update does not begin while a stream is open.
+        let open = engine.streams.open();
+        let request = self.request(&engine.name, prompt, wanted, completion);
         let mut output = Output::new(&request, Arc::clone(&engine.chunks));
-        let ended = self.stream(engine, &request, &mut output).await;
+        let ended = self.stream(engine, open, &request, &mut output).await;
         let part = output
             .into_received()
             .map(|received| validate::part(&request, received, weights, self.vocabulary))
@@ -250,11 +265,12 @@ impl<'s> Sampler<'s> {
     async fn stream(
         &self,
         engine: &Leased,
+        open: Option<OpenStream>,
         request: &GenerateRequest,
         output: &mut Output,
     ) -> Result<(), EngineError> {
         let aborted = |cause: &str| Err(EngineError::Aborted(cause.to_owned()));
-        let Some(_stream) = engine.streams.open() else {
+        let Some(_open) = open else {
             return aborted("the engine's weights are being updated");
         };
         tokio::select! {

@@ -71,7 +71,7 @@ async fn update(
     let body = UpdateWeightsFromDisk {
         model_path: folder.display().to_string(),
         weight_version: version.to_string(),
-        flush_cache: true,
+        flush_cache: !sync.keeps_cache(),
     };
     client.update_from_disk(url, &body).await?;
     verify_and_continue(sync, url, version).await

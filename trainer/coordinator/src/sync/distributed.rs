@@ -62,9 +62,9 @@ impl Sender {
         !self.buckets.is_empty()
     }
 
-    /// One request per bucket, in order. The last one drops the cache and sets the version, so that
-    /// an engine with a part of the weights does not report it.
-    fn requests(&self, group: &str) -> Vec<UpdateWeightsFromDistributed> {
+    /// One request per bucket, in order. The last one drops the cache, unless it is kept, and sets
+    /// the version, so that an engine with a part of the weights does not report it.
+    fn requests(&self, group: &str, keeps_cache: bool) -> Vec<UpdateWeightsFromDistributed> {
         let format = (!self.buckets.is_empty()).then_some(FLATTENED_BUCKET);
         let whole = [self.tensors.len() as u32];
         let counts = if self.buckets.is_empty() { &whole } else { self.buckets.as_slice() };
@@ -78,7 +78,7 @@ impl Sender {
                 dtypes: bucket.iter().map(|tensor| tensor.dtype.clone()).collect(),
                 shapes: bucket.iter().map(|tensor| tensor.shape.clone()).collect(),
                 group_name: group.to_owned(),
-                flush_cache: is_last,
+                flush_cache: is_last && !keeps_cache,
                 weight_version: is_last.then(|| self.version.to_string()),
                 load_format: format.map(ToOwned::to_owned),
             }
@@ -133,7 +133,7 @@ async fn update(
     }
     pause::pause(sync, target).await?;
     check_epoch(&sync.fence).await?;
-    for body in sender.requests(&transfer.group) {
+    for body in sender.requests(&transfer.group, sync.keeps_cache()) {
         client.update_from_distributed(url, &body, deadline::of_bucket(&body)).await?;
     }
     if !sender.keeps_groups() {
@@ -245,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bucket_drops_the_cache_and_sets_the_version() {
-        let requests = |buckets: &[u32]| {
-            let written = sender(buckets).requests("g").into_iter().map(|request| {
+    fn the_last_bucket_drops_the_cache_unless_it_is_kept_and_sets_the_version() {
+        let requests = |buckets: &[u32], keeps_cache: bool| {
+            let written = sender(buckets).requests("g", keeps_cache).into_iter().map(|request| {
                 let UpdateWeightsFromDistributed {
                     names,
                     flush_cache,
@@ -261,9 +261,10 @@ mod tests {
         };
         let (version, format) =
             (Some("step-4.attempt-0".to_owned()), Some("flattened_bucket".to_owned()));
-        assert_eq!(requests(&[]), [("abc".to_owned(), true, version.clone(), None)]);
+        assert_eq!(requests(&[], false), [("abc".to_owned(), true, version.clone(), None)]);
+        assert_eq!(requests(&[], true), [("abc".to_owned(), false, version.clone(), None)]);
         assert_eq!(
-            requests(&[2, 1]),
+            requests(&[2, 1], false),
             [
                 ("ab".to_owned(), false, None, format.clone()),
                 ("c".to_owned(), true, version, format)

@@ -13,6 +13,7 @@ mod pause;
 
 use std::sync::Arc;
 
+use rljob_crds::job::RunningCompletions;
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,15 @@ pub struct WeightSync {
     pub clock: Clock,
     /// Backend of the engines' process groups for broadcasts.
     pub backend: &'static str,
+    /// What happens to running completions.
+    pub running: RunningCompletions,
+}
+
+impl WeightSync {
+    /// Whether engines keep their cached keys and values.
+    fn keeps_cache(&self) -> bool {
+        self.running == RunningCompletions::Keep
+    }
 }
 
 /// A failed weight update.

@@ -43,7 +43,6 @@ fn is_neutral_in_generate(name: &str, value: &Value) -> bool {
         | "custom_logit_processor"
         | "token_ids_logprob"
         | "priority"
-        | "extra_key"
         | "routing_key"
         | "custom_labels"
         | "routed_dp_rank"
@@ -58,6 +57,8 @@ fn is_neutral_in_generate(name: &str, value: &Value) -> bool {
         | "no_logs"
         | "background" => is_null_or(value, &false.into()),
         "log_metrics" => value.is_boolean(),
+        // The cache has nothing of earlier weights.
+        "extra_key" => value.is_null() || value.is_string(),
         _ => false,
     }
 }

@@ -171,6 +171,7 @@ pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -
         sampling_params,
         return_logprob: true,
         stream: false,
+        extra_key: None,
     }
 }
 
