@@ -10,11 +10,12 @@ use rljob_crds::grpo::{
 };
 use rljob_crds::model::InitialWeights;
 use rljob_crds::ppo::PpoSpec;
-use rljob_crds::reward::{AnswerPlace, RewardSpec};
+use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
 use super::prompts;
+use super::rewards::check_reward;
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -157,45 +158,6 @@ fn check_evaluation(
 /// Whether the reward needs a reference answer.
 fn compares(reward: &RewardSpec) -> bool {
     reward.math.is_some() || reward.exact_match.is_some() || reward.code.is_some()
-}
-
-fn check_reward(
-    index: usize,
-    reward: &RewardSpec,
-    earlier: &[RewardSpec],
-    problems: &mut Vec<Problem>,
-) {
-    let path = format!("spec.rewards[{index}]");
-    let members = [
-        ("math", reward.math.is_some()),
-        ("exactMatch", reward.exact_match.is_some()),
-        ("regex", reward.regex.is_some()),
-        ("code", reward.code.is_some()),
-        ("python", reward.python.is_some()),
-        ("http", reward.http.is_some()),
-        ("command", reward.command.is_some()),
-    ];
-    exactly_one(&path, &members, problems);
-    if earlier.iter().any(|other| other.name == reward.name) {
-        let message = format!("`{}` is the name of an earlier reward", reward.name);
-        problems.push(Problem::new(format!("{path}.name"), message));
-    }
-    let pattern = reward.regex.as_ref().map(|regex| regex::Regex::new(&regex.pattern));
-    if let Some(Err(error)) = pattern {
-        let error = error.to_string();
-        let cause = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
-        let message = format!("is not a regular expression: {cause}");
-        problems.push(Problem::new(format!("{path}.regex.pattern"), message));
-    }
-    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
-    for (place_index, place) in places.iter().enumerate() {
-        if places.iter().take(place_index).any(|earlier| earlier == place) {
-            problems.push(Problem::new(
-                format!("{path}.math.extract[{place_index}]"),
-                format!("{place:?} is a duplicate"),
-            ));
-        }
-    }
 }
 
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.

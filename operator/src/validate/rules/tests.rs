@@ -10,6 +10,7 @@ mod devices;
 mod documents;
 mod lora;
 mod pairs;
+mod rewards;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {

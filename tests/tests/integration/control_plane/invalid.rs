@@ -54,7 +54,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"rewards": null}}), "algorithm.grpo needs rewards"),
         (
             json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
-            "set exactly one of math, exactMatch, regex, code, python, http and command",
+            "set exactly one of math, exactMatch, regex, code, python, model, http and command",
         ),
         (
             json!({"spec": {"inference": {"replicas": 0}}}),
