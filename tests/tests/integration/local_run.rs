@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
 
+mod critic;
 mod data;
 mod evaluation;
 mod full_disk;

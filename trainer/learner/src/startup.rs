@@ -295,10 +295,10 @@ pub fn restored_trainer(
     if let Some((critic, _)) = &critic {
         shapes.insert(ModelRole::Critic, shape(critic));
     }
-    let mut restored =
+    let mut checkpoint =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
     let mut restore = |role, model: Model, optimizer| {
-        let part = restored.remove(&role).ok_or(StartError::Role(role))?;
+        let part = checkpoint.models.remove(&role).ok_or(StartError::Role(role))?;
         let adapters = adapters(&model);
         Ok::<_, StartError>(TrainedModel::restored(
             model,
@@ -315,7 +315,9 @@ pub fn restored_trainer(
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
     let policy = restore(ModelRole::Policy, model, spec.optimizer.clone())?;
-    trainer(spec, ranks, Models::new(policy, others))
+    let mut trainer = trainer(spec, ranks, Models::new(policy, others))?;
+    trainer.objective.restore(checkpoint.objective);
+    Ok(trainer)
 }
 
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {

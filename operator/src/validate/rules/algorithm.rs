@@ -255,6 +255,10 @@ pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem
             format!("must be below training.steps = {steps}: the policy would not be trained");
         problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));
     }
+    if ppo.adaptive_kl.is_some() && ppo.kl_coefficient <= 0.0 {
+        let message = "needs a klCoefficient above 0, with which it begins";
+        problems.push(Problem::new("spec.algorithm.ppo.adaptiveKl", message));
+    }
     if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer("spec.algorithm.ppo.criticOptimizer", optimizer, steps, problems);
     }

@@ -262,6 +262,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "algorithm.ppo.criticWarmupSteps must be below training.steps",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"adaptiveKl": {"target": 1}}}}}),
+            "adaptiveKl needs a klCoefficient above 0, with which it begins",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {"rewardNormalization": {}}}}}),
             "groupSize 1 needs rewardNormalization",
         ),

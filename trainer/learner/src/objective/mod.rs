@@ -22,6 +22,7 @@ pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;
+mod kl_controller;
 pub mod normalization;
 pub mod pairs;
 pub mod ppo;
