@@ -20,6 +20,7 @@ mod critic;
 mod data;
 mod evaluation;
 mod full_disk;
+mod model_reward;
 mod pairs;
 mod process;
 mod user_engine;
