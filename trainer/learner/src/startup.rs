@@ -41,6 +41,7 @@ use crate::optimizer::OptimizerError;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
+use crate::teacher::{Teacher, TeacherError};
 use crate::trainer::Trainer;
 
 /// Arguments of a learner from its supervisor.
@@ -99,6 +100,8 @@ pub enum StartError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Teacher(#[from] TeacherError),
 }
 
 impl StartError {
@@ -111,7 +114,7 @@ impl StartError {
             | Self::Role(_)
             | Self::NoCuda
             | Self::Memory(_) => true,
-            Self::Model(error) => match error {
+            Self::Model(error) | Self::Teacher(TeacherError::Model(error)) => match error {
                 ModelError::File { source, .. } => source.kind() == ErrorKind::NotFound,
                 ModelError::Json { .. }
                 | ModelError::Config { .. }
@@ -119,6 +122,7 @@ impl StartError {
                 | ModelError::Safetensors { .. } => true,
                 _ => false,
             },
+            Self::Teacher(_) => true,
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
             Self::Collective(_)
             | Self::Client(_)
@@ -205,7 +209,9 @@ fn load_trainer(
     let device = device(spec)?;
     let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     let compute = compute_kind(spec.precision());
-    let (model, sharding) = planned(model, spec, (device, arguments.world_size), compute)?;
+    let teacher = Teacher::of(spec, &model, model_directory)?;
+    let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
+    let (model, sharding) = planned(model, teacher, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
@@ -378,7 +384,7 @@ fn adapters(spec: &RLJobSpec, model: &Model, base: Option<&Base>) -> Option<(Lor
     Some((Lora::new(model, spec.lora.as_ref()?), base?.clone()))
 }
 
-/// The reference model, if the algorithm needs one, with the weights before training.
+/// The reference model, if the algorithm needs one: the teacher, or the weights before training.
 fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
@@ -389,13 +395,16 @@ fn frozen_models(
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }
-    let parameters = if let Some(base) = base {
-        base.parameters()
+    let compute = compute_kind(spec.precision());
+    let reference = if let Some(teacher) = Teacher::of(spec, model, model_directory)? {
+        teacher.load(ranks, compute)?
+    } else if let Some(base) = base {
+        FrozenModel { model: model.clone(), parameters: base.parameters() }
     } else {
         let blocks = initial_blocks(spec, model, model_directory)?;
-        FrozenParameters::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?
+        let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
+        FrozenModel { model: model.clone(), parameters }
     };
-    let reference = FrozenModel { model: model.clone(), parameters };
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
 

@@ -30,6 +30,7 @@ pub(super) fn check_algorithm(
         ("sft", spec.sft.is_some()),
         ("dpo", spec.dpo.is_some()),
         ("rewardModel", spec.reward_model.is_some()),
+        ("distillation", spec.distillation.is_some()),
         ("evaluation", spec.evaluation.is_some()),
     ];
     exactly_one("spec.algorithm", &members, problems);
@@ -59,7 +60,8 @@ pub(super) fn check_algorithm(
         // Reported by `check_training`.
         _ if train.is_absent() => {}
         DataKind::Prompts => {
-            let compares = rewards.is_empty() || rewards.iter().any(compares);
+            let compares =
+                rewards.is_empty() && algorithm.needs_reward() || rewards.iter().any(compares);
             if train.answer.is_none() && compares {
                 let message = format!("is missing; algorithm.{name} compares with it");
                 problems.push(Problem::new("spec.dataset.train.answer", message));
@@ -163,6 +165,12 @@ fn compares(reward: &RewardSpec) -> bool {
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
+    if algorithm.teacher().is_some() && spec.rollout.dynamic_sampling.is_some() {
+        let message = "compares rewards, which algorithm.distillation does not learn from; remove \
+            it";
+        problems.push(Problem::new("spec.rollout.dynamicSampling", message));
+        return;
+    }
     let Some(grpo) = algorithm.policy() else { return };
     let (grpo, path) = (grpo.as_ref(), format!("spec.algorithm.{}", algorithm.name()));
     let max_new_tokens = spec.rollout.max_new_tokens;

@@ -62,7 +62,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"sft": {}}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
         ),
         (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
         (
@@ -169,7 +169,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
         ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
@@ -268,6 +268,13 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {"rewardNormalization": {}}}}}),
             "groupSize 1 needs rewardNormalization",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": null, "distillation": {"teacher": {"path": "/t"}}},
+                "rollout": {"dynamicSampling": {}},
+            }}),
+            "rollout.dynamicSampling compares rewards, which algorithm.distillation does not learn",
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),

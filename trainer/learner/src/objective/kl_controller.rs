@@ -36,14 +36,14 @@ mod tests {
             coefficient = adapted(&SPEC, coefficient, kl, 256);
             assert!((coefficient - expected).abs() < 1e-15, "{coefficient}, {expected}");
         }
-        assert_eq!(adapted(&SPEC, 0.2, 6.0, 256), 0.2);
+        assert_eq!([adapted(&SPEC, 0.2, 6.0, 256)], [0.2], "the target");
     }
 
     #[test]
     fn a_step_changes_the_coefficient_by_at_most_a_fifth_and_keeps_it_in_range() {
-        assert_eq!(adapted(&SPEC, 1.0, f64::MAX, 1_000_000), 1.2);
-        assert_eq!(adapted(&SPEC, 1.0, -10.0, 1_000_000), 0.8);
-        assert_eq!(adapted(&SPEC, 999.0, 100.0, 10_000), 1000.0);
-        assert_eq!(adapted(&SPEC, f64::MIN_POSITIVE, 0.0, 10_000), f64::MIN_POSITIVE);
+        let step = |coefficient, kl| adapted(&SPEC, coefficient, kl, 1_000_000);
+        let found = [step(1.0, f64::MAX), step(1.0, -10.0), step(999.0, 100.0)];
+        assert_eq!(found, [1.2, 0.8, 1000.0]);
+        assert_eq!([step(f64::MIN_POSITIVE, 0.0)], [f64::MIN_POSITIVE]);
     }
 }
