@@ -113,7 +113,10 @@ impl StartError {
             | Self::Algorithm
             | Self::Role(_)
             | Self::NoCuda
-            | Self::Memory(_) => true,
+            | Self::Memory(_)
+            | Self::Teacher(TeacherError::Tokenizer { .. } | TeacherError::Vocabulary { .. }) => {
+                true
+            }
             Self::Model(error) | Self::Teacher(TeacherError::Model(error)) => match error {
                 ModelError::File { source, .. } => source.kind() == ErrorKind::NotFound,
                 ModelError::Json { .. }
@@ -122,7 +125,6 @@ impl StartError {
                 | ModelError::Safetensors { .. } => true,
                 _ => false,
             },
-            Self::Teacher(_) => true,
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
             Self::Collective(_)
             | Self::Client(_)

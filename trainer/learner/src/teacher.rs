@@ -145,7 +145,7 @@ mod tests {
         }));
         let (spec, policy) = (spec.unwrap(), policy.path());
         let model = Model::new(ModelConfig::from_folder(policy).unwrap());
-        let mut vocabulary = |vocab_size, vocab: Value| {
+        let vocabulary = |vocab_size, vocab: Value| {
             write(teacher.path(), vocab_size, &vocab);
             match Teacher::of(&spec, &model, policy) {
                 Ok(found) => {

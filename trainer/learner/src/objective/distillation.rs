@@ -109,8 +109,8 @@ mod tests {
         };
         let advantages = StepAdvantages { samples: Vec::new(), groups: 1 };
         objective.prepare(&advantages, &mut [&mut streams], &|_| Ok(())).unwrap();
-        let entropy_N = policy.zeros_like();
-        let loss = objective.loss(&TokenLogprobs { logprobs_N: policy, entropy_N }, &streams);
+        let policy = TokenLogprobs { entropy_N: policy.zeros_like(), logprobs_N: policy };
+        let loss = objective.loss(&policy, &streams);
         (loss.gradient_N, loss.statistics.get(Statistic::Mean(REFERENCE_KL)))
     }
 
