@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─▶ reward of the last token
-//!  (− klCoefficient, by adaptiveKl, · KL of each token) ─ discount, gaeLambda, values of the critic
+//!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
+//!    ─ discount, gaeLambda, values of the critic
 //!    ─▶ return of each token ─ valueClip ─▶ loss of the critic
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh, cClip,
 //!       behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps

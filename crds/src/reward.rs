@@ -9,15 +9,18 @@ use crate::program_reward::{CodeReward, PythonReward};
 use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
 
 /// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
-/// `http` and `command`. A verifier that fails is retried; then its sample is rejected, never scored 0.
+/// `http` and `command`. A verifier that fails is retried; then its sample is rejected, never
+/// scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
         "[has(self.math), has(self.exactMatch), has(self.regex), has(self.code), \
-         has(self.python), has(self.model), has(self.http), has(self.command)].filter(x, x).size() == 1"
+         has(self.python), has(self.model), has(self.http), has(self.command)]\
+         .filter(x, x).size() == 1"
     )
-        .message("set exactly one of math, exactMatch, regex, code, python, model, http and command")
+        .message("set exactly one of math, exactMatch, regex, code, python, model, http and \
+                 command")
 )]
 pub struct RewardSpec {
     /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.

@@ -1,5 +1,5 @@
-//! Teacher of a distillation: a frozen language model with the policy's vocabulary, from a folder of
-//! its own.
+//! Teacher of a distillation: a frozen language model with the policy's vocabulary, from its own
+//! folder.
 
 #![cfg_attr(
     not(test),
@@ -80,7 +80,7 @@ impl Teacher {
     }
 }
 
-/// `tokenizer.json`, as far as it says which token has which id.
+/// The parts of `tokenizer.json` that say which token has which id.
 #[derive(Deserialize)]
 struct Tokenizer {
     model: TokenizerModel,

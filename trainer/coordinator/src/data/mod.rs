@@ -32,7 +32,7 @@ pub use feedback::{Feedback, FeedbackError, TurnFacts};
 pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
 pub use reader::Fields;
-pub use rows::{KeptFields, strict_environment};
+pub use rows::KeptFields;
 
 use files::SplitFiles;
 use reader::{ReadLimits, RowReader};

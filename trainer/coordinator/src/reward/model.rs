@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::data::strict_environment;
+use crate::jinja::strict_environment;
 use crate::reward::external::unexpected;
 use crate::reward::server::{Server, without_secrets};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
@@ -30,13 +30,13 @@ pub struct ModelVerifier {
     checked: OnceCell<()>,
 }
 
-/// `GET /model_info`, as far as it is read.
+/// The field of `GET /model_info` that tells a classifier.
 #[derive(Deserialize)]
 struct ModelInfo {
     is_generation: bool,
 }
 
-/// Response of `/classify`, as far as it is read.
+/// The field of a response of `/classify` with the scores.
 #[derive(Deserialize)]
 struct Classified {
     /// One number per label.

@@ -1,4 +1,4 @@
-//! `/classify`: the score of a sequence classifier for one sequence or many. Each is computed alone.
+//! `/classify`: scores of a sequence classifier for one sequence or many, each computed alone.
 
 use std::time::Instant;
 

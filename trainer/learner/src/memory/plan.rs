@@ -44,7 +44,7 @@ pub struct Settings<'a> {
     pub adapters: Option<&'a ModelLayout>,
     /// Frozen models of the policy's shape, except the base of adapters.
     pub frozen: u64,
-    /// Layout of the teacher, which is frozen and has a shape of its own.
+    /// Layout of the teacher, which is frozen; its shape may differ from the policy's.
     pub teacher: Option<&'a ModelLayout>,
     /// Whether the algorithm has no loss without its reference model.
     pub needs_reference: bool,

@@ -1,5 +1,5 @@
-//! On-policy distillation (Agarwal et al., arXiv 2306.13649, with samples of the policy only and the
-//! reverse KL divergence): policy gradient with one reward per token.
+//! On-policy distillation (Agarwal et al., arXiv 2306.13649, with samples of the policy only and
+//! the reverse KL divergence): policy gradient with one reward per token.
 //!
 //! ```text
 //!  A = teacher's log-probability − policy's, of the sampled token, within ± 10
