@@ -76,6 +76,8 @@ pub enum VerifierError {
     Status { status: reqwest::StatusCode, excerpt: String },
     #[error("invalid response `{excerpt}`, expected {{\"reward\": number}}: {reason}")]
     InvalidResponse { excerpt: String, reason: String },
+    #[error("invalid response `{excerpt}`, expected {expected}: {reason}")]
+    InvalidStep { excerpt: String, expected: &'static str, reason: String },
     #[error("failed to start the command: {0}")]
     Start(String),
     /// The program that runs commands does not work.
@@ -112,7 +114,7 @@ impl VerifierError {
             Self::Unreachable(_) => "unreachable",
             Self::Timeout(_) => "timeout",
             Self::Status { .. } => "status",
-            Self::InvalidResponse { .. } => "invalid_response",
+            Self::InvalidResponse { .. } | Self::InvalidStep { .. } => "invalid_response",
             Self::Start(_) => "start",
             Self::Runner(_) => "runner",
             Self::Exited { .. } => "exited",
