@@ -57,6 +57,12 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     routes = {"/reset": reset, "/step": step}
 
+    def handle(self):
+        try:
+            super().handle()
+        except ConnectionError:
+            self.close_connection = True  # the coordinator exited
+
     def do_POST(self):
         length = int(self.headers.get("Content-Length", 0))
         if length > MAX_BODY:
