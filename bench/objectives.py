@@ -37,6 +37,9 @@ def run(settings, file, jobs):
     command = [settings.rljob, "run", "-f", file, "--dir", settings.folder]
     for job in jobs:
         command += ["--set", f"{job}:spec.training.seed={settings.seed}"]
+    if jobs == ["distillation"]:
+        teacher = settings.folder.resolve() / "default/quickstart/export"
+        command += ["--set", f"spec.algorithm.distillation.teacher.path={teacher}"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ended.returncode != 0:
         sys.exit(f"{file}: {ended.stdout[-2000:]}")

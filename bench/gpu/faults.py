@@ -26,7 +26,7 @@ from pathlib import Path
 
 FAULTS = ["learner-killed", "learner-stopped", "receiver-stopped", "engine-killed"]
 AIMS = {"learner-killed": 10}
-TIME = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+)Z")
+TIME = re.compile(r"^(?:\[rank \d+\] )?(\d{4}-\d\d-\d\dT[\d:.]+)Z")
 
 
 def arguments():

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
 
-usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--out results.jsonl] [--commit SHA]
+usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--out results.jsonl] [--commit SHA]
 
 RLJOB is the command line program, TOKENIZER a folder with a tokenizer whose tokens the model of the
 peer can embed. Both run SGLang with the same settings and the same random model, one after the
 other: `sync` trains on samples of the current weights, `async` on those of the weights before.
 Completions have 512 tokens (`fixed`), or end at a token in 253 (`geometric`, at most 1,024 tokens).
 Figures of ours are means of the steps after the first two, in `async` without the last two, whose
-successors are not sampled; those of the peer are means after the first.
+successors are not sampled; those of the peer are means after the first. With --again, further cases
+are measured on the same machine with the model of an earlier call, beside its figures of the peer.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 WORK = Path("/opt/loop")
-PROMPT, STOPS, LONGEST = 256, 600, 1024
+PROMPT, STOPS, LONGEST, SAMPLES = 256, 600, 1024, 512
 PEER_SECONDS, RUN_SECONDS = 420, 240
 ENGINE = [
     "--attention-backend=triton",
@@ -38,8 +39,8 @@ PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "comput
 # `running` is spec.weightSync.runningCompletions.
 Case = namedtuple("Case", "lengths mode running steps aim")
 CASES = {
-    "loop-sync": Case("fixed", "sync", None, 6, 1.25),
-    "loop-async": Case("fixed", "async", "Keep", 10, 1.5),
+    "loop-sync": Case("fixed", "sync", None, 5, 1.25),
+    "loop-async": Case("fixed", "async", "Keep", 9, 1.5),
     "loop-async-recompute": Case("fixed", "async", "Recompute", 10, None),
     "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
@@ -58,6 +59,7 @@ def arguments():
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
     return parser.parse_args()
 
@@ -69,9 +71,9 @@ def end(process):
 
 
 def peer(settings):
-    """Figures of the peer by lengths and mode. It leaves its model in the work folder."""
+    """Writes figures of the peer to the work folder, and its model."""
     cases = [CASES[name] for name in settings.cases]
-    command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "4"]
+    command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "3"]
     command += ["--lengths", *sorted({case.lengths for case in cases})]
     command += ["--modes", *sorted({case.mode for case in cases})]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
@@ -86,7 +88,12 @@ def peer(settings):
     print(output[-3000:], flush=True)
     if process.returncode != 0:
         sys.exit(f"the peer ended with {process.returncode}")
-    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    figures = (line for line in output.splitlines() if line.startswith("{"))
+    (WORK / "peer.jsonl").write_text("\n".join(figures))
+
+
+def figures_of_peer():
+    rows = [json.loads(line) for line in (WORK / "peer.jsonl").read_text().splitlines()]
     return {(row["lengths"], row["mode"]): row for row in rows}
 
 
@@ -120,6 +127,17 @@ def prepare(settings):
         file.writelines(json.dumps(next(rows)) + "\n" for _ in range(1024))
 
 
+def wait_for_memory():
+    """Waits until no process has memory of a GPU."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    for _ in range(60):
+        used = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+        if max(map(int, used)) < 1000:
+            return
+        time.sleep(0.5)
+    sys.exit(f"memory of GPUs is still used: {used} MiB")
+
+
 def steps(folder):
     """Lines of metrics, without one that is being written."""
     for file in folder.glob("**/metrics.jsonl"):
@@ -147,14 +165,14 @@ def ours(settings, name):
             time.sleep(0.2)
     finally:
         end(process)
-        time.sleep(5)  # its engine and learner end with it
+        wait_for_memory()  # its engine and learner end after it
     measured = steps(folder)[2 : case.steps - (2 if case.mode == "async" else 0)]
     times = [step["tokens"] / step["tokensPerSecond"] for step in measured]
     mean = lambda values: round(statistics.fmean(values), 4)
     figures = dict(step_s=mean(times), longest_step_s=round(max(times), 4), steps=len(times))
     figures.update({part: mean(step.get(part, 0.0) for step in measured) for part in PARTS})
-    sampled = sum(step["completionTokens"] for step in measured)
-    figures.update(sampled_tokens=round(sampled / len(times)), mode=case.mode)
+    sampled = mean(step["completionTokens"] for step in measured) * SAMPLES
+    figures.update(sampled_tokens=round(sampled), mode=case.mode)
     return figures
 
 
@@ -182,20 +200,25 @@ def per_token(figures):
 
 def main():
     settings = arguments()
-    if WORK.exists():
+    if WORK.exists() and not settings.again:
         sys.exit(f"{WORK} has files of an earlier run: remove it")
-    WORK.mkdir(parents=True)
     os.environ["NCCL_CUMEM_ENABLE"] = "0"
     gpus = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.splitlines()
     settings.gpu = f"{len(gpus)} x {gpus[0]}"
-    theirs, mine = peer(settings), {}
-    prepare(settings)
+    if not settings.again:
+        WORK.mkdir(parents=True)
+        peer(settings)
+    if not (WORK / "train.jsonl").exists():
+        prepare(settings)
+    theirs, mine = figures_of_peer(), {}
     for name in settings.cases:
         case = CASES[name]
         mine[name] = ours(settings, name)
-        other = theirs[case.lengths, case.mode]
+        other = theirs.get((case.lengths, case.mode))
+        if other is None:
+            continue
         note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
         note += f", runningCompletions {case.running}" if case.running else ""
         ratio = per_token(other) / per_token(mine[name])

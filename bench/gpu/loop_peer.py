@@ -265,7 +265,7 @@ def start_server(settings):
 
 async def run(settings, server, trainer):
     timeout = aiohttp.ClientTimeout(total=600)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         engine = Engine(settings.port, session)
         await engine.wait_until_up(server, settings.log)

@@ -2,8 +2,8 @@
 
 Started with torchrun, one process per GPU. A step trains every rank on its sequences in
 micro-batches with the clipped surrogate of GRPO: bfloat16 passes, float32 sums and masters,
-clipping of the global norm, fused AdamW. Prints one line of JSON: tokens per second and GPU (median
-step), peak memory.
+clipping of the global norm, fused AdamW. With --logprobs, a pass without gradients instead. Prints
+one line of JSON: tokens per second and GPU (median step), peak memory.
 """
 
 import argparse
@@ -26,6 +26,8 @@ def arguments():
     parser.add_argument("--micro", type=int, default=4, help="sequences of a micro-batch")
     parser.add_argument("--compile", action="store_true", help="compile layers and loss")
     parser.add_argument("--keep", action="store_true", help="keep activations: no recomputation")
+    parser.add_argument("--logprobs", action="store_true", help="passes without gradients")
+    parser.add_argument("--layers", type=int, help="layers of the model; default those of the shape")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="1.5b")
     return parser.parse_args()
@@ -35,6 +37,7 @@ def sharded_model(settings):
     torch.manual_seed(0)
     with torch.device("cuda"):
         shape = dict(SHAPES[settings.shape], use_cache=False, attn_implementation="sdpa")
+        shape["num_hidden_layers"] = settings.layers or shape["num_hidden_layers"]
         model = Qwen2ForCausalLM(Qwen2Config(**shape)).float()
     if not settings.keep:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -50,6 +53,19 @@ def sharded_model(settings):
 def token_logprobs(logits, tokens):
     logprobs = torch.log_softmax(logits[:, :-1].float(), dim=-1)
     return logprobs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+
+
+@torch.no_grad()
+def logprobs_pass(model, logprobs_of, settings, generator):
+    shape = (settings.sequences, settings.length)
+    vocabulary = SHAPES[settings.shape]["vocab_size"]
+    tokens = torch.randint(0, vocabulary, shape, device="cuda", generator=generator)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for part in tokens.split(settings.micro):
+        logprobs_of(model(input_ids=part).logits, part)
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
 
 
 def step(model, optimizer, logprobs_of, settings, generator):
@@ -82,9 +98,12 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     logprobs_of = torch.compile(token_logprobs) if settings.compile else token_logprobs
     generator = torch.Generator(device="cuda").manual_seed(dist.get_rank())
-    seconds = [
-        step(model, optimizer, logprobs_of, settings, generator) for _ in range(settings.steps)
-    ]
+    measured = lambda: (
+        logprobs_pass(model, logprobs_of, settings, generator)
+        if settings.logprobs
+        else step(model, optimizer, logprobs_of, settings, generator)
+    )
+    seconds = [measured() for _ in range(settings.steps)]
     median = statistics.median(seconds[2:])
     if dist.get_rank() == 0:
         figures = dict(

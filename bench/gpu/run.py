@@ -166,6 +166,14 @@ def variants(rows):
     rows.write("training-deterministic", rows.ours("--deterministic"), rows.ours(), None, note)
 
 
+def logprobs(rows):
+    """Log-probabilities of 8 x 2048 tokens without gradients, the best of the peer's batches."""
+    peers = [rows.peer("--compile", "--keep", "--logprobs", "--micro", micro) for micro in "248"]
+    best = max(peers, key=lambda peer: peer["tok_per_s_per_gpu"])
+    note = "log-probabilities without gradients, 8 x 2048 tokens; the peer's best micro-batch"
+    rows.write("logprobs", rows.ours("--logprobs"), best, 1.5, note)
+
+
 def packed(rows):
     note = "packed, compiled layers, activations kept; 8 x 2048 tokens"
     rows.packed("training-packed", [[1, 2047]] * 8, note)
@@ -202,7 +210,18 @@ def seven(rows):
         rows.write(name, ours, peer, aim, note + outcome)
 
 
-ROWS = {row.__name__: row for row in (eager, compiled, kept, variants, packed, groups, fsdp, seven)}
+def half_seven(rows):
+    """Half of the layers of the 7B shape, which fit on two GPUs of 80 GB with PyTorch too."""
+    half = ("--layers", "14")
+    ours = rows.ours("--recompute", "--sequences", "8", *half, gpus=2, shape="7b")
+    note = "14 of the 28 layers of the 7B shape on two GPUs, 8 x 2048 tokens each, recomputed"
+    for flags, name, aim in (((), "half-7b-eager", 1.4), (("--compile",), "half-7b-compiled", 1.1)):
+        peer = rows.peer("--shape", "7b", "--micro", "1", *half, *flags, gpus=2)
+        rows.write(name, ours, peer, aim, note)
+
+
+MEASURED = (eager, compiled, kept, variants, logprobs, packed, groups, fsdp, seven, half_seven)
+ROWS = {row.__name__: row for row in MEASURED}
 
 
 def main():

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::distillation::DistillationSpec;
 use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
@@ -12,15 +13,17 @@ use crate::ppo::PpoSpec;
 use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel` and `evaluation`.
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel`, `distillation` and
+/// `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
         "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), has(self.rewardModel), \
-         has(self.evaluation)].filter(x, x).size() == 1"
+         has(self.distillation), has(self.evaluation)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation")
+        .message("set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and \
+                 evaluation")
 )]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
@@ -42,6 +45,10 @@ pub struct AlgorithmSpec {
     /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_model: Option<RewardModelSpec>,
+    /// On-policy distillation (Agarwal et al. 2024, arXiv 2306.13649): the policy learns the
+    /// teacher's log-probabilities of the tokens that it samples, without rewards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<DistillationSpec>,
     /// No training: engines sample the completions of `dataset.evaluation` once with the weights of
     /// `model`, rewards score them, and the run has succeeded. It has no trainer pods and writes no
     /// checkpoints; `dataset.train`, `training.steps` and `restoreFrom` must be absent.
@@ -63,6 +70,8 @@ pub enum Algorithm<'a> {
     Dpo(&'a DpoSpec),
     /// Reward model.
     RewardModel(&'a RewardModelSpec),
+    /// On-policy distillation.
+    Distillation(&'a DistillationSpec),
     /// No training.
     Evaluation(&'a EvaluationSpec),
 }
@@ -85,7 +94,7 @@ pub enum DataKind {
 pub enum ModelRole {
     /// The model that is trained and exported; a reward model of `rewardModel`.
     Policy,
-    /// The policy before training, for a KL penalty and for `dpo`.
+    /// The policy before training, for a KL penalty and for `dpo`; the teacher of `distillation`.
     Reference,
     /// A value model that is trained beside the policy.
     Critic,
@@ -102,6 +111,7 @@ impl AlgorithmSpec {
             self.sft.as_ref().map(Algorithm::Sft),
             self.dpo.as_ref().map(Algorithm::Dpo),
             self.reward_model.as_ref().map(Algorithm::RewardModel),
+            self.distillation.as_ref().map(Algorithm::Distillation),
             self.evaluation.as_ref().map(Algorithm::Evaluation),
         ];
         let mut set = members.into_iter().flatten();
@@ -128,6 +138,7 @@ impl<'a> Algorithm<'a> {
             Self::Sft(_) => "sft",
             Self::Dpo(_) => "dpo",
             Self::RewardModel(_) => "rewardModel",
+            Self::Distillation(_) => "distillation",
             Self::Evaluation(_) => "evaluation",
         }
     }
@@ -135,7 +146,7 @@ impl<'a> Algorithm<'a> {
     /// Rows that a step trains on.
     pub fn data(self) -> DataKind {
         match self {
-            Self::Grpo(_) | Self::Ppo(_) => DataKind::Prompts,
+            Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => DataKind::Prompts,
             Self::Sft(_) => DataKind::Demonstrations,
             Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
             Self::Evaluation(_) => DataKind::None,
@@ -151,7 +162,7 @@ impl<'a> Algorithm<'a> {
     pub fn needs_reward(self) -> bool {
         match self {
             Self::Grpo(_) | Self::Ppo(_) | Self::Evaluation(_) => true,
-            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) => false,
+            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Distillation(_) => false,
         }
     }
 
@@ -160,13 +171,21 @@ impl<'a> Algorithm<'a> {
         matches!(self, Self::RewardModel(_))
     }
 
+    /// Folder of the teacher, which takes the place of the reference model.
+    pub fn teacher(self) -> Option<&'a str> {
+        match self {
+            Self::Distillation(distillation) => Some(&distillation.teacher.path),
+            _ => None,
+        }
+    }
+
     /// Models that learners hold, the policy first.
     pub fn model_roles(self) -> Vec<ModelRole> {
         let (has_reference, critic) = match self {
             Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
             Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
             Self::Sft(_) | Self::RewardModel(_) => (false, None),
-            Self::Dpo(_) => (true, None),
+            Self::Dpo(_) | Self::Distillation(_) => (true, None),
             Self::Evaluation(_) => return Vec::new(),
         };
         let reference = has_reference.then_some(ModelRole::Reference);
@@ -178,6 +197,7 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => grpo.group_size,
             Self::Ppo(ppo) => ppo.group_size,
+            Self::Distillation(distillation) => distillation.group_size,
             Self::Sft(_) | Self::Evaluation(_) => 1,
             Self::Dpo(_) | Self::RewardModel(_) => 2,
         }
@@ -186,7 +206,7 @@ impl<'a> Algorithm<'a> {
     /// Prompts, demonstrations or pairs of a step.
     pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
         match self {
-            Self::Grpo(_) | Self::Ppo(_) => rollout.batch_size,
+            Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
             Self::Dpo(dpo) => dpo.batch_size,
             Self::RewardModel(model) => model.batch_size,
@@ -194,11 +214,13 @@ impl<'a> Algorithm<'a> {
         }
     }
 
-    /// Settings of rewards and of the policy's loss, of an algorithm that learns from rewards.
+    /// Settings of rewards and of the policy's loss, of an algorithm that learns from
+    /// completions of the policy.
     pub fn policy(self) -> Option<Cow<'a, GrpoSpec>> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
+            Self::Distillation(distillation) => Some(Cow::Owned(distillation.policy())),
             Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Evaluation(_) => None,
         }
     }
@@ -211,6 +233,7 @@ impl<'a> Algorithm<'a> {
             | Self::Sft(_)
             | Self::Dpo(_)
             | Self::RewardModel(_)
+            | Self::Distillation(_)
             | Self::Evaluation(_) => None,
         }
     }

@@ -100,6 +100,21 @@ use crate::tracking::TrackingSpec;
         .message("algorithm.ppo needs inference.replicas of at least 1")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.algorithm.distillation) || !has(self.dataset.evaluation) || \
+             !has(self.dataset.evaluation.completion)")
+        .message("dataset.evaluation.completion is not used by algorithm.distillation; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.distillation) || self.inference.replicas >= 1")
+        .message("algorithm.distillation needs inference.replicas of at least 1")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             !has(self.rollout.dynamicSampling)")
+        .message("rollout.dynamicSampling compares rewards, which algorithm.distillation does not \
+                 learn from; remove it")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.algorithm.ppo) || \
              self.algorithm.ppo.criticWarmupSteps < self.training.steps")
         .message("algorithm.ppo.criticWarmupSteps must be below training.steps: the policy would \

@@ -4,9 +4,9 @@
 //! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`lora`], [`reward`], [`program_reward`],
-//! [`rollout`], [`workflow`], [`roles`], [`template`], [`restore`], [`tracking`], [`status`],
-//! [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`], [`lora`], [`reward`],
+//! [`program_reward`], [`rollout`], [`workflow`], [`roles`], [`template`], [`restore`],
+//! [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -23,6 +23,8 @@ pub mod storage;
 pub mod data;
 
 pub mod algorithm;
+
+pub mod distillation;
 
 pub mod dpo;
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─▶ reward of the last token
-//!  (− klCoefficient · KL of each token) ─ discount, gaeLambda, values of the critic
+//!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
+//!    ─ discount, gaeLambda, values of the critic
 //!    ─▶ return of each token ─ valueClip ─▶ loss of the critic
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh, cClip,
 //!       behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
@@ -42,6 +43,10 @@ use crate::optimizer::OptimizerSpec;
         .message("groupSize 1 needs advantageNormalization with mean Batch or None, and with \
                  scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
                  but itself")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.adaptiveKl) || self.klCoefficient > 0.0")
+        .message("adaptiveKl needs a klCoefficient above 0, with which it begins")
 )]
 pub struct PpoSpec {
     /// Samples per prompt. Default 1.
@@ -110,6 +115,10 @@ pub struct PpoSpec {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub kl_coefficient: f64,
+    /// Changes the coefficient of the KL divergence after each step, so that the divergence
+    /// approaches a target. Default a constant coefficient.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive_kl: Option<AdaptiveKl>,
     /// Estimator of the KL divergence (joschu.net/blog/kl-approx.html), clipped to ± 10 per token.
     /// Default K1.
     #[serde(default)]
@@ -125,6 +134,27 @@ pub struct PpoSpec {
     /// log-probabilities of the sampler, else `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior_weight: Option<BehaviorWeight>,
+}
+
+/// Controller of the KL coefficient (Ziegler et al., arXiv 1909.08593). After a step of n samples
+/// with the mean divergence `referenceKl`, the coefficient is multiplied by 1 + e · n ÷ horizon,
+/// where e is referenceKl ÷ target − 1 within ± 0.2 and n ÷ horizon is at most 1. Checkpoints
+/// contain the coefficient; the metric `klCoefficient` is that of a step.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AdaptiveKl {
+    /// Divergence to approach, in nats per token.
+    #[schemars(range(min = 0.000_001, max = 10.0))]
+    pub target: f64,
+    /// Samples after which a constant e has changed the coefficient by about the factor exp(e).
+    /// Default 10000.
+    #[serde(default = "horizon")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub horizon: u32,
+}
+
+fn horizon() -> u32 {
+    10_000
 }
 
 fn one() -> u32 {
@@ -199,6 +229,7 @@ impl Default for PpoSpec {
             reward_normalization: None,
             advantage_normalization: over_batch(),
             kl_coefficient: 0.0,
+            adaptive_kl: None,
             kl_estimator: KlEstimator::default(),
             kl_term: KlTerm::default(),
             proximal_logprobs: ProximalLogprobs::default(),

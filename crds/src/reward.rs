@@ -1,4 +1,5 @@
-//! Rewards: built-in verifiers, and custom verifiers behind HTTP, a command or a function.
+//! Rewards: built-in verifiers, reward models, and custom verifiers behind HTTP, a command or a
+//! function.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -7,16 +8,19 @@ use serde::{Deserialize, Serialize};
 use crate::program_reward::{CodeReward, PythonReward};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
-/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `http` and
-/// `command`. A verifier that fails is retried; then its sample is rejected, never scored 0.
+/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
+/// `http` and `command`. A verifier that fails is retried; then its sample is rejected, never
+/// scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
         "[has(self.math), has(self.exactMatch), has(self.regex), has(self.code), \
-         has(self.python), has(self.http), has(self.command)].filter(x, x).size() == 1"
+         has(self.python), has(self.model), has(self.http), has(self.command)]\
+         .filter(x, x).size() == 1"
     )
-        .message("set exactly one of math, exactMatch, regex, code, python, http and command")
+        .message("set exactly one of math, exactMatch, regex, code, python, model, http and \
+                 command")
 )]
 pub struct RewardSpec {
     /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.
@@ -42,6 +46,9 @@ pub struct RewardSpec {
     /// Result of a Python function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonReward>,
+    /// Score of a reward model, which a server computes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelReward>,
     /// HTTP server that receives one POST per completion and responds with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
@@ -71,6 +78,7 @@ impl Default for RewardSpec {
             regex: None,
             code: None,
             python: None,
+            model: None,
             http: None,
             command: None,
         }
@@ -134,6 +142,40 @@ pub struct RegexReward {
     /// counts; `^` and `$` anchor it.
     #[schemars(length(min = 1, max = 4096))]
     pub pattern: String,
+}
+
+/// Settings of the `model` reward: SGLang or `rljob-engine` with `--is-embedding` serves a sequence
+/// classifier with one label, such as the export of a job with `algorithm.rewardModel`. The reward
+/// is its output for the last token of `text`, for which `/classify` is called.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelReward {
+    /// URL of the server, without `/classify`.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    pub url: String,
+    /// Jinja template of the text to score over `prompt` and `completion`, both without chat
+    /// template. The server's tokenizer encodes it, so that it contains what the reward model was
+    /// trained on: its chat format, and the end-of-sequence token as text.
+    #[schemars(length(min = 1, max = 16_384))]
+    pub text: String,
+    /// Seconds per try. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Concurrent requests. Default 64.
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+    /// Seconds for which sampling waits for a server that is down: it cannot be reached, or fails
+    /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
+    /// fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
 }
 
 /// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,

@@ -5,8 +5,8 @@
 
     FOLDER/model/          config.json, tokenizer.json and tokenizer_config.json: a Llama of 0.4M
                            parameters, without weights
-    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right in
-                           30 % of the cases
+    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "075"}: a teacher that usually
+                           drops carries
     FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the correct answers, used by the
                            reward only
     FOLDER/test.jsonl      held-out sums
@@ -24,7 +24,8 @@ from pathlib import Path
 
 SEED = 1
 TEACHER_LINES = 128_000
-TEACHER_RIGHT = 0.3
+# Shares of the teacher's answers; in the others, one digit is wrong.
+TEACHER_RIGHT, TEACHER_DROPS_CARRIES = 0.3, 0.5
 PAIRS = 32_000
 TEST_LINES = 512
 
@@ -109,11 +110,20 @@ def answer(value):
     return f"{value:03}"
 
 
-def teacher_answer(right, generator):
-    """The correct sum with probability 0.3, else the sum with one random wrong digit."""
-    if generator.random() < TEACHER_RIGHT:
-        return right
-    return wrong_answer(right, generator)
+def without_carries(a, b):
+    """The sum of each place alone: 75 for 27 + 58."""
+    return 10 * ((a // 10 + b // 10) % 10) + (a + b) % 10
+
+
+def teacher_answer(a, b, generator):
+    """The sum, the sum without its carries, or the sum with one random wrong digit. The second is
+    the most frequent one, so that a model that imitates the teacher prefers it."""
+    draw = generator.random()
+    if draw < TEACHER_RIGHT:
+        return answer(a + b)
+    if draw < TEACHER_RIGHT + TEACHER_DROPS_CARRIES:
+        return answer(without_carries(a, b))
+    return wrong_answer(answer(a + b), generator)
 
 
 def wrong_answer(right, generator):
@@ -156,7 +166,7 @@ def main():
         [
             {
                 "question": question(a, b),
-                "completion": teacher_answer(answer(a + b), generator),
+                "completion": teacher_answer(a, b, generator),
             }
             for a, b in lessons
         ],

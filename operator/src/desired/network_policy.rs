@@ -124,8 +124,11 @@ impl Servers {
                 evaluation.and_then(|evaluation| evaluation.hugging_face.as_ref()),
             ];
             ports.extend(datasets.into_iter().flatten().map(|_| HTTPS));
-            let verifiers = spec.rewards.iter().filter_map(|reward| reward.http.as_ref());
-            ports.extend(verifiers.map(|verifier| port_of(&verifier.url)));
+            let verifiers = spec.rewards.iter().filter_map(|reward| {
+                let http = reward.http.as_ref().map(|http| &http.url);
+                http.or(reward.model.as_ref().map(|model| &model.url))
+            });
+            ports.extend(verifiers.map(|url| port_of(url)));
             let workflow = spec.rollout.workflow.as_ref();
             let environment = workflow.and_then(|workflow| workflow.environment.as_ref());
             ports.extend(environment.map(|environment| port_of(&environment.url)));
@@ -253,9 +256,10 @@ mod tests {
             facts.collect()
         };
         let verifier = json!({"name": "v", "http": {"url": "http://judge.lab:8000/score"}});
+        let model = json!({"url": "http://scores.lab:30000", "text": "{{completion}}"});
         assert_eq!(
-            ports(&json!({"rewards": [verifier]})),
-            [(json!("coordinator"), vec![8000], true)]
+            ports(&json!({"rewards": [verifier, {"name": "m", "model": model}]})),
+            [(json!("coordinator"), vec![8000, 30000], true)]
         );
         let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
         assert_eq!(

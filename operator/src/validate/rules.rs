@@ -11,6 +11,7 @@ mod algorithm;
 mod common;
 mod pairs;
 mod prompts;
+mod rewards;
 mod roles;
 mod sources;
 mod template;

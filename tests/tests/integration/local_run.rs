@@ -16,9 +16,11 @@ use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
 
+mod critic;
 mod data;
 mod evaluation;
 mod full_disk;
+mod model_reward;
 mod pairs;
 mod process;
 mod user_engine;

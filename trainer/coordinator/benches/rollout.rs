@@ -26,7 +26,7 @@ use axum::routing::{get, post};
 use futures::StreamExt as _;
 use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
-use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
+use rljob_coordinator::engines::{EngineClient, Fleet, Place, Wanted, Weights};
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
 use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
@@ -152,7 +152,9 @@ async fn fleet(url: &str) -> Fleet {
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
     let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".to_owned(), url: url.to_owned(), uid: None }]);
-    let ready = fleet.lease(Weights::Since(0), 1, 1);
+    let weights = Weights::Since(0);
+    let any = Wanted { preferred: None, weights, requests: 1, tokens: 1 };
+    let ready = fleet.lease(Place::default(), any);
     tokio::select! {
         lease = tokio::time::timeout(Duration::from_secs(60), ready) => drop(lease.unwrap()),
         () = fleet.monitor(&fence, CancellationToken::new()) => {}

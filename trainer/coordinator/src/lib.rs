@@ -34,6 +34,7 @@ pub mod engines;
 pub mod evaluation;
 pub mod files;
 pub mod input;
+mod jinja;
 pub mod opening;
 pub mod pack;
 pub mod peers;

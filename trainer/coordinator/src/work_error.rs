@@ -13,8 +13,6 @@ pub enum WorkError {
     Input(#[from] InputError),
     #[error(transparent)]
     Sample(#[from] SampleError),
-    #[error("the spec has no reward: set spec.rewards")]
-    NoReward,
     #[error("the spec has no evaluation data")]
     NoEvaluationData,
     #[error(transparent)]

@@ -55,6 +55,10 @@ pub struct Arguments {
     /// Send the output since the last event of a `/generate` stream, instead of all.
     #[arg(long)]
     pub incremental_streaming_output: bool,
+    /// Serve a sequence classifier with one label, such as a reward model, at `/classify`, instead
+    /// of a language model.
+    #[arg(long)]
+    pub is_embedding: bool,
     /// Seed of requests without a seed, and of `dummy` weights.
     #[arg(long, default_value_t = 1)]
     pub random_seed: u64,

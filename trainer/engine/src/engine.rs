@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rljob_protocol::sglang::ModelInfo;
 use rljob_text::TextTokenizer;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Arguments;
@@ -25,6 +25,14 @@ use crate::scheduler::{Command, DEFAULT_VERSION, Scheduler, Settings};
 
 /// Channel capacity for control commands, in addition to one entry per queued request.
 const CONTROL_COMMANDS: usize = 64;
+
+/// SGLang's response to `/classify` with a language model.
+const NO_CLASSIFIER: &str = "This model does not appear to be an embedding model by default. \
+    Please add `--is-embedding` when launching the server or try another model.";
+
+/// Response to a generation with a classifier.
+const NO_GENERATOR: &str = "This model is a sequence classifier, which /classify serves; start \
+    the engine without `--is-embedding` and with a language model.";
 
 /// Handle of a running engine; clones share the engine.
 #[derive(Clone, Debug)]
@@ -108,7 +116,7 @@ impl Engine {
         let ids = Arc::new(Ids { start: now.as_nanos() as u64, count: AtomicU64::new(0) });
         let (announce, info) = watch::channel(ModelInfo {
             model_path,
-            is_generation: true,
+            is_generation: !arguments.is_embedding,
             weight_version: DEFAULT_VERSION.to_owned(),
         });
         let metrics = Metrics::new(&served.name)?;
@@ -178,17 +186,16 @@ impl Engine {
 
     /// Validates and queues a request.
     pub async fn generate(&self, request: Request) -> Result<Pending, GenerateError> {
+        if !self.info.borrow().is_generation {
+            return Err(GenerateError::Invalid(NO_GENERATOR.to_owned()));
+        }
         let max_new_tokens = self.limits.check(&request)?;
         if self.tokenizer.is_none() && !request.sampling.stop.is_empty() {
             return Err(GenerateError::Invalid(
                 "stop requires a tokenizer; the model folder has no tokenizer.json.".to_owned(),
             ));
         }
-        if self.draining.is_cancelled() {
-            return Err(GenerateError::Draining);
-        }
-        let permit =
-            Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)?;
+        let permit = self.permit()?;
         let (done, response) = oneshot::channel();
         let (partial, so_far) =
             if request.stream { Some(watch::channel(None)).unzip() } else { (None, None) };
@@ -200,10 +207,7 @@ impl Engine {
             partial,
             permit,
         };
-        self.commands
-            .send(Command::Generate(job))
-            .await
-            .map_err(|_| GenerateError::Internal("the scheduler has exited".to_owned()))?;
+        self.commands.send(Command::Generate(job)).await.map_err(|_| scheduler_exited())?;
         Ok(Pending { done: response, partial: so_far })
     }
 
@@ -222,10 +226,37 @@ impl Engine {
         Ok(pending)
     }
 
+    /// Validates sequences and scores them with a classifier; an invalid one fails all.
+    pub async fn classify_all(&self, sequences: &[Vec<i64>]) -> Result<Vec<f64>, GenerateError> {
+        if self.info.borrow().is_generation {
+            return Err(GenerateError::Invalid(NO_CLASSIFIER.to_owned()));
+        }
+        sequences.iter().try_for_each(|tokens| self.limits.check_tokens(tokens))?;
+        let mut scores = Vec::with_capacity(sequences.len());
+        for tokens in sequences {
+            let _permit = self.permit()?;
+            let score = self.call(|done| Command::Classify(tokens.clone(), done)).await;
+            scores.push(score.unwrap_or_else(|| Err(scheduler_exited()))?);
+        }
+        Ok(scores)
+    }
+
+    /// A place in the bounded queue.
+    fn permit(&self) -> Result<OwnedSemaphorePermit, GenerateError> {
+        if self.draining.is_cancelled() {
+            return Err(GenerateError::Draining);
+        }
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)
+    }
+
     /// Sends a command and waits for its result; `None` if the scheduler has exited.
     pub async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
         let (done, response) = oneshot::channel();
         self.commands.send(command(done)).await.ok()?;
         response.await.ok()
     }
+}
+
+fn scheduler_exited() -> GenerateError {
+    GenerateError::Internal("the scheduler has exited".to_owned())
 }

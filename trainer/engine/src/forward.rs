@@ -6,6 +6,7 @@
 //!             ──▶ kv [layers, 2, T, kv_heads, head_dim], logits of the last token
 //!  decode:  [B] tokens ──▶ block × layers (attention over the KV cache, in spans of one bucket)
 //!             ──▶ logits [B, vocabulary]
+//!  classify: [T] tokens, as a prefill ──▶ score of the last token
 //! ```
 //! A step consists of few calls for any B: matrix multiplications process all rows together
 //! ([`rljob_collective::linear`]; a decode step takes as long as reading the weights), and
@@ -114,6 +115,11 @@ impl Model {
             scored.extend(logprobs_of(&logits_TV, &prompt[first + 1..=first + rows], top)?);
         }
         Ok((prefilled, scored))
+    }
+
+    /// Score of a classifier for a sequence.
+    pub fn classify(&self, tokens: &[i64]) -> Result<f64, ForwardError> {
+        Ok(self.prefill(tokens)?.logits.f_double_value(&[0])?)
     }
 
     /// Returns the prefill and the residual stream after the last layer, `[T, hidden]`.

@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rljob_learner::model::{ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use rljob_learner::model::{Head, ModelConfig, ModelError, ModelLayout, hugging_face, random};
 use rljob_text::{TextError, TextTokenizer};
 use serde::Deserialize;
 use tch::Kind;
@@ -107,14 +107,15 @@ fn is_complete(folder: &Path, format: LoadFormat) -> bool {
 /// Loads the model from a complete folder.
 pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
     let folder = &arguments.model_path;
-    let config = ModelConfig::from_folder(folder)?;
+    let head = if arguments.is_embedding { Head::Scalar } else { Head::LanguageModel };
+    let config = ModelConfig::with_head(folder, head)?;
     let kind = match arguments.dtype {
         Dtype::Float32 => Kind::Float,
         Dtype::Bfloat16 => Kind::BFloat16,
         Dtype::Auto => configured_kind(folder)?,
     };
-    let weights = Weights::allocate(&config, kind)?;
-    let layout = ModelLayout::new(&config);
+    let weights = Weights::allocate(&config, head, kind)?;
+    let layout = ModelLayout::with_head(&config, head);
     let blocks = match arguments.load_format {
         LoadFormat::Auto => hugging_face::read_tensors(folder, &layout, kind)?,
         LoadFormat::Dummy => random::random(&layout, &config, arguments.random_seed)?,

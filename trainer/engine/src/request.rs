@@ -126,21 +126,8 @@ impl Limits {
         let requested = request.sampling.max_new_tokens;
         let message = if request.rid.is_empty() {
             "rid cannot be empty.".to_owned()
-        } else if prompt == 0 {
-            "input_ids cannot be empty.".to_owned()
-        } else if let Some(id) =
-            request.input_ids.iter().find(|id| !(0..self.vocabulary).contains(*id))
-        {
-            format!(
-                "The input_ids contain {id}, which is outside the vocabulary (0 to {}).",
-                self.vocabulary.saturating_sub(1)
-            )
-        } else if prompt >= self.context_length {
-            format!(
-                "The input ({prompt} tokens) is longer than the model's context length ({} \
-                tokens).",
-                self.context_length
-            )
+        } else if let Some(message) = self.invalid_tokens(&request.input_ids) {
+            message
         } else if let Some(new) =
             requested.filter(|new| *new > self.context_length.saturating_sub(prompt) as i64)
         {
@@ -172,6 +159,32 @@ impl Limits {
                 .map_err(GenerateError::Invalid);
         };
         Err(GenerateError::Invalid(message))
+    }
+
+    /// Validates a sequence to classify.
+    pub fn check_tokens(&self, tokens: &[i64]) -> Result<(), GenerateError> {
+        let message = self.invalid_tokens(tokens).or_else(|| self.exceeds_cache(tokens.len(), 0));
+        message.map_or(Ok(()), |message| Err(GenerateError::Invalid(message)))
+    }
+
+    fn invalid_tokens(&self, tokens: &[i64]) -> Option<String> {
+        let length = tokens.len();
+        if length == 0 {
+            return Some("input_ids cannot be empty.".to_owned());
+        }
+        if let Some(id) = tokens.iter().find(|id| !(0..self.vocabulary).contains(*id)) {
+            return Some(format!(
+                "The input_ids contain {id}, which is outside the vocabulary (0 to {}).",
+                self.vocabulary.saturating_sub(1)
+            ));
+        }
+        (length >= self.context_length).then(|| {
+            format!(
+                "The input ({length} tokens) is longer than the model's context length ({} \
+                tokens).",
+                self.context_length
+            )
+        })
     }
 
     /// Maximum number of completion tokens after a prompt.

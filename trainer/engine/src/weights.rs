@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use rljob_learner::model::{Layout, ModelConfig, ModelLayout, hugging_face};
+use rljob_learner::model::{Head, Layout, ModelConfig, ModelLayout, hugging_face};
 use tch::{Device, Kind, TchError, Tensor};
 
 #[derive(Debug)]
@@ -40,7 +40,8 @@ pub struct Weights {
     pub layers: Vec<LayerWeights>,
     /// Final RMSNorm, `[hidden]`.
     pub norm: Tensor,
-    /// `[vocabulary, hidden]`; the embedding in models with tied weights.
+    /// `[vocabulary, hidden]`, the embedding in models with tied weights; `[1, hidden]` in
+    /// classifiers.
     pub head: Tensor,
     layout: ModelLayout,
     /// One flat tensor per block.
@@ -93,9 +94,9 @@ impl Block<'_> {
 }
 
 impl Weights {
-    /// Allocates zeroed weights.
-    pub fn allocate(config: &ModelConfig, kind: Kind) -> Result<Self, WeightsError> {
-        let layout = ModelLayout::new(config);
+    /// Allocates zeroed weights of a model with this head.
+    pub fn allocate(config: &ModelConfig, head: Head, kind: Kind) -> Result<Self, WeightsError> {
+        let layout = ModelLayout::with_head(config, head);
         let zeros = |block: &Layout| Tensor::f_zeros([block.numel()], (kind, Device::Cpu));
         let flats = layout.blocks().iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
         let blocks: Vec<Block<'_>> = layout
@@ -108,10 +109,10 @@ impl Weights {
             return Err(WeightsError::Missing("embed_tokens.weight"));
         };
         let embedding = first.tensor("embed_tokens.weight")?;
-        let head = if config.tie_word_embeddings {
-            embedding.shallow_clone()
-        } else {
-            last.tensor("lm_head.weight")?
+        let head = match head {
+            Head::Scalar => last.tensor("score.weight")?,
+            Head::LanguageModel if config.tie_word_embeddings => embedding.shallow_clone(),
+            Head::LanguageModel => last.tensor("lm_head.weight")?,
         };
         let norm = last.tensor("model.norm.weight")?;
         let layers =

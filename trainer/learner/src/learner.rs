@@ -219,7 +219,7 @@ impl Learner {
         // A restart from this checkpoint does not repeat an export of an earlier step.
         self.exports.wait()?;
         let ranks = &self.trainer.ranks;
-        let snapshot = self.trainer.models.snapshot()?;
+        let snapshot = self.trainer.snapshot()?;
         let (folder, bucket) = match &self.run_store {
             RunStore::Folder(_) => (path.to_owned(), None),
             RunStore::Bucket(bucket) => (

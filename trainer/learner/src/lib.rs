@@ -31,6 +31,7 @@ pub mod ranks;
 pub mod schedule;
 pub mod startup;
 pub mod step;
+pub mod teacher;
 pub mod trainer;
 
 use rljob_protocol::error_line;

@@ -41,6 +41,7 @@ use crate::optimizer::OptimizerError;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
+use crate::teacher::{Teacher, TeacherError};
 use crate::trainer::Trainer;
 
 /// Arguments of a learner from its supervisor.
@@ -99,6 +100,8 @@ pub enum StartError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Teacher(#[from] TeacherError),
 }
 
 impl StartError {
@@ -110,8 +113,11 @@ impl StartError {
             | Self::Algorithm
             | Self::Role(_)
             | Self::NoCuda
-            | Self::Memory(_) => true,
-            Self::Model(error) => match error {
+            | Self::Memory(_)
+            | Self::Teacher(TeacherError::Tokenizer { .. } | TeacherError::Vocabulary { .. }) => {
+                true
+            }
+            Self::Model(error) | Self::Teacher(TeacherError::Model(error)) => match error {
                 ModelError::File { source, .. } => source.kind() == ErrorKind::NotFound,
                 ModelError::Json { .. }
                 | ModelError::Config { .. }
@@ -205,7 +211,9 @@ fn load_trainer(
     let device = device(spec)?;
     let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     let compute = compute_kind(spec.precision());
-    let (model, sharding) = planned(model, spec, (device, arguments.world_size), compute)?;
+    let teacher = Teacher::of(spec, &model, model_directory)?;
+    let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
+    let (model, sharding) = planned(model, teacher, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
@@ -295,10 +303,10 @@ pub fn restored_trainer(
     if let Some((critic, _)) = &critic {
         shapes.insert(ModelRole::Critic, shape(critic));
     }
-    let mut restored =
+    let mut checkpoint =
         checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
     let mut restore = |role, model: Model, optimizer| {
-        let part = restored.remove(&role).ok_or(StartError::Role(role))?;
+        let part = checkpoint.models.remove(&role).ok_or(StartError::Role(role))?;
         let adapters = adapters(&model);
         Ok::<_, StartError>(TrainedModel::restored(
             model,
@@ -315,7 +323,9 @@ pub fn restored_trainer(
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
     let policy = restore(ModelRole::Policy, model, spec.optimizer.clone())?;
-    trainer(spec, ranks, Models::new(policy, others))
+    let mut trainer = trainer(spec, ranks, Models::new(policy, others))?;
+    trainer.objective.restore(checkpoint.objective);
+    Ok(trainer)
 }
 
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
@@ -376,7 +386,7 @@ fn adapters(spec: &RLJobSpec, model: &Model, base: Option<&Base>) -> Option<(Lor
     Some((Lora::new(model, spec.lora.as_ref()?), base?.clone()))
 }
 
-/// The reference model, if the algorithm needs one, with the weights before training.
+/// The reference model, if the algorithm needs one: the teacher, or the weights before training.
 fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
@@ -387,13 +397,16 @@ fn frozen_models(
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }
-    let parameters = if let Some(base) = base {
-        base.parameters()
+    let compute = compute_kind(spec.precision());
+    let reference = if let Some(teacher) = Teacher::of(spec, model, model_directory)? {
+        teacher.load(ranks, compute)?
+    } else if let Some(base) = base {
+        FrozenModel { model: model.clone(), parameters: base.parameters() }
     } else {
         let blocks = initial_blocks(spec, model, model_directory)?;
-        FrozenParameters::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?
+        let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
+        FrozenModel { model: model.clone(), parameters }
     };
-    let reference = FrozenModel { model: model.clone(), parameters };
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
 

@@ -111,6 +111,10 @@ impl Trainer {
         let mut sums = sums.divided_by(epochs);
         sums.statistics = sums.statistics.replaced_by(before);
         self.report(&mut report, &sums, prepared.advantages.groups)?;
+        if self.trains_policy(step) && report.scalars.get_or_zero(metrics::SKIPPED) == 0.0 {
+            let metric = |name: &str| report.scalars.get_or_zero(name);
+            self.objective.end_step(header.samples.len(), &metric);
+        }
         let seconds = started.elapsed().as_secs_f64();
         report.scalars.set(metrics::TRAIN_SECONDS, seconds);
         self.report_device(&mut report, operations / seconds)?;

@@ -6,6 +6,7 @@ use rljob_collective::CollectiveError;
 use rljob_crds::RLJobSpec;
 use rljob_kernels::KernelError;
 
+use crate::checkpoint::{CheckpointError, Snapshot};
 use crate::memory::out_of_memory::guard;
 use crate::memory::{OutOfMemory, Phase};
 use crate::model::ModelError;
@@ -30,6 +31,16 @@ impl Trainer {
     /// Divisor of logits, the same as the sampler's.
     pub fn temperature(&self) -> f64 {
         if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
+    }
+
+    /// A copy of this rank's part of a checkpoint.
+    ///
+    /// # Errors
+    /// libtorch cannot copy a tensor.
+    pub fn snapshot(&self) -> Result<Snapshot, CheckpointError> {
+        let mut snapshot = self.models.snapshot()?;
+        snapshot.objective = self.objective.state();
+        Ok(snapshot)
     }
 
     /// Runs a part of the work, whose out-of-memory errors say what to change.

@@ -16,7 +16,7 @@ pub const FORMAT: u32 = 1;
 pub const FORMAT_WITH_ROLES: u32 = 2;
 
 /// Contents of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
     /// [`FORMAT`], or [`FORMAT_WITH_ROLES`] if `roles` is not empty.
@@ -32,8 +32,27 @@ pub struct Manifest {
     /// Other trained models, by role.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, ModelPart>,
+    /// State of the objective.
+    #[serde(default, skip_serializing_if = "ObjectiveState::is_empty")]
+    pub objective: ObjectiveState,
     /// Files in the order of ranks.
     pub files: Vec<FileEntry>,
+}
+
+/// What an objective changes from step to step, the same on every rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectiveState {
+    /// Coefficient of the KL divergence in the next step, if a controller sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl_coefficient: Option<f64>,
+}
+
+impl ObjectiveState {
+    /// Whether the objective has no state.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Trained model in addition to the policy.

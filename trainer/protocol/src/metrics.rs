@@ -71,6 +71,8 @@ registry! {
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
         "Estimate of KL(learner ‖ reference) by `klEstimator`; absent without a reference model.";
+    KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
+        "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
         "Mean behaviour weight of trainable tokens, 0 if masked; absent without `behaviorWeight`.";
     BEHAVIOR_BOUNDED, "behaviorBounded", "1", Learner, 1,

@@ -10,11 +10,12 @@ use rljob_crds::grpo::{
 };
 use rljob_crds::model::InitialWeights;
 use rljob_crds::ppo::PpoSpec;
-use rljob_crds::reward::{AnswerPlace, RewardSpec};
+use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
 use super::prompts;
+use super::rewards::check_reward;
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -29,6 +30,7 @@ pub(super) fn check_algorithm(
         ("sft", spec.sft.is_some()),
         ("dpo", spec.dpo.is_some()),
         ("rewardModel", spec.reward_model.is_some()),
+        ("distillation", spec.distillation.is_some()),
         ("evaluation", spec.evaluation.is_some()),
     ];
     exactly_one("spec.algorithm", &members, problems);
@@ -58,7 +60,8 @@ pub(super) fn check_algorithm(
         // Reported by `check_training`.
         _ if train.is_absent() => {}
         DataKind::Prompts => {
-            let compares = rewards.is_empty() || rewards.iter().any(compares);
+            let compares =
+                rewards.is_empty() && algorithm.needs_reward() || rewards.iter().any(compares);
             if train.answer.is_none() && compares {
                 let message = format!("is missing; algorithm.{name} compares with it");
                 problems.push(Problem::new("spec.dataset.train.answer", message));
@@ -159,48 +162,15 @@ fn compares(reward: &RewardSpec) -> bool {
     reward.math.is_some() || reward.exact_match.is_some() || reward.code.is_some()
 }
 
-fn check_reward(
-    index: usize,
-    reward: &RewardSpec,
-    earlier: &[RewardSpec],
-    problems: &mut Vec<Problem>,
-) {
-    let path = format!("spec.rewards[{index}]");
-    let members = [
-        ("math", reward.math.is_some()),
-        ("exactMatch", reward.exact_match.is_some()),
-        ("regex", reward.regex.is_some()),
-        ("code", reward.code.is_some()),
-        ("python", reward.python.is_some()),
-        ("http", reward.http.is_some()),
-        ("command", reward.command.is_some()),
-    ];
-    exactly_one(&path, &members, problems);
-    if earlier.iter().any(|other| other.name == reward.name) {
-        let message = format!("`{}` is the name of an earlier reward", reward.name);
-        problems.push(Problem::new(format!("{path}.name"), message));
-    }
-    let pattern = reward.regex.as_ref().map(|regex| regex::Regex::new(&regex.pattern));
-    if let Some(Err(error)) = pattern {
-        let error = error.to_string();
-        let cause = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
-        let message = format!("is not a regular expression: {cause}");
-        problems.push(Problem::new(format!("{path}.regex.pattern"), message));
-    }
-    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
-    for (place_index, place) in places.iter().enumerate() {
-        if places.iter().take(place_index).any(|earlier| earlier == place) {
-            problems.push(Problem::new(
-                format!("{path}.math.extract[{place_index}]"),
-                format!("{place:?} is a duplicate"),
-            ));
-        }
-    }
-}
-
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
+    if algorithm.teacher().is_some() && spec.rollout.dynamic_sampling.is_some() {
+        let message = "compares rewards, which algorithm.distillation does not learn from; remove \
+            it";
+        problems.push(Problem::new("spec.rollout.dynamicSampling", message));
+        return;
+    }
     let Some(grpo) = algorithm.policy() else { return };
     let (grpo, path) = (grpo.as_ref(), format!("spec.algorithm.{}", algorithm.name()));
     let max_new_tokens = spec.rollout.max_new_tokens;
@@ -292,6 +262,10 @@ pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem
         let message =
             format!("must be below training.steps = {steps}: the policy would not be trained");
         problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));
+    }
+    if ppo.adaptive_kl.is_some() && ppo.kl_coefficient <= 0.0 {
+        let message = "needs a klCoefficient above 0, with which it begins";
+        problems.push(Problem::new("spec.algorithm.ppo.adaptiveKl", message));
     }
     if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer("spec.algorithm.ppo.criticOptimizer", optimizer, steps, problems);

@@ -50,10 +50,15 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
 }
 
 /// Fields with paths in pods, and their values.
-pub fn paths(spec: &RLJobSpec) -> [(&'static str, Option<&str>); 4] {
+pub fn paths(spec: &RLJobSpec) -> [(&'static str, Option<&str>); 5] {
     let evaluation = spec.dataset.evaluation.as_ref();
+    let distillation = spec.algorithm.distillation.as_ref();
     [
         ("spec.model.path", spec.model.path.as_deref()),
+        (
+            "spec.algorithm.distillation.teacher.path",
+            distillation.map(|own| own.teacher.path.as_str()),
+        ),
         ("spec.dataset.train.path", spec.dataset.train.path.as_deref()),
         ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
         ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),

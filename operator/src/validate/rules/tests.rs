@@ -10,6 +10,7 @@ mod devices;
 mod documents;
 mod lora;
 mod pairs;
+mod rewards;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {
@@ -86,6 +87,12 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
     let warmup = "spec.algorithm.ppo.criticWarmupSteps: must be below training.steps = 5: the \
         policy would not be trained";
     assert_eq!(with(steps, 5), [warmup]);
+    let adaptive =
+        |coefficient: f64| json!({"klCoefficient": coefficient, "adaptiveKl": {"target": 0.1}});
+    assert_eq!(with(adaptive(0.1), 5), Vec::<String>::new());
+    let begins = "spec.algorithm.ppo.adaptiveKl: needs a klCoefficient above 0, with which it \
+        begins";
+    assert_eq!(with(adaptive(0.0), 5), [begins]);
     let others = json!({
         "rewardNormalization": {}, "overlongPenalty": {"tokens": 4096},
         "criticOptimizer": {"warmupSteps": 6, "epsilon": 0.0},

@@ -54,7 +54,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"rewards": null}}), "algorithm.grpo needs rewards"),
         (
             json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
-            "set exactly one of math, exactMatch, regex, code, python, http and command",
+            "set exactly one of math, exactMatch, regex, code, python, model, http and command",
         ),
         (
             json!({"spec": {"inference": {"replicas": 0}}}),
@@ -62,7 +62,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"sft": {}}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
         ),
         (
             json!({"spec": {"rollout": {"workflow": {}}}}),
@@ -172,7 +172,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
         ),
         (
             json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
@@ -265,8 +265,19 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "algorithm.ppo.criticWarmupSteps must be below training.steps",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"adaptiveKl": {"target": 1}}}}}),
+            "adaptiveKl needs a klCoefficient above 0, with which it begins",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {"rewardNormalization": {}}}}}),
             "groupSize 1 needs rewardNormalization",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": null, "distillation": {"teacher": {"path": "/t"}}},
+                "rollout": {"dynamicSampling": {}},
+            }}),
+            "rollout.dynamicSampling compares rewards, which algorithm.distillation does not learn",
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),

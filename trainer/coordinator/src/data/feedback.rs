@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::Dataset;
 use super::location::RowLocation;
 use super::reader::Fields;
-use super::rows::{KeptFields, strict_environment};
+use super::rows::KeptFields;
+use crate::jinja::strict_environment;
 
 const TEMPLATE: &str = "feedback";
 /// Variable with the facts about the turn. It hides a field of that name.

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
+use minijinja::{Environment, ErrorKind};
 use serde_json::Value;
 
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
+use crate::jinja::strict_environment;
 use crate::text::{PromptStyle, TextTokenizer};
 
 const PROMPT: &str = "prompt";
@@ -55,9 +56,6 @@ pub struct Templates {
     category: Option<String>,
     kept: KeptFields,
 }
-
-/// Instructions that a template may execute for a row.
-const FUEL: u64 = 1_000_000;
 
 impl Templates {
     /// Compiles the templates. Undefined variables are render errors.
@@ -171,28 +169,6 @@ impl KeptFields {
         let kept = fields.iter().filter(|(name, _)| names.contains(*name));
         Some(Arc::new(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
     }
-}
-
-/// An environment in which undefined variables and printed nulls are errors.
-pub fn strict_environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_formatter(reject_null);
-    environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment
-}
-
-/// Rejects null, which Jinja would print as `None`.
-fn reject_null(
-    out: &mut Output,
-    state: &State,
-    value: &minijinja::Value,
-) -> Result<(), minijinja::Error> {
-    if value.is_none() {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a printed field is null"));
-    }
-    escape_formatter(out, state, value)
 }
 
 fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {

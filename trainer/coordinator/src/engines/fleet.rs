@@ -7,17 +7,17 @@ use parking_lot::{Mutex, MutexGuard};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineState;
 use rljob_protocol::version::Version;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
 use crate::engines::client::EngineClient;
 use crate::engines::error::EngineError;
+use crate::engines::queue::{Place, Queue, Ticket, Wanted};
 use crate::engines::slot::Slot;
 use crate::engines::slots::{Leased, Slots};
 use crate::engines::suitability::{self, Limits};
-use crate::engines::weights::Weights;
 use crate::persistence::fence::Fence;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,20 +28,28 @@ const CONCURRENT_POLLS: usize = 64;
 pub struct Fleet {
     pub client: EngineClient,
     slots: Mutex<Slots>,
+    /// Locked before `slots`.
+    queue: Mutex<Queue<oneshot::Sender<Leased>>>,
     changed: watch::Sender<()>,
     clock: Clock,
 }
 
 impl Fleet {
     pub fn new(client: EngineClient, clock: Clock) -> Self {
-        Self { client, slots: Mutex::default(), changed: watch::channel(()).0, clock }
+        Self {
+            client,
+            slots: Mutex::default(),
+            queue: Mutex::default(),
+            changed: watch::channel(()).0,
+            clock,
+        }
     }
 
     /// Replaces the list of engines.
     pub fn set(&self, engines: &[EngineEndpoint]) {
         self.slots().set(engines, self.clock.now());
         self.client.retain(|url| engines.iter().any(|engine| engine.url == url));
-        self.changed.send_replace(());
+        self.notify();
     }
 
     /// Notifies of every change of an engine.
@@ -76,35 +84,38 @@ impl Fleet {
     /// Changes an engine; `None` if it does not exist.
     pub fn update<T>(&self, name: &str, change: impl FnOnce(&mut Slot) -> T) -> Option<T> {
         let result = self.slots().get_mut(name).map(change);
-        self.changed.send_replace(());
+        self.notify();
         result
     }
 
-    /// Waits for an engine with matching weights and capacity for `requests` requests with a total
-    /// of `tokens` tokens. Cancel safe.
-    pub async fn lease(&self, weights: Weights, requests: u32, tokens: u64) -> Lease<'_> {
-        self.lease_near(None, weights, requests, tokens).await
+    /// Waits for a reservation of an engine with matching weights and room. Cancel safe.
+    pub async fn lease(&self, place: Place, wanted: Wanted) -> Lease<'_> {
+        let (requests, tokens) = (wanted.requests, wanted.tokens);
+        let (grant, granted) = oneshot::channel();
+        let ticket = self.queue.lock().add(place, wanted, grant);
+        let mut waiting = Waiting { fleet: self, ticket, requests, tokens, granted };
+        self.serve();
+        match (&mut waiting.granted).await {
+            Ok(engine) => Lease { fleet: self, engine, requests, tokens },
+            // The queue has the sender until it grants.
+            Err(_) => std::future::pending().await,
+        }
     }
 
-    /// As [`Self::lease`], but of the preferred engine if it is free. Cancel safe.
-    pub async fn lease_near(
-        &self,
-        preferred: Option<&str>,
-        weights: Weights,
-        requests: u32,
-        tokens: u64,
-    ) -> Lease<'_> {
-        let mut changes = self.changes();
-        loop {
-            changes.borrow_and_update();
-            let now = self.clock.now();
-            let leased = self.slots().lease_near(preferred, weights, (requests, tokens), now);
-            if let Some(engine) = leased {
-                return Lease { fleet: self, engine, requests, tokens };
-            }
-            // The end of a backoff sends no notification, so bound the wait.
-            let _ = tokio::time::timeout(POLL_INTERVAL, changes.changed()).await;
+    /// Grants reservations to waiting requests, as far as there is room.
+    fn serve(&self) {
+        let mut queue = self.queue.lock();
+        let (mut slots, now) = (self.slots(), self.clock.now());
+        for (grant, leased) in queue.serve(|wanted| slots.lease(wanted, now)) {
+            // `Waiting` receives as long as its request is in the queue.
+            let _ = grant.send(leased);
         }
+    }
+
+    /// Grants what has become possible, and tells observers of a change.
+    fn notify(&self) {
+        self.serve();
+        self.changed.send_replace(());
     }
 
     /// Polls all engines until `stop`.
@@ -118,8 +129,10 @@ impl Fleet {
             }
             self.slots().count_idle(self.clock.now());
             if self.slots().detect_hangs(self.clock.now()) {
-                self.changed.send_replace(());
+                self.notify();
             }
+            // The end of a backoff is no event.
+            self.serve();
             let endpoints = self.slots().endpoints();
             let polls = futures::stream::iter(endpoints).for_each_concurrent(
                 CONCURRENT_POLLS,
@@ -169,9 +182,9 @@ impl Fleet {
                 Ok(()) => slot.resumed = true,
                 Err(_) => slot.failed(self.clock.now()),
             });
-            self.changed.send_replace(());
+            self.notify();
         } else if self.slots().views(self.clock.now()) != before {
-            self.changed.send_replace(());
+            self.notify();
         }
     }
 
@@ -208,6 +221,26 @@ pub async fn check_epoch(fence: &Fence) -> Result<(), EngineError> {
     fence.ask().await.map_err(|error| EngineError::Aborted(crate::error_line(&error)))
 }
 
+/// A request that waits for a reservation. Dropped, it leaves the queue, and returns a reservation
+/// that nobody took.
+struct Waiting<'a> {
+    fleet: &'a Fleet,
+    ticket: Ticket,
+    requests: u32,
+    tokens: u64,
+    granted: oneshot::Receiver<Leased>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let is_served = !self.fleet.queue.lock().remove(self.ticket);
+        if is_served && let Ok(engine) = self.granted.try_recv() {
+            let (fleet, requests, tokens) = (self.fleet, self.requests, self.tokens);
+            drop(Lease { fleet, engine, requests, tokens });
+        }
+    }
+}
+
 /// A reservation at an engine; released on drop.
 pub struct Lease<'a> {
     fleet: &'a Fleet,
@@ -230,7 +263,7 @@ impl<'a> Lease<'a> {
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
         self.fleet.slots().release(&self.engine.name, &self.engine.url, self.requests, self.tokens);
-        self.fleet.changed.send_replace(());
+        self.fleet.notify();
     }
 }
 
@@ -240,7 +273,7 @@ mod tests {
     use rljob_protocol::desired::EngineEndpoint;
     use rljob_protocol::version::Version;
 
-    use super::{Clock, EngineClient, Fleet, Limits};
+    use super::{Clock, EngineClient, Fleet, Limits, Place, Wanted};
     use crate::engines::weights::Weights;
     use crate::tokens::Token;
 
@@ -263,19 +296,48 @@ mod tests {
         fleet
     }
 
+    fn wanted(requests: u32) -> Wanted {
+        let weights = Weights::Exactly(CURRENT);
+        Wanted { preferred: None, weights, requests, tokens: u64::from(requests) * 10 }
+    }
+
+    fn place(step: u32) -> Place {
+        Place { step, beside: false, position: 0 }
+    }
+
     #[tokio::test]
-    async fn a_sample_of_a_full_engine_that_is_interrupted_returns_to_it() {
+    async fn an_interrupted_sample_of_a_full_engine_returns_to_it_before_later_groups() {
         let fleet = fleet();
-        let one = || fleet.lease(Weights::Exactly(CURRENT), 1, 10);
-        let mut group = fleet.lease(Weights::Exactly(CURRENT), 2, 20).await;
+        let mut group = fleet.lease(place(3), wanted(2)).await;
         let (first, second) = (group.split_one(10), group.split_one(10));
-        assert!(one().now_or_never().is_none(), "the engine is full");
+        let later = fleet.lease(place(4), wanted(2));
+        let again = fleet.lease(place(3), wanted(1));
+        tokio::pin!(later, again);
+        assert!(later.as_mut().now_or_never().is_none(), "the engine is full");
+        assert!(again.as_mut().now_or_never().is_none(), "the engine is full");
         drop(first);
-        let again = one().now_or_never().expect("the reservation of the first is free");
-        assert!(one().now_or_never().is_none(), "the group keeps the second");
+        let again = again.now_or_never().expect("the reservation of the first is free");
+        drop((group, second));
+        assert!(later.as_mut().now_or_never().is_none(), "a request of step 3 runs");
+        drop(again);
+        let later = later.now_or_never().expect("the engine is idle");
         assert_eq!(fleet.tokens_in_flight(), 20);
-        drop((group, second, again));
+        drop(later);
         assert_eq!(fleet.tokens_in_flight(), 0);
         assert_eq!(fleet.version("engine-0"), Some(CURRENT));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_cancelled_reserves_nothing() {
+        let fleet = fleet();
+        let full = fleet.lease(place(1), wanted(2)).await;
+        let mut granted = Box::pin(fleet.lease(place(2), wanted(2)));
+        assert!(granted.as_mut().now_or_never().is_none());
+        drop(full);
+        assert_eq!(fleet.tokens_in_flight(), 20, "it is granted, and not taken");
+        drop(granted);
+        let waiting = Box::pin(fleet.lease(place(3), wanted(2)));
+        drop(waiting);
+        assert_eq!(fleet.tokens_in_flight(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second
-//!                │ lease(weights): the least loaded engine with matching weights
+//!                │ queue ─▶ lease(weights): the least loaded engine with matching weights
 //!                ▼
 //!             client ─▶ POST /generate ─▶ events ─▶ output ─▶ validate ─▶ part of a completion
 //! ```
@@ -15,6 +15,7 @@ pub mod error;
 pub mod fleet;
 pub mod output;
 mod progress;
+pub mod queue;
 pub mod slot;
 pub mod slots;
 pub mod stream;
@@ -27,4 +28,5 @@ pub mod weights;
 pub use client::EngineClient;
 pub use error::EngineError;
 pub use fleet::{Fleet, Lease, check_epoch};
+pub use queue::{Place, Wanted};
 pub use weights::Weights;

@@ -11,9 +11,9 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::instruct::EngineView;
+use crate::engines::queue::Wanted;
 use crate::engines::slot::Slot;
 use crate::engines::streams::Streams;
-use crate::engines::weights::Weights;
 
 /// A reservation at an engine.
 #[derive(Clone, Debug)]
@@ -111,26 +111,11 @@ impl Slots {
         self.table.iter().map(state).collect()
     }
 
-    /// Reserves the least loaded engine with matching weights for `requests` requests with a total
-    /// of `tokens` tokens. Ties go to the first by name.
-    pub fn lease(
-        &mut self,
-        weights: Weights,
-        requests: u32,
-        tokens: u64,
-        now: Duration,
-    ) -> Option<Leased> {
-        self.lease_near(None, weights, (requests, tokens), now)
-    }
-
-    /// As [`Self::lease`], but of the preferred engine if it is free.
-    pub fn lease_near(
-        &mut self,
-        preferred: Option<&str>,
-        weights: Weights,
-        (requests, tokens): (u32, u64),
-        now: Duration,
-    ) -> Option<Leased> {
+    /// Reserves the preferred engine if it is free, else the least loaded one with matching weights.
+    /// Ties go to the first by name.
+    pub fn lease(&mut self, wanted: &Wanted, now: Duration) -> Option<Leased> {
+        let Wanted { preferred, weights, requests, tokens } = wanted;
+        let (preferred, requests, tokens) = (preferred.as_deref(), *requests, *tokens);
         let free = |slot: &Slot| {
             slot.requests == 0 || slot.requests.saturating_add(requests) <= slot.max_requests()
         };

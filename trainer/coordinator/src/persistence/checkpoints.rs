@@ -231,7 +231,7 @@ fn folders(run_store: &RunStore) -> Result<Vec<(Version, bool)>, StorageError> {
 mod tests {
     use std::path::Path;
 
-    use rljob_protocol::checkpoint::{ModelShape, OptimizerProgress};
+    use rljob_protocol::checkpoint::{ModelShape, ObjectiveState, OptimizerProgress};
     use rljob_tests::S3;
 
     use super::*;
@@ -277,8 +277,10 @@ mod tests {
             OptimizerProgress::default(),
         );
         let roles = std::collections::BTreeMap::new();
+        let objective = ObjectiveState::default();
+        let (format, world_size) = (1, 1);
         let manifest =
-            Manifest { format: 1, version, world_size: 1, model, optimizer, roles, files };
+            Manifest { format, version, world_size, model, optimizer, roles, objective, files };
         std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         folder
     }

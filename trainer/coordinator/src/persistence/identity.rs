@@ -6,6 +6,7 @@
 //! with a fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
+use rljob_crds::algorithm::Algorithm;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -67,8 +68,8 @@ impl Identity {
             serde_json::to_string(&(&model, false, false, false, true))
         } else if is("rewardModel") {
             serde_json::to_string(&(&model, false, false, false, false, true))
-        } else if is("evaluation") {
-            serde_json::to_string(&(&model, "evaluation"))
+        } else if is("evaluation") || is("distillation") {
+            serde_json::to_string(&(&model, algorithm.resolve().map(Algorithm::name)))
         } else {
             serde_json::to_string(&(&model, is("grpo"), is("sft")))
         }?;

@@ -59,7 +59,17 @@ pub fn too_long(response: &[u8]) -> VerifierError {
 
 /// The error for a response that cannot be used.
 pub fn invalid(response: &[u8], reason: &dyn std::fmt::Display) -> VerifierError {
-    VerifierError::InvalidResponse { excerpt: excerpt(response), reason: reason.to_string() }
+    unexpected(response, "{\"reward\": number}", reason)
+}
+
+/// As [`invalid`], where another response was expected.
+pub fn unexpected(
+    response: &[u8],
+    expected: &'static str,
+    reason: &dyn std::fmt::Display,
+) -> VerifierError {
+    let (excerpt, reason) = (excerpt(response), reason.to_string());
+    VerifierError::InvalidResponse { excerpt, expected, reason }
 }
 
 /// First characters of a text, on one line.

@@ -4,12 +4,12 @@ use futures::future::{BoxFuture, FutureExt as _};
 use rljob_crds::reward::HttpReward;
 
 use crate::reward::external::{Request, parse};
-use crate::reward::http_client::{HttpClient, without_secrets};
+use crate::reward::server::{Server, without_secrets};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 #[derive(Debug)]
 pub struct HttpVerifier {
-    client: HttpClient,
+    server: Server,
     url: String,
     retries: u32,
 }
@@ -17,7 +17,7 @@ pub struct HttpVerifier {
 impl HttpVerifier {
     pub fn new(spec: &HttpReward) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            client: HttpClient::new(spec.timeout_seconds, spec.concurrency)?,
+            server: Server::new(spec.timeout_seconds, spec.concurrency)?,
             url: spec.url.clone(),
             retries: spec.retries,
         })
@@ -31,8 +31,8 @@ impl Verifier for HttpVerifier {
 
     fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>> {
         async move {
-            let response = self.client.post(&self.url, &Request::new(None, question)).await?;
-            parse(&response, None)
+            let request = self.server.client.post(&self.url).json(&Request::new(None, question));
+            parse(&self.server.call(request).await?, None)
         }
         .boxed()
     }

@@ -17,9 +17,10 @@ mod error;
 mod exact_match;
 mod external;
 mod http;
-mod http_client;
 mod math;
+mod model;
 mod regex_match;
+mod server;
 mod service;
 pub mod session;
 mod sessions;
@@ -34,8 +35,8 @@ use rljob_protocol::status::RewardOutage;
 pub use verifier::{Question, VerifierError};
 
 pub use error::RewardError;
-pub use external::excerpt;
-pub use http_client::{HttpClient, without_secrets};
+pub use external::unexpected;
+pub use server::{Server, without_secrets};
 pub use service::Service;
 pub use sessions::Runner;
 
@@ -44,6 +45,7 @@ use command::CommandVerifier;
 use exact_match::ExactMatchVerifier;
 use http::HttpVerifier;
 use math::MathVerifier;
+use model::ModelVerifier;
 use regex_match::RegexVerifier;
 use verifier::{Score, Verifier};
 
@@ -95,6 +97,7 @@ fn verifier(
     Ok(match spec {
         RewardSpec { math: Some(math), .. } => Box::new(MathVerifier::new(math)),
         RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
+        RewardSpec { model: Some(model), .. } => Box::new(ModelVerifier::new(model)?),
         RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
         RewardSpec { command: Some(command), .. } => {
             Box::new(CommandVerifier::new(command, runner))
@@ -203,10 +206,11 @@ impl Rewards {
 /// not fail.
 fn max_outage(spec: &RewardSpec) -> Duration {
     let http = spec.http.as_ref().map(|http| http.max_outage_seconds);
+    let model = spec.model.as_ref().map(|model| model.max_outage_seconds);
     let command = spec.command.as_ref().map(|command| command.max_outage_seconds);
     let code = spec.code.as_ref().map(|code| code.max_outage_seconds);
     let python = spec.python.as_ref().map(|python| python.max_outage_seconds);
-    Duration::from_secs(http.or(command).or(code).or(python).unwrap_or_default().into())
+    Duration::from_secs(http.or(model).or(command).or(code).or(python).unwrap_or_default().into())
 }
 
 fn last_characters(text: &str, count: usize) -> String {

@@ -74,10 +74,18 @@ pub enum VerifierError {
     Timeout(Duration),
     #[error("the server returned {status}: {excerpt}")]
     Status { status: reqwest::StatusCode, excerpt: String },
-    #[error("invalid response `{excerpt}`, expected {{\"reward\": number}}: {reason}")]
-    InvalidResponse { excerpt: String, reason: String },
+    /// The server of a `model` reward has no reward model.
+    #[error(
+        "the server generates text: serve a sequence classifier with one label (SGLang and \
+         rljob-engine: --is-embedding)"
+    )]
+    LanguageModel,
+    #[error("the classifier has {0} labels; a reward model has one")]
+    Labels(usize),
+    #[error("failed to render the text of the reward model")]
+    Text(#[source] minijinja::Error),
     #[error("invalid response `{excerpt}`, expected {expected}: {reason}")]
-    InvalidStep { excerpt: String, expected: &'static str, reason: String },
+    InvalidResponse { excerpt: String, expected: &'static str, reason: String },
     #[error("failed to start the command: {0}")]
     Start(String),
     /// The program that runs commands does not work.
@@ -105,7 +113,7 @@ impl VerifierError {
 
     /// Whether no later try can succeed.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Start(_))
+        matches!(self, Self::Start(_) | Self::LanguageModel | Self::Labels(_))
     }
 
     /// Value of the label `cause` of the metric of rejected samples.
@@ -114,7 +122,9 @@ impl VerifierError {
             Self::Unreachable(_) => "unreachable",
             Self::Timeout(_) => "timeout",
             Self::Status { .. } => "status",
-            Self::InvalidResponse { .. } | Self::InvalidStep { .. } => "invalid_response",
+            Self::InvalidResponse { .. } => "invalid_response",
+            Self::LanguageModel | Self::Labels(_) => "model",
+            Self::Text(_) => "text",
             Self::Start(_) => "start",
             Self::Runner(_) => "runner",
             Self::Exited { .. } => "exited",

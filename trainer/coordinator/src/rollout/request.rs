@@ -4,6 +4,8 @@
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use sha2::{Digest, Sha256};
 
+use crate::engines::Place;
+
 /// Seeds stay below 2^53: exact in every JSON reader, and positive in torch's.
 const SEED_BITS: u32 = 53;
 
@@ -50,6 +52,14 @@ impl Key {
         let bytes = digest.finalize();
         bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte))
             >> (u64::BITS - SEED_BITS)
+    }
+
+    /// Its place among the samples that wait for an engine: evaluations of a step come after the
+    /// samples that the next step trains on, and before later ones.
+    pub fn place(self) -> Place {
+        let beside = self.purpose == Purpose::Evaluation;
+        let step = self.step.saturating_add(u32::from(beside));
+        Place { step, beside, position: self.position }
     }
 
     /// The request id: fixed width and ended by a delimiter, because engines abort by prefix.

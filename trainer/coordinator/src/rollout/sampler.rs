@@ -27,7 +27,7 @@ use crate::engines::output::Output;
 use crate::engines::slots::Leased;
 use crate::engines::streams::OpenStream;
 use crate::engines::validate::{self, End, Part};
-use crate::engines::{EngineError, Fleet, Lease, Weights};
+use crate::engines::{EngineError, Fleet, Lease, Place, Wanted, Weights};
 use crate::input::Input;
 
 /// So many refusals of one request, and it is the request that is wrong.
@@ -116,7 +116,21 @@ impl<'s> Sampler<'s> {
         wanted: &[SampleRequest],
     ) -> Lease<'s> {
         let tokens = wanted.iter().map(|wanted| cost(prompt, wanted)).sum();
-        self.fleet.lease(weights, wanted.len() as u32, tokens).await
+        let place = wanted.first().map_or(Place::default(), |first| first.key.place());
+        let requests = wanted.len() as u32;
+        self.fleet.lease(place, Wanted { preferred: None, weights, requests, tokens }).await
+    }
+
+    async fn lease_one(
+        &self,
+        preferred: Option<&str>,
+        weights: Weights,
+        prompt: &[i64],
+        wanted: &SampleRequest,
+    ) -> Lease<'s> {
+        let (preferred, tokens) = (preferred.map(str::to_owned), cost(prompt, wanted));
+        let one = Wanted { preferred, weights, requests: 1, tokens };
+        self.fleet.lease(wanted.key.place(), one).await
     }
 
     /// The group's completions as they finish, each with its request. Each sample returns its part
@@ -146,8 +160,7 @@ impl<'s> Sampler<'s> {
         prompt: &[i64],
         wanted: &SampleRequest,
     ) -> Result<Sampled, RejectedEverywhere> {
-        let tokens = cost(prompt, wanted);
-        let lease = self.fleet.lease_near(Some(preferred), weights, 1, tokens).await;
+        let lease = self.lease_one(Some(preferred), weights, prompt, wanted).await;
         self.sample(lease, weights, prompt, wanted).await
     }
 
@@ -178,7 +191,7 @@ impl<'s> Sampler<'s> {
             let is_abort = matches!(error, EngineError::Aborted(_));
             drop(lease);
             tokio::time::sleep(if is_abort { RETRY.0 } else { RETRY.1 }).await;
-            lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
+            lease = self.lease_one(None, weights, prompt, wanted).await;
             result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
         let sampling = self.sampling(wanted);

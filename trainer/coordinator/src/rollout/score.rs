@@ -25,16 +25,19 @@ pub enum Verdict {
     Rejected(RewardError),
 }
 
-/// Scores one completion of a prompt. The verifier's own deadlines bound the time.
+/// Scores one completion of a prompt; without rewards, the score is 0. The verifier's own deadlines
+/// bound the time.
 pub async fn score(
     input: &Arc<Input>,
     prompt: &Prompt,
     tokens: Vec<i64>,
 ) -> Result<Verdict, WorkError> {
-    let rewards = input.rewards.as_ref().ok_or(WorkError::NoReward)?;
     let decoding = Arc::clone(input);
     let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await?;
     let text = decoded.map_err(InputError::from)?;
+    let Some(rewards) = &input.rewards else {
+        return Ok(Verdict::Scored(Scored { text, reward: Reward::default() }));
+    };
     let question =
         Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
     match rewards.score(question).await {

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::data::Prompt;
 use crate::reward::{
-    HttpClient, Reward, RewardError, Service, VerifierError, excerpt, without_secrets,
+    Reward, RewardError, Server, Service, VerifierError, unexpected, without_secrets,
 };
 use crate::rollout::request::Key;
 use crate::text::Message;
@@ -37,7 +37,7 @@ pub struct Environment {
     spec: EnvironmentWorkflow,
     /// Prefix of its sessions.
     run: String,
-    client: HttpClient,
+    server: Server,
     service: Service,
 }
 
@@ -78,7 +78,7 @@ impl Environment {
         Ok(Self {
             spec: spec.clone(),
             run: run.to_owned(),
-            client: HttpClient::new(spec.timeout_seconds, spec.concurrency)?,
+            server: Server::new(spec.timeout_seconds, spec.concurrency)?,
             service: Service::new(label, spec.retries, max_outage),
         })
     }
@@ -102,7 +102,7 @@ impl Environment {
         });
         let (url, body) = (&self.url("reset"), &body);
         let reset = || async move {
-            let response = self.client.post(url, body).await?;
+            let response = self.post(url, body).await?;
             parse::<ResetResponse>(&response, RESET).map(drop)
         };
         self.service.call(reset).await
@@ -117,7 +117,7 @@ impl Environment {
     ) -> Result<Step, RewardError> {
         let (url, body) = (&self.url("step"), &StepRequest { session, turn: number, completion });
         let is_last = number >= self.spec.max_turns;
-        let step = || async move { step_of(&self.client.post(url, body).await?, is_last) };
+        let step = || async move { step_of(&self.post(url, body).await?, is_last) };
         self.service.call(step).await
     }
 
@@ -130,6 +130,10 @@ impl Environment {
     /// The outage, if the server is down.
     pub fn outage(&self) -> Option<RewardOutage> {
         self.service.outage()
+    }
+
+    async fn post(&self, url: &str, body: &impl Serialize) -> Result<Vec<u8>, VerifierError> {
+        self.server.call(self.server.client.post(url).json(body)).await
     }
 
     /// The URL of a route. A query, which may contain a token, stays at the end.
@@ -156,10 +160,10 @@ fn step_of(response: &[u8], is_last: bool) -> Result<Step, VerifierError> {
     let StepResponse { reward, done, messages } = parse(response, STEP)?;
     if let Some(message) = messages.iter().find(|message| !ROLES.contains(&&*message.role)) {
         let reason = format!("a message has the role \"{}\"", message.role);
-        return Err(invalid(response, STEP, &reason));
+        return Err(unexpected(response, STEP, &reason));
     }
     if !done && messages.is_empty() {
-        return Err(invalid(response, STEP, &"the episode is not done and has no messages"));
+        return Err(unexpected(response, STEP, &"the episode is not done and has no messages"));
     }
     Ok(Step { reward, messages: (!done && !is_last).then_some(messages) })
 }
@@ -168,16 +172,7 @@ fn parse<T: serde::de::DeserializeOwned>(
     response: &[u8],
     expected: &'static str,
 ) -> Result<T, VerifierError> {
-    serde_json::from_slice(response).map_err(|error| invalid(response, expected, &error))
-}
-
-fn invalid(
-    response: &[u8],
-    expected: &'static str,
-    reason: &dyn std::fmt::Display,
-) -> VerifierError {
-    let reason = reason.to_string();
-    VerifierError::InvalidStep { excerpt: excerpt(response), expected, reason }
+    serde_json::from_slice(response).map_err(|error| unexpected(response, expected, &error))
 }
 
 #[cfg(test)]

@@ -66,8 +66,23 @@ fn event(index: Option<usize>, update: Update) -> serde_json::Value {
     }
 }
 
-/// Returns 200 if one token is generated within 20 s; a paused engine returns 503.
+/// Returns 200 if one token is generated, or one classified, within 20 s; a paused engine that
+/// generates returns 503.
 pub async fn health_generate(State(engine): State<Engine>) -> StatusCode {
+    let is_healthy = async {
+        if engine.info().is_generation {
+            generates(&engine).await
+        } else {
+            engine.classify_all(&[vec![0]]).await.is_ok()
+        }
+    };
+    match tokio::time::timeout(HEALTH_LIMIT, is_healthy).await {
+        Ok(true) => StatusCode::OK,
+        Ok(false) | Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+async fn generates(engine: &Engine) -> bool {
     let sampling = Sampling {
         max_new_tokens: Some(1),
         temperature: 0.0,
@@ -81,9 +96,6 @@ pub async fn health_generate(State(engine): State<Engine>) -> StatusCode {
         logprobs: None,
         stream: false,
     };
-    let generated = async { final_response(engine.generate(request).await?).await };
-    match tokio::time::timeout(HEALTH_LIMIT, generated).await {
-        Ok(Ok(generation)) if generation.output_ids.len() == 1 => StatusCode::OK,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
-    }
+    let Ok(pending) = engine.generate(request).await else { return false };
+    final_response(pending).await.is_ok_and(|generation| generation.output_ids.len() == 1)
 }

@@ -154,7 +154,8 @@ pub struct Requests {
 
 impl GenerateInput {
     pub fn requests(self, engine: &Engine) -> Result<Requests, GenerateError> {
-        let (prompts, is_batch) = self.prompts(engine.tokenizer.as_ref())?;
+        let (prompts, is_batch) =
+            prompts(self.input_ids.as_ref(), self.text.as_ref(), engine.tokenizer.as_ref())?;
         let samples = self.samples_of_each(prompts.len())?;
         let is_list = is_batch || samples > 1;
         for (name, length) in self.lists() {
@@ -186,28 +187,6 @@ impl GenerateInput {
             }
         }
         Ok(Requests { requests, is_list })
-    }
-
-    /// Returns the token ids of each prompt, and whether the body had a list.
-    fn prompts(
-        &self,
-        tokenizer: Option<&TextTokenizer>,
-    ) -> Result<(Vec<Vec<i64>>, bool), GenerateError> {
-        match (&self.input_ids, &self.text) {
-            (Some(InputIds::One(ids)), _) => Ok((vec![ids.clone()], false)),
-            (Some(InputIds::Many(many)), _) => Ok((many.clone(), true)),
-            (None, Some(text)) => {
-                let is_batch = text.many().is_some();
-                let texts = text.clone().into_vec();
-                Ok((
-                    texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<_, _>>()?,
-                    is_batch,
-                ))
-            }
-            (None, None) => {
-                Err(invalid("Either text, input_ids or input_embeds should be provided."))
-            }
-        }
     }
 
     fn samples_of_each(&self, prompts: usize) -> Result<usize, GenerateError> {
@@ -263,6 +242,24 @@ impl GenerateInput {
             .and_then(|start| usize::try_from(start).ok());
         let top = self.top_logprobs_num.as_ref().and_then(|top| top.at(index)).unwrap_or(0);
         wanted.then_some(Logprobs { start, top, text: self.return_text_in_logprobs })
+    }
+}
+
+/// Returns the token ids of each prompt, and whether the body had a list.
+pub fn prompts(
+    input_ids: Option<&InputIds>,
+    text: Option<&OneOrMany<String>>,
+    tokenizer: Option<&TextTokenizer>,
+) -> Result<(Vec<Vec<i64>>, bool), GenerateError> {
+    match (input_ids, text) {
+        (Some(InputIds::One(ids)), _) => Ok((vec![ids.clone()], false)),
+        (Some(InputIds::Many(many)), _) => Ok((many.clone(), true)),
+        (None, Some(text)) => {
+            let texts = text.clone().into_vec();
+            let tokens = texts.iter().map(|text| encode(tokenizer, text));
+            Ok((tokens.collect::<Result<_, _>>()?, text.many().is_some()))
+        }
+        (None, None) => Err(invalid("Either text, input_ids or input_embeds should be provided.")),
     }
 }
 

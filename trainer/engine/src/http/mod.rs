@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  open      /health  /health_generate  /metrics
-//!  api key   /generate  /model_info  /get_model_info  /server_info  /get_server_info
-//!            /v1/models  /v1/completions  /v1/chat/completions
+//!  api key   /generate  /classify  /model_info  /get_model_info  /server_info
+//!            /get_server_info  /v1/models  /v1/completions  /v1/chat/completions
 //!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache
 //!            /get_weights_by_name  /update_weights_from_disk  /init_weights_update_group
 //!            /update_weights_from_distributed  /destroy_weights_update_group
@@ -18,6 +18,7 @@
 )]
 
 mod auth;
+mod classify;
 mod control;
 mod generate;
 mod increments;
@@ -60,6 +61,7 @@ pub fn router(engine: Engine, keys: Keys) -> Router {
     let keys = Arc::new(keys);
     let normal = Router::new()
         .route("/generate", post(generate::generate).put(generate::generate))
+        .route("/classify", post(classify::classify).put(classify::classify))
         .route("/model_info", get(control::model_info))
         .route("/get_model_info", get(control::model_info))
         .route("/server_info", get(control::server_info))

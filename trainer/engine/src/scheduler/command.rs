@@ -7,13 +7,15 @@ use rljob_protocol::sglang::{
 use tokio::sync::oneshot;
 
 use super::{PauseMode, Scheduler};
-use crate::request::QueuedRequest;
+use crate::request::{GenerateError, QueuedRequest};
 
 /// A command with the channel of its response, which is dropped if the receiver no longer exists.
 #[derive(Debug)]
 pub enum Command {
     /// Runs a request; the channel of its response is in the [`QueuedRequest`].
     Generate(QueuedRequest),
+    /// Scores a sequence with a classifier, also during a pause.
+    Classify(Vec<i64>, oneshot::Sender<Result<f64, GenerateError>>),
     /// Stops generation and holds new requests.
     Pause(PauseMode, oneshot::Sender<()>),
     /// Runs the held requests.
@@ -44,6 +46,9 @@ impl Scheduler {
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Generate(job) => self.accept(job),
+            Command::Classify(tokens, done) => {
+                let _ = done.send(self.classify(&tokens));
+            }
             Command::Pause(mode, done) => {
                 self.pause(mode);
                 let _ = done.send(());

@@ -154,6 +154,16 @@ impl Scheduler {
         if self.paused { self.held.push_back(sequence) } else { self.waiting.push_back(sequence) }
     }
 
+    fn classify(&self, tokens: &[i64]) -> Result<f64, GenerateError> {
+        self.metrics.requests.inc();
+        self.metrics.prompt_tokens.inc_by(tokens.len() as u64);
+        match self.model.classify(tokens) {
+            Ok(score) if score.is_finite() => Ok(score),
+            Ok(score) => Err(GenerateError::Internal(format!("the score is {score}"))),
+            Err(error) => Err(GenerateError::Internal(format!("failed to classify: {error}"))),
+        }
+    }
+
     /// Removes a running request; the last request moves into its slot.
     fn remove(&mut self, index: usize) -> Sequence {
         let last = self.running.len() - 1;

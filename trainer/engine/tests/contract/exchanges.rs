@@ -145,6 +145,41 @@ fn of_malformed() -> Vec<Exchange> {
 }
 
 /// Lists differences between the responses of the two servers.
+/// As [`differences`], of servers of a classifier.
+pub async fn differences_of_classifiers(embedded: &Server, sglang: &Server) -> Vec<String> {
+    let classify = |body: Value| ("POST", "/classify", Some(body));
+    let exchanges = [
+        classify(json!({"input_ids": [5, 6, 7]})),
+        classify(json!({"input_ids": [[9], [5, 6, 7, 2]]})),
+        classify(json!({"text": "What is 12 + 30?"})),
+        classify(json!({"text": ["What", "is"]})),
+        classify(json!({"text": ""})),
+        classify(json!({})),
+        ("GET", "/model_info", None),
+    ];
+    let mut problems = Vec::new();
+    for exchange in exchanges {
+        problems.extend(compare(embedded, sglang, &exchange).await);
+    }
+    problems
+}
+
+async fn compare(embedded: &Server, sglang: &Server, exchange: &Exchange) -> Vec<String> {
+    let (method, route, body) = exchange;
+    let ours = embedded.ask(method, route, body.as_ref()).await;
+    let theirs = sglang.ask(method, route, body.as_ref()).await;
+    let body = body.as_ref().map(Value::to_string).unwrap_or_default();
+    let place = format!("{method} {route} {}", body.chars().take(160).collect::<String>());
+    let mut problems = agreement::differences(&place, &ours.1, &theirs.1);
+    if ours.0 != theirs.0 {
+        problems.push(format!(
+            "{place}: status {}, SGLang {}: {} against {}",
+            ours.0, theirs.0, ours.1, theirs.1
+        ));
+    }
+    problems
+}
+
 pub async fn differences(embedded: &Server, sglang: &Server) -> Vec<String> {
     let probe =
         embedded.generate(&json!({"input_ids": [5, 6, 7], "sampling_params": greedy(12)})).await;
@@ -153,26 +188,7 @@ pub async fn differences(embedded: &Server, sglang: &Server) -> Vec<String> {
     for (method, route, body) in
         [of_generate(), of_stop_token(token), of_errors(), of_openai()].concat()
     {
-        let (ours, theirs) = (
-            embedded.ask(method, route, body.as_ref()).await,
-            sglang.ask(method, route, body.as_ref()).await,
-        );
-        let place = format!(
-            "{method} {route} {}",
-            body.as_ref()
-                .map(Value::to_string)
-                .unwrap_or_default()
-                .chars()
-                .take(160)
-                .collect::<String>()
-        );
-        if ours.0 != theirs.0 {
-            problems.push(format!(
-                "{place}: status {}, SGLang {}: {} against {}",
-                ours.0, theirs.0, ours.1, theirs.1
-            ));
-        }
-        problems.extend(agreement::differences(&place, &ours.1, &theirs.1));
+        problems.extend(compare(embedded, sglang, &(method, route, body)).await);
     }
     for (method, route, body) in of_malformed() {
         let (ours, theirs) = (

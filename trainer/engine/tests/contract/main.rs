@@ -50,6 +50,18 @@ async fn sglang_meets_the_contract_and_the_embedded_engine_responds_like_it() {
     sglang.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_engine_classifies_like_sglang() {
+    let models = model_folder();
+    let (model, flags) = (models.path().join("scores"), ["--is-embedding"]);
+    let Some(sglang) = Server::sglang_with(&model, "float32", &flags).await else { return };
+    let embedded = Server::embedded_with(&model, "float32", &flags).await;
+    let problems = exchanges::differences_of_classifiers(&embedded, &sglang).await;
+    assert_eq!(problems, Vec::<String>::new(), "the embedded engine differs from SGLang");
+    embedded.stop().await;
+    sglang.stop().await;
+}
+
 /// Runs all checks in sequence; each restores the state of the server.
 async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     behaviour::events_of_a_stream_join_to_the_whole_response_and_end_with_done(server).await;

@@ -3,26 +3,31 @@
 
 use std::path::Path;
 
-use rljob_learner::model::{ModelConfig, ModelLayout, hugging_face, random};
+use rljob_learner::model::{Head, ModelConfig, ModelLayout, hugging_face, random};
 use serde_json::{Value, json};
 use tch::Kind;
 use tempfile::TempDir;
 
-/// Creates a folder with the models `first` and `second`.
+/// Creates a folder with the models `first` and `second`, and the classifier `scores`.
 pub fn model_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, seed) in [("first", 1), ("second", 2)] {
-        write_model(&folder.path().join(name), seed);
+        write_model(&folder.path().join(name), &blocks(seed));
     }
+    write_model(&folder.path().join("scores"), &blocks_with_head(3, Head::Scalar));
     folder
 }
 
 /// Random weights as blocks.
 pub fn blocks(seed: u64) -> (ModelLayout, Vec<tch::Tensor>) {
+    blocks_with_head(seed, Head::LanguageModel)
+}
+
+fn blocks_with_head(seed: u64, head: Head) -> (ModelLayout, Vec<tch::Tensor>) {
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("config.json"), config().to_string()).unwrap();
     let config = ModelConfig::from_folder(source.path()).unwrap();
-    let layout = ModelLayout::new(&config);
+    let layout = ModelLayout::with_head(&config, head);
     let blocks = random::random(&layout, &config, seed).unwrap();
     (layout, blocks)
 }
@@ -39,11 +44,10 @@ fn config() -> Value {
     })
 }
 
-fn write_model(folder: &Path, seed: u64) {
+fn write_model(folder: &Path, (layout, blocks): &(ModelLayout, Vec<tch::Tensor>)) {
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("config.json"), config().to_string()).unwrap();
-    let (layout, blocks) = blocks(seed);
-    hugging_face::write_folder(folder, source.path(), &layout, &blocks, Kind::Float).unwrap();
+    hugging_face::write_folder(folder, source.path(), layout, blocks, Kind::Float).unwrap();
     let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat");
     for file in std::fs::read_dir(tokenizer).unwrap() {
         let file = file.unwrap();

@@ -34,6 +34,10 @@ pub fn installation() -> Option<PathBuf> {
 
 impl Server {
     pub async fn embedded_of(model: &Path, dtype: &str) -> Self {
+        Self::embedded_with(model, dtype, &[]).await
+    }
+
+    pub async fn embedded_with(model: &Path, dtype: &str, flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rljob-engine"));
         let port = free_port();
         command.args([
@@ -45,11 +49,17 @@ impl Server {
             &port.to_string(),
             INCREMENTAL,
         ]);
+        command.args(flags);
         Self::start(command, port).await
     }
 
     /// `None` if SGLang is not installed.
     pub async fn sglang_of(model: &Path, dtype: &str) -> Option<Self> {
+        Self::sglang_with(model, dtype, &[]).await
+    }
+
+    /// As `sglang_of`, with further flags.
+    pub async fn sglang_with(model: &Path, dtype: &str, flags: &[&str]) -> Option<Self> {
         let Some(folder) = installation() else {
             eprintln!(
                 "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh to \
@@ -60,6 +70,7 @@ impl Server {
         let port = free_port();
         let mut command = Command::new(folder.join("serve.sh"));
         command.args([model.to_str().unwrap(), &port.to_string(), "--dtype", dtype, INCREMENTAL]);
+        command.args(flags);
         Some(Self::start(command, port).await)
     }
 

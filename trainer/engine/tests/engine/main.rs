@@ -7,6 +7,7 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod classify;
 mod control;
 mod determinism;
 mod errors;

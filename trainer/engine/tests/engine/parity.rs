@@ -44,7 +44,7 @@ fn installation() -> PathBuf {
 }
 
 /// Python interpreter with transformers, if installed.
-fn python() -> Option<PathBuf> {
+pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("RLJOB_PYTHON")
         .map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
     if !python.exists() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::version::Version;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use safetensors::SafeTensors;
@@ -18,6 +19,13 @@ use super::manifest::{
 };
 use super::shard::{PARTS, tensor_name};
 use crate::fsdp::shard_numel;
+
+/// A rank's part of a checkpoint.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pub models: BTreeMap<ModelRole, Restored>,
+    pub objective: ObjectiveState,
+}
 
 /// A rank's part of a model.
 #[derive(Debug)]
@@ -39,7 +47,7 @@ pub fn load(
     shapes: &BTreeMap<ModelRole, ModelShape>,
     rank: u32,
     world_size: u32,
-) -> Result<BTreeMap<ModelRole, Restored>, CheckpointError> {
+) -> Result<Checkpoint, CheckpointError> {
     let manifest = read_manifest(folder)?;
     check_identity(folder, &manifest, version, shapes)?;
     check_files(folder, &manifest)?;
@@ -65,7 +73,8 @@ pub fn load(
     let restored = |part: Part<'_>| {
         (part.role, Restored { blocks: part.blocks, optimizer: optimizer(part.role) })
     };
-    Ok(parts.into_iter().map(restored).collect())
+    let objective = manifest.objective;
+    Ok(Checkpoint { models: parts.into_iter().map(restored).collect(), objective })
 }
 
 /// A model's shards that are being read.

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::checkpoint::ObjectiveState;
 use safetensors::tensor::{Dtype, View};
 use tch::{Kind, Tensor};
 
@@ -20,6 +21,7 @@ pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
 /// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
 pub struct Snapshot {
+    pub objective: ObjectiveState,
     models: BTreeMap<ModelRole, ModelSnapshot>,
 }
 

@@ -81,7 +81,7 @@ fn read(
 ) -> Vec<(ModelRole, Vec<Vec<u32>>, OptimizerProgress)> {
     let shapes = roles.iter().map(|&role| (role, model())).collect();
     let folder = RunStore::Folder(folder.to_owned());
-    let restored = load(&folder, VERSION, &shapes, rank, world_size).unwrap();
+    let restored = load(&folder, VERSION, &shapes, rank, world_size).unwrap().models;
     let part =
         |(role, part): (ModelRole, super::Restored)| (role, bits(&part.blocks), part.optimizer);
     restored.into_iter().map(part).collect()

@@ -179,6 +179,7 @@ fn manifest(
         model,
         optimizer,
         roles,
+        objective: snapshot.objective,
         files,
     })
 }

@@ -8,7 +8,8 @@
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
 //!  critic        weights, gradients, optimizer and buffers of the critic
-//!  frozen        e · S of each frozen model, and e · its buffers of whole blocks
+//!  frozen        e · S of each frozen model, a teacher of another shape too, and e · its buffers
+//!                of whole blocks
 //!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its
 //!                merged weights and their gradient
 //!  publication   e · P, the copy that engines or an export read while training continues
@@ -43,6 +44,8 @@ pub struct Settings<'a> {
     pub adapters: Option<&'a ModelLayout>,
     /// Frozen models of the policy's shape, except the base of adapters.
     pub frozen: u64,
+    /// Layout of the teacher, which is frozen; its shape may differ from the policy's.
+    pub teacher: Option<&'a ModelLayout>,
     /// Whether the algorithm has no loss without its reference model.
     pub needs_reference: bool,
     /// Whether the weights are copied for engines or exports.
@@ -86,6 +89,11 @@ impl MemoryPlan {
         let shards = shards(layout, settings.world_size);
         let share: u64 = shards.iter().sum();
         let ring = whole_blocks(Buffers::Ring, &shards, settings.world_size);
+        let of_teacher = |teacher: &ModelLayout| {
+            let shards = self::shards(teacher, settings.world_size);
+            let share: u64 = shards.iter().sum();
+            share + whole_blocks(Buffers::Ring, &shards, settings.world_size)
+        };
         let largest = layout.block_numels().into_iter().max().unwrap_or(0).unsigned_abs();
         let (activations, work) = passes(settings, recomputed_layers);
         Self {
@@ -96,7 +104,7 @@ impl MemoryPlan {
             critic: settings
                 .critic
                 .map_or(0, |critic| Trained::new(settings, critic.layout, critic.offload).total()),
-            frozen: frozen * element * (share + ring),
+            frozen: element * (frozen * (share + ring) + settings.teacher.map_or(0, of_teacher)),
             base: if settings.adapters.is_some() {
                 element * (share + ring) + (element + 4) * largest
             } else {

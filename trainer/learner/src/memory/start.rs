@@ -12,12 +12,13 @@ use crate::model::{Head, Model, ModelLayout};
 
 /// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
 /// (device, number of ranks), and the sharding of the spec, or that which the memory allows. Passes
-/// compute in `compute`.
+/// compute in `compute`. `teacher` is the layout of the teacher, if the algorithm has one.
 ///
 /// # Errors
 /// The model does not fit.
 pub fn planned(
     model: Model,
+    teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,
     (device, world_size): (Device, u32),
     compute: Kind,
@@ -41,7 +42,8 @@ pub fn planned(
         offload: spec.optimizer.offload && device.is_cuda(),
         critic,
         adapters: spec.lora.as_ref().map(|_| &trained),
-        frozen: u64::from(has(ModelRole::Reference) && spec.lora.is_none()),
+        frozen: u64::from(has(ModelRole::Reference) && teacher.is_none() && spec.lora.is_none()),
+        teacher,
         needs_reference: spec.algorithm.dpo.is_some(),
         publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::ModelError;
+use super::architecture::Family;
 use super::rope::{self, RawRope, RopeScaling};
+use super::{Head, ModelError};
 
 /// Maximum size of a JSON file in bytes; the index of the largest models has a few MiB.
 const MAX_JSON: u64 = 64 << 20;
@@ -105,28 +106,6 @@ struct Raw {
     initializer_range: Option<f64>,
 }
 
-/// Supported architectures.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Architecture {
-    Llama,
-    Qwen2,
-    Qwen3,
-}
-
-impl Architecture {
-    fn of(names: &[String]) -> Result<Self, String> {
-        match names {
-            [name] if name == "LlamaForCausalLM" => Ok(Self::Llama),
-            [name] if name == "Qwen2ForCausalLM" => Ok(Self::Qwen2),
-            [name] if name == "Qwen3ForCausalLM" => Ok(Self::Qwen3),
-            _ => Err(format!(
-                "architecture {names:?} is not supported, only LlamaForCausalLM, \
-                 Qwen2ForCausalLM and Qwen3ForCausalLM"
-            )),
-        }
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
@@ -149,12 +128,20 @@ struct RawGeneration {
 }
 
 impl ModelConfig {
-    /// Reads `config.json`, and `generation_config.json` if it exists.
+    /// Reads `config.json` of a language model, and `generation_config.json` if it exists.
     ///
     /// # Errors
     /// A file that cannot be read, a missing key, another architecture, or a setting that is not
     /// supported.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        Self::with_head(folder, Head::LanguageModel)
+    }
+
+    /// As [`from_folder`](Self::from_folder), of a model with this head.
+    ///
+    /// # Errors
+    /// As `from_folder`.
+    pub fn with_head(folder: &Path, head: Head) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
         let raw: Raw = read_json(&path)?;
         let generation = folder.join("generation_config.json");
@@ -163,7 +150,7 @@ impl ModelConfig {
         } else {
             None
         };
-        raw.into_config(generation_eos).map_err(|reason| ModelError::Config { path, reason })
+        raw.into_config(head, generation_eos).map_err(|reason| ModelError::Config { path, reason })
     }
 
     /// Rotation angles of the rotary embedding, in radians per position, one for each pair of a
@@ -188,11 +175,15 @@ pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
 }
 
 impl Raw {
-    fn into_config(self, generation_eos: Option<OneOrMany>) -> Result<ModelConfig, String> {
-        let architecture = Architecture::of(&self.architectures)?;
+    fn into_config(
+        self,
+        head: Head,
+        generation_eos: Option<OneOrMany>,
+    ) -> Result<ModelConfig, String> {
+        let family = Family::of(&self.architectures, head)?;
         self.check()?;
         let (rope_theta, rope_scaling) = self.rope()?;
-        let head_dim = if architecture == Architecture::Qwen3 {
+        let head_dim = if family == Family::Qwen3 {
             128
         } else {
             self.hidden_size.checked_div(self.num_attention_heads).unwrap_or_default()
@@ -205,8 +196,8 @@ impl Raw {
             num_attention_heads: self.num_attention_heads,
             num_key_value_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_dim: self.head_dim.unwrap_or(head_dim),
-            qkv_bias: architecture == Architecture::Qwen2,
-            qk_norm: architecture == Architecture::Qwen3,
+            qkv_bias: family == Family::Qwen2,
+            qk_norm: family == Family::Qwen3,
             rope_theta,
             rope_scaling,
             rms_norm_eps: self.rms_norm_eps,

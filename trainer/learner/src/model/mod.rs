@@ -22,6 +22,7 @@
 //! a micro-batch. Operations of tch panic on mismatched shapes; external input is checked in
 //! [`config`], [`hugging_face`] and [`packed`].
 
+mod architecture;
 mod attention;
 mod bucket;
 pub mod config;

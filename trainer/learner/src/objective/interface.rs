@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt::Debug;
 
 use rljob_protocol::batch::SampleRow;
+use rljob_protocol::checkpoint::ObjectiveState;
 use tch::Tensor;
 
 use super::advantages::StepAdvantages;
@@ -118,6 +119,18 @@ pub trait Objective: Debug {
     fn value_loss(&self, values_N: &Tensor, _streams: &TokenStreams) -> TokenLoss {
         TokenLoss::none(values_N)
     }
+
+    /// Ends a step that updated the policy with `samples` samples; `metric` returns its reduced
+    /// statistics, the same on every rank.
+    fn end_step(&mut self, _samples: usize, _metric: &dyn Fn(&str) -> f64) {}
+
+    /// What a resumed run needs besides the models.
+    fn state(&self) -> ObjectiveState {
+        ObjectiveState::default()
+    }
+
+    /// Continues from the state of a checkpoint.
+    fn restore(&mut self, _state: ObjectiveState) {}
 
     /// Statistics that are reduced over all ranks and reported; each name is that of a metric.
     fn statistics(&self) -> Vec<Statistic> {

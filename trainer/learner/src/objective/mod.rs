@@ -17,11 +17,13 @@
 
 pub mod advantages;
 pub mod behavior;
+pub mod distillation;
 pub mod dpo;
 pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;
+mod kl_controller;
 pub mod normalization;
 pub mod pairs;
 pub mod ppo;
@@ -46,6 +48,7 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
         // An evaluation has no learners.
         Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
         Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
+        Algorithm::Distillation(spec) => Box::new(distillation::Distillation::new(spec, rollout)),
         Algorithm::RewardModel(_) => Box::new(reward_model::RewardModel),
     }
 }

@@ -8,6 +8,7 @@
 //!           V_clip = V_old + clamp(V − V_old, ± valueClip)
 //!           derivative: weight · (V − R), or 0 where V_clip ≠ V has the larger loss
 //! ```
+//! With `adaptiveKl`, klCoefficient changes after each step ([`kl_controller`]).
 //! The first `criticWarmupSteps` steps train the critic only.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
@@ -15,8 +16,10 @@
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::ppo::PpoSpec;
 use rljob_protocol::batch::SampleRow;
+use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::metrics::{
-    EXPLAINED_VARIANCE, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS, VALUE_MEAN,
+    EXPLAINED_VARIANCE, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS,
+    VALUE_MEAN,
 };
 use tch::{Kind, Tensor};
 
@@ -24,6 +27,7 @@ use super::advantages::StepAdvantages;
 use super::gae::{Discounts, Packed};
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
 use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+use super::kl_controller;
 use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
@@ -32,7 +36,7 @@ use crate::model::TokenLogprobs;
 #[derive(Clone, Debug)]
 pub struct Ppo {
     spec: PpoSpec,
-    /// Loss of the policy.
+    /// Loss of the policy, with the current coefficient of the KL divergence.
     policy: Grpo,
 }
 
@@ -124,7 +128,26 @@ impl Objective for Ppo {
     }
 
     fn derived(&self, reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {
-        self.policy.derived(reduced)
+        let coefficient = self.state().kl_coefficient.map(|current| (KL_COEFFICIENT, current));
+        self.policy.derived(reduced).into_iter().chain(coefficient).collect()
+    }
+
+    fn end_step(&mut self, samples: usize, metric: &dyn Fn(&str) -> f64) {
+        if let Some(adaptive) = &self.spec.adaptive_kl {
+            let coefficient = &mut self.policy.spec.kl_coefficient;
+            *coefficient =
+                kl_controller::adapted(adaptive, *coefficient, metric(REFERENCE_KL), samples);
+        }
+    }
+
+    fn state(&self) -> ObjectiveState {
+        let is_adaptive = self.spec.adaptive_kl.is_some();
+        ObjectiveState { kl_coefficient: is_adaptive.then_some(self.policy.spec.kl_coefficient) }
+    }
+
+    fn restore(&mut self, state: ObjectiveState) {
+        let coefficient = state.kl_coefficient.filter(|_| self.spec.adaptive_kl.is_some());
+        self.policy.spec.kl_coefficient = coefficient.unwrap_or(self.policy.spec.kl_coefficient);
     }
 }
 

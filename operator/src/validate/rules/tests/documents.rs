@@ -28,7 +28,7 @@ fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effe
             merge(&mut pairs, &spec);
             spec = pairs;
         }
-        if ["ppo", "dpo", "rewardModel"].iter().any(|name| has(&spec, name)) {
+        if ["ppo", "dpo", "rewardModel", "distillation"].iter().any(|name| has(&spec, name)) {
             // The minimal job sets `grpo`.
             spec["algorithm"]["grpo"] = Value::Null;
         }

@@ -7,6 +7,7 @@ use rljob_protocol::status::EngineCondition;
 use rljob_protocol::version::Version;
 
 use crate::engines::progress::HANG_TIMEOUT;
+use crate::engines::queue::Wanted;
 use crate::engines::slots::Slots;
 use crate::engines::suitability::{Limits, Unsuitable};
 use crate::engines::weights::Weights;
@@ -24,6 +25,10 @@ fn two() -> Slots {
     let mut slots = Slots::default();
     slots.set(&[endpoint("engine-0", None), endpoint("engine-1", None)], NOW);
     slots
+}
+
+fn wanted(preferred: Option<&str>, weights: Weights, requests: u32, tokens: u64) -> Wanted {
+    Wanted { preferred: preferred.map(str::to_owned), weights, requests, tokens }
 }
 
 #[test]
@@ -49,7 +54,7 @@ fn synced(slots: &mut Slots, name: &str) {
 }
 
 fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
-    slots.lease(Weights::Exactly(CURRENT), 8, tokens, NOW).map(|leased| leased.name)
+    slots.lease(&wanted(None, Weights::Exactly(CURRENT), 8, tokens), NOW).map(|leased| leased.name)
 }
 
 #[test]
@@ -67,7 +72,7 @@ fn the_next_turn_of_a_sample_goes_to_its_engine_while_that_is_free() {
     synced(&mut slots, "engine-0");
     synced(&mut slots, "engine-1");
     let mut near = |preferred| {
-        let leased = slots.lease_near(preferred, Weights::Exactly(CURRENT), (8, 10), NOW);
+        let leased = slots.lease(&wanted(preferred, Weights::Exactly(CURRENT), 8, 10), NOW);
         leased.unwrap().name
     };
     assert_eq!(near(Some("engine-1")), "engine-1");
@@ -76,7 +81,7 @@ fn the_next_turn_of_a_sample_goes_to_its_engine_while_that_is_free() {
         ("engine-1".to_owned(), "engine-0".to_owned())
     );
     slots.get_mut("engine-1").unwrap().answered("default".to_owned());
-    let other = slots.lease_near(Some("engine-1"), Weights::Exactly(CURRENT), (8, 1), NOW);
+    let other = slots.lease(&wanted(Some("engine-1"), Weights::Exactly(CURRENT), 8, 1), NOW);
     assert_eq!(other.unwrap().name, "engine-0");
 }
 
@@ -87,14 +92,16 @@ fn exact_weights_exclude_engines_with_another_version() {
     synced(&mut slots, "engine-1");
     assert_eq!(leased(&mut slots, 1), Some("engine-1".to_owned()));
     let other = Version { step: 3, attempt: 1 };
-    assert!(slots.lease(Weights::Exactly(other), 8, 1, NOW).is_none());
+    assert!(slots.lease(&wanted(None, Weights::Exactly(other), 8, 1), NOW).is_none());
 }
 
 #[test]
 fn minimum_steps_allow_stale_engines() {
     let mut slots = two();
     synced(&mut slots, "engine-1");
-    let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|leased| leased.name);
+    let mut lease = |step| {
+        slots.lease(&wanted(None, Weights::Since(step), 1, 1), NOW).map(|leased| leased.name)
+    };
     assert_eq!(
         (lease(2), lease(3), lease(4)),
         (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None)
@@ -122,7 +129,7 @@ fn an_engine_is_stale_after_a_failed_update_even_if_it_reports_the_version() {
     slot.update_ends(None, NOW);
     slot.answered(CURRENT.to_string());
     let later = NOW + Duration::from_secs(60);
-    assert!(slots.lease(Weights::Exactly(CURRENT), 1, 1, later).is_none());
+    assert!(slots.lease(&wanted(None, Weights::Exactly(CURRENT), 1, 1), later).is_none());
     assert_eq!(slots.states(Some(CURRENT), later)[0].state, EngineCondition::Stale);
 }
 
@@ -158,7 +165,7 @@ fn an_engine_is_used_once_it_has_described_itself_and_is_suitable() {
 fn no_stream_opens_during_an_update() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    let streams = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().streams;
+    let streams = slots.lease(&wanted(None, Weights::Exactly(CURRENT), 1, 1), NOW).unwrap().streams;
     assert!(streams.open().is_some());
     slots.get_mut("engine-0").unwrap().update_begins();
     assert!(streams.open().is_none());
@@ -170,7 +177,7 @@ fn no_stream_opens_during_an_update() {
 fn a_lost_engine_cancels_its_requests_and_returns_stale() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
+    let lost = slots.lease(&wanted(None, Weights::Exactly(CURRENT), 1, 1), NOW).unwrap().lost;
     (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed(NOW, false));
     assert!(lost.is_cancelled());
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
@@ -196,7 +203,7 @@ fn silence_starts_with_the_first_missed_poll() {
 fn a_hung_engine_is_silent_until_another_process_replaces_it() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
+    let lost = slots.lease(&wanted(None, Weights::Exactly(CURRENT), 1, 1), NOW).unwrap().lost;
     let checks = (1..=200).map(|second| NOW + Duration::from_secs(second));
     let found: Vec<_> = checks.filter(|now| slots.detect_hangs(*now)).collect();
     assert_eq!((found.clone(), lost.is_cancelled()), (vec![NOW + HANG_TIMEOUT], true));

@@ -52,6 +52,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         critic: None,
         adapters: None,
         frozen: 0,
+        teacher: None,
         needs_reference: false,
         publishes: false,
         tokens: 16_384,
@@ -85,6 +86,15 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
         assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
         assert_eq!(plan.publication, 2 * 2 * half);
+    });
+}
+
+#[test]
+fn a_teacher_of_the_shape_of_the_policy_needs_the_memory_of_a_reference() {
+    with(true, 2, |settings| {
+        let reference = MemoryPlan::new(&Settings { frozen: 1, ..settings }, 28);
+        let teacher = Settings { teacher: Some(settings.layout), ..settings };
+        assert_eq!(MemoryPlan::new(&teacher, 28), reference);
     });
 }
 

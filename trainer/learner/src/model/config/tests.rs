@@ -1,6 +1,6 @@
 //! Configurations of supported models, and rejected ones.
 
-use super::{ModelConfig, Raw};
+use super::{Head, ModelConfig, Raw};
 
 fn json(change: impl FnOnce(&mut serde_json::Value)) -> Result<ModelConfig, String> {
     let mut value = serde_json::json!({
@@ -10,7 +10,11 @@ fn json(change: impl FnOnce(&mut serde_json::Value)) -> Result<ModelConfig, Stri
         "max_position_embeddings": 2048, "rope_theta": 10000.0, "eos_token_id": [2, 3],
     });
     change(&mut value);
-    serde_json::from_value::<Raw>(value).map_err(|error| error.to_string())?.into_config(None)
+    read(value, Head::LanguageModel)
+}
+
+fn read(value: serde_json::Value, head: Head) -> Result<ModelConfig, String> {
+    serde_json::from_value::<Raw>(value).map_err(|error| error.to_string())?.into_config(head, None)
 }
 
 #[test]

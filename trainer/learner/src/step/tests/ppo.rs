@@ -13,6 +13,7 @@ use crate::trainer::Trainer;
 fn ppo() -> Value {
     json!({"ppo": {
         "discount": 0.99, "gaeLambda": 0.95, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
+        "adaptiveKl": {"target": 0.01, "horizon": 100},
         "criticOptimizer": {"learningRate": 2e-3, "warmupSteps": 2},
     }})
 }
@@ -76,6 +77,22 @@ fn steps_of_warm_up_train_the_critic_only() {
 }
 
 #[test]
+fn the_kl_coefficient_follows_the_divergence_of_the_steps_that_update_the_policy() {
+    let folder = small_model();
+    let algorithm = json!({"ppo": {
+        "klCoefficient": 0.1, "criticWarmupSteps": 2,
+        "adaptiveKl": {"target": 1.0, "horizon": 1},
+    }});
+    let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
+    let steps = train(&mut trainer, 1..=5, 1);
+    let coefficients: Vec<f64> =
+        steps.iter().map(|step| step.get(metrics::KL_COEFFICIENT).unwrap()).collect();
+    // The divergence is far below the target: − 20 % after each step but those of the warm-up.
+    let expected = [0.1, 0.1, 0.1, 0.1 * 0.8, 0.1 * 0.8 * 0.8];
+    assert_eq!(coefficients, expected, "{steps:?}");
+}
+
+#[test]
 fn two_ranks_have_the_metrics_of_one_and_repeat_bit_for_bit() {
     let folder = small_model();
     for minibatches in [1, 2] {
@@ -105,6 +122,7 @@ fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let after = train(&mut uninterrupted, BEFORE + 1..=5, 2);
     writer.wait().unwrap();
     let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
+    assert_eq!(resumed.objective.state().kl_coefficient, after[0].get(metrics::KL_COEFFICIENT));
     assert_eq!(train(&mut resumed, BEFORE + 1..=5, 2), after);
     assert_eq!(weights(&resumed), weights(&uninterrupted));
     assert_eq!(critic(&mut resumed), critic(&mut uninterrupted));

@@ -1,0 +1,69 @@
+//! Rules of rewards.
+
+use minijinja::Environment;
+use rljob_crds::reward::{AnswerPlace, RewardSpec};
+
+use super::common::exactly_one;
+use super::prompts::check_template;
+use crate::validate::Problem;
+
+/// Checks `spec.rewards[index]`, which has `earlier` before it.
+pub(super) fn check_reward(
+    index: usize,
+    reward: &RewardSpec,
+    earlier: &[RewardSpec],
+    problems: &mut Vec<Problem>,
+) {
+    let path = format!("spec.rewards[{index}]");
+    let members = [
+        ("math", reward.math.is_some()),
+        ("exactMatch", reward.exact_match.is_some()),
+        ("regex", reward.regex.is_some()),
+        ("code", reward.code.is_some()),
+        ("python", reward.python.is_some()),
+        ("model", reward.model.is_some()),
+        ("http", reward.http.is_some()),
+        ("command", reward.command.is_some()),
+    ];
+    exactly_one(&path, &members, problems);
+    if earlier.iter().any(|other| other.name == reward.name) {
+        let message = format!("`{}` is the name of an earlier reward", reward.name);
+        problems.push(Problem::new(format!("{path}.name"), message));
+    }
+    let pattern = reward.regex.as_ref().map(|regex| regex::Regex::new(&regex.pattern));
+    if let Some(Err(error)) = pattern {
+        let error = error.to_string();
+        let cause = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
+        let message = format!("is not a regular expression: {cause}");
+        problems.push(Problem::new(format!("{path}.regex.pattern"), message));
+    }
+    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
+    for (place_index, place) in places.iter().enumerate() {
+        if places.iter().take(place_index).any(|earlier| earlier == place) {
+            problems.push(Problem::new(
+                format!("{path}.math.extract[{place_index}]"),
+                format!("{place:?} is a duplicate"),
+            ));
+        }
+    }
+    if let Some(model) = &reward.model {
+        check_text(&format!("{path}.model.text"), &model.text, problems);
+    }
+}
+
+/// Checks the text of a reward model: a template that uses the completion and has no other
+/// variables than the prompt.
+fn check_text(path: &str, text: &str, problems: &mut Vec<Problem>) {
+    check_template(path, text, problems);
+    let environment = Environment::new();
+    let Ok(template) = environment.template_from_str(text) else { return };
+    let variables = template.undeclared_variables(false);
+    if !variables.contains("completion") {
+        problems.push(Problem::new(path, "must contain {{completion}}"));
+    }
+    let is_unknown = |name: &&String| !["prompt", "completion"].contains(&name.as_str());
+    if let Some(name) = variables.iter().filter(is_unknown).min() {
+        let message = format!("has no variable `{name}`, only prompt and completion");
+        problems.push(Problem::new(path, message));
+    }
+}

@@ -1,0 +1,28 @@
+//! Environment of Jinja templates that people write.
+
+use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
+
+/// Instructions that a template may execute each time.
+const FUEL: u64 = 1_000_000;
+
+/// An environment in which undefined variables and printed nulls are errors.
+pub fn strict_environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(reject_null);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment
+}
+
+/// Rejects null, which Jinja would print as `None`.
+fn reject_null(
+    out: &mut Output,
+    state: &State,
+    value: &minijinja::Value,
+) -> Result<(), minijinja::Error> {
+    if value.is_none() {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a printed field is null"));
+    }
+    escape_formatter(out, state, value)
+}
