@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::program_reward::{CodeReward, PythonReward};
-use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
+use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
 /// `http` and `command`. A verifier that fails is retried; then its sample is rejected, never
@@ -243,10 +243,6 @@ pub struct CommandReward {
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,
-}
-
-fn concurrency() -> u32 {
-    64
 }
 
 fn processes() -> u32 {

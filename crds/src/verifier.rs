@@ -14,3 +14,8 @@ pub(crate) fn retries() -> u32 {
 pub(crate) fn max_outage_seconds() -> u32 {
     1800
 }
+
+/// Concurrent requests to a server.
+pub(crate) fn concurrency() -> u32 {
+    64
+}

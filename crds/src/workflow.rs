@@ -1,19 +1,28 @@
 //! Workflows: the turns of a sample, and what is appended between them.
 
+mod environment;
+
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// Turns of a sample: `multiTurn`. Rollouts and evaluations use the same workflow.
+pub use environment::EnvironmentWorkflow;
+
+/// Turns of a sample: `multiTurn` or `environment`. Rollouts and evaluations use the same workflow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.multiTurn)].filter(x, x).size() == 1")
-        .message("set exactly one of multiTurn")
+    validation = Rule::new(
+        "[has(self.multiTurn), has(self.environment)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of multiTurn and environment")
 )]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<MultiTurnWorkflow>,
+    /// Turns with an HTTP server that returns rewards and messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentWorkflow>,
 }
 
 /// Settings of the `multiTurn` workflow. A turn is a completion, which the rewards score. While its
@@ -53,7 +62,8 @@ pub struct MultiTurnWorkflow {
 impl WorkflowSpec {
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
-        self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens)
+        let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
+        multi_turn.or(self.environment.as_ref().and_then(|environment| environment.max_tokens))
     }
 }
 

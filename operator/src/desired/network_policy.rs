@@ -129,6 +129,9 @@ impl Servers {
                 http.or(reward.model.as_ref().map(|model| &model.url))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
+            let workflow = spec.rollout.workflow.as_ref();
+            let environment = workflow.and_then(|workflow| workflow.environment.as_ref());
+            ports.extend(environment.map(|environment| port_of(&environment.url)));
             ports.extend(spec.tracking.iter().map(|tracking| port_of(&tracking.mlflow.uri)));
         }
         let uses_metadata = bucket.is_some_and(|bucket| bucket.credentials_secret_ref.is_none());
@@ -257,6 +260,11 @@ mod tests {
         assert_eq!(
             ports(&json!({"rewards": [verifier, {"name": "m", "model": model}]})),
             [(json!("coordinator"), vec![8000, 30000], true)]
+        );
+        let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
+        assert_eq!(
+            ports(&json!({"rollout": {"workflow": environment}})),
+            [(json!("coordinator"), vec![8700], true)]
         );
         let bucket = |more: Value| {
             let mut s3 = json!({"bucket": "runs", "endpoint": "https://s3.example.com:9000"});

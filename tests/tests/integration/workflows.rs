@@ -1,9 +1,12 @@
 //! Workflows of several turns: samples in the journal, and exact recovery of a run whose
 //! coordinator and engines are killed while a turn is sampled.
 
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use rljob_crds::names::EXPORT_DIR;
+use rljob_tests::files::workspace;
 
 use crate::exact_recovery::{RunUnderFaults, SAMPLES, Victim, practise};
 use crate::journal::query;
@@ -16,6 +19,41 @@ const TURNS: [&str; 3] = [
     "practise:spec.rollout.workflow.multiTurn.maxTokens=16",
 ];
 
+/// The environment of the sample, as a process of the test.
+struct Environment {
+    process: Child,
+    url: String,
+}
+
+impl Environment {
+    fn start() -> Self {
+        let program = workspace().join("manifests/samples/quickstart/environment.py");
+        let mut process =
+            Command::new("python3").arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        Self { process, url: url.trim().to_owned() }
+    }
+
+    fn settings(&self) -> [String; 4] {
+        let path = "practise:spec.rollout.workflow.environment";
+        [
+            format!("{path}.url={}", self.url),
+            format!("{path}.maxTurns=2"),
+            format!("{path}.discount=0.5"),
+            format!("{path}.maxTokens=16"),
+        ]
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Directory of the run, which has succeeded.
 fn finished(run: RunUnderFaults) -> PathBuf {
     let directory = run.local.runs.join("default/practise");
@@ -25,13 +63,13 @@ fn finished(run: RunUnderFaults) -> PathBuf {
 }
 
 /// Number of samples that meet a condition.
-fn count(directory: &std::path::Path, condition: &str) -> u64 {
+fn count(directory: &Path, condition: &str) -> u64 {
     let sql = format!("SELECT COUNT(*) FROM samples WHERE {condition}");
     query(directory, &sql).parse().unwrap()
 }
 
 /// Every sample has its reward from its last turn, and the feedback repeats the prompt.
-fn check_samples(directory: &std::path::Path) {
+fn check_samples(directory: &Path) {
     let turns = "json_array_length(turn_rewards)";
     assert!(count(directory, &format!("{turns} = 2")) > 0);
     assert_eq!(count(directory, &format!("{turns} = 1 AND reward != 1")), 0);
@@ -47,11 +85,39 @@ fn check_samples(directory: &std::path::Path) {
     }
 }
 
+/// Every sample has the sum of the rewards of its turns: those of the environment (1 for a right
+/// sum, else -0.25) and of `correct` (1 or 0), the second ones by half.
+fn check_episodes(directory: &Path) {
+    let turns = "json_array_length(turn_rewards)";
+    for (turns_and_reward, exists) in [
+        (format!("{turns} = 1 AND reward = 2"), true),
+        (format!("{turns} = 2 AND reward = 0.75"), true),
+        (format!("{turns} = 2 AND reward = -0.375"), true),
+        (format!("{turns} = 1 AND reward != 2"), false),
+        (format!("{turns} = 2 AND reward NOT IN (0.75, -0.375)"), false),
+    ] {
+        assert_eq!(count(directory, &turns_and_reward) > 0, exists, "{turns_and_reward}");
+    }
+    let trained = "json_extract(segments, '$[2].trained')";
+    assert_eq!(count(directory, &format!("{turns} = 2 AND {trained}")), 0);
+}
+
 #[test]
 fn kills_in_a_turn_do_not_change_the_result() {
-    let expected = finished(practise("turns", &TURNS, &[]));
-    check_samples(&expected);
-    let mut run = practise("turns-killed", &TURNS, &[]);
+    check_kills("turns", &TURNS, check_samples);
+}
+
+#[test]
+fn kills_in_a_turn_with_an_environment_do_not_change_the_result() {
+    let environment = Environment::start();
+    let settings = environment.settings();
+    check_kills("episodes", &settings.each_ref().map(String::as_str), check_episodes);
+}
+
+fn check_kills(runs: &str, settings: &[&str], check: fn(&Path)) {
+    let expected = finished(practise(runs, settings, &[]));
+    check(&expected);
+    let mut run = practise(&format!("{runs}-killed"), settings, &[]);
     run.kill_coordinator_in_a_turn();
     run.wait_for_steps(3);
     run.kill_after_log_lines(Victim::Engine, 20);

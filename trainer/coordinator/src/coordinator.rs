@@ -22,6 +22,7 @@ use crate::reward::{Rewards, Runner};
 use crate::rollout::Rollouts;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
+use crate::workflow::Environment;
 
 /// The handles of one coordinator process.
 pub struct Coordinator {
@@ -59,8 +60,10 @@ impl Coordinator {
             .await;
         status.unsupported = self.rejected_peers.recent(now);
         status.download = self.downloads.progress();
-        let rewards = self.batches.input().and_then(|input| input.rewards.as_ref());
-        status.reward_outage = rewards.and_then(Rewards::outage);
+        status.reward_outage = self.batches.input().and_then(|input| {
+            let rewards = input.rewards.as_ref().and_then(Rewards::outage);
+            rewards.or_else(|| input.workflow.environment().and_then(Environment::outage))
+        });
         status.journal_failure = self.journal.failure(Instant::now());
         status
     }

@@ -185,7 +185,7 @@ impl Evaluation<'_> {
                 let error = crate::error_line(error);
                 tracing::warn!(row, %error, "a completion is left out of the evaluation");
             }
-            judgement.add(index, episode, self.version);
+            judgement.add(index, episode, &self.input.workflow, self.version);
         }
         let rewards = self.input.rewards.as_ref();
         Ok((row, judgement.judge(self.spec, rewards, self.version.step, &prompt)))

@@ -16,7 +16,7 @@ use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
 use crate::text::{Message, TextError, TextTokenizer};
-use crate::workflow::{Lengths, Workflow};
+use crate::workflow::{Lengths, Workflow, WorkflowError};
 
 /// Input that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,8 @@ pub enum InputError {
     /// The feedback template of a workflow.
     #[error(transparent)]
     Feedback(#[from] FeedbackError),
+    #[error(transparent)]
+    Workflow(#[from] WorkflowError),
     /// Rows that changed.
     #[error(transparent)]
     DataIdentity(#[from] DataIdentityError),
@@ -141,7 +143,7 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let workflow = Workflow::new(&spec.rollout)?;
+        let workflow = Workflow::new(&spec.rollout, &config.uid)?;
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())
             .filter(|train| !train.is_absent())
@@ -241,9 +243,13 @@ fn check_workflow(
     data: &Dataset,
     tokenizer: &TextTokenizer,
 ) -> Result<(), InputError> {
-    let Some(feedback) = workflow.feedback() else { return Ok(()) };
-    let rewards: Vec<&str> = spec.rewards.iter().map(|reward| reward.name.as_str()).collect();
-    feedback.check(data, &rewards)?;
+    if matches!(workflow, Workflow::SingleTurn) {
+        return Ok(());
+    }
+    if let Some(feedback) = workflow.feedback() {
+        let rewards: Vec<&str> = spec.rewards.iter().map(|reward| reward.name.as_str()).collect();
+        feedback.check(data, &rewards)?;
+    }
     tokenizer.encode_continuation(&[], &[Message::user("x")], data.style())?;
     Ok(())
 }

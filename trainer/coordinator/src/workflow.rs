@@ -1,10 +1,13 @@
 //! Workflow of a run: how many turns a sample has, what follows a turn, and the sample's reward.
-//! Pure.
+//! Pure, except for the calls of an environment.
 //!
 //! ```text
 //!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
 //!                                  └─ else ─▶ feedback ─▶ turn t + 1
+//!  environment Σ rewards of the turns ([`environment`])
 //! ```
+
+mod environment;
 
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
@@ -13,12 +16,15 @@ use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts
 use crate::reward::Reward;
 use crate::text::Message;
 
+pub use environment::Environment;
+
 /// The workflow of a run.
 #[derive(Debug)]
 pub enum Workflow {
     /// A prompt and its completion.
     SingleTurn,
     MultiTurn(Box<MultiTurn>),
+    Environment(Box<Environment>),
 }
 
 /// Attempts at a prompt with feedback after each one that is wrong.
@@ -28,22 +34,44 @@ pub struct MultiTurn {
     feedback: Feedback,
 }
 
+/// A workflow that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkflowError {
+    #[error(transparent)]
+    Feedback(#[from] FeedbackError),
+    #[error("failed to create the client of rollout.workflow.environment")]
+    Client(#[source] reqwest::Error),
+}
+
 impl Workflow {
-    /// Compiles the workflow of a spec.
-    pub fn new(rollout: &RolloutSpec) -> Result<Self, FeedbackError> {
-        match rollout.workflow.as_ref().and_then(|workflow| workflow.multi_turn.as_ref()) {
-            None => Ok(Self::SingleTurn),
-            Some(spec) => {
+    /// Compiles the workflow of a spec. `run` distinguishes the sessions of runs that share an
+    /// environment.
+    pub fn new(rollout: &RolloutSpec, run: &str) -> Result<Self, WorkflowError> {
+        match rollout.workflow.as_ref() {
+            Some(WorkflowSpec { multi_turn: Some(spec), .. }) => {
                 let feedback = Feedback::new(&spec.feedback)?;
                 Ok(Self::MultiTurn(Box::new(MultiTurn { spec: spec.clone(), feedback })))
             }
+            Some(WorkflowSpec { environment: Some(spec), .. }) => {
+                let environment = Environment::new(spec, run).map_err(WorkflowError::Client)?;
+                Ok(Self::Environment(Box::new(environment)))
+            }
+            _ => Ok(Self::SingleTurn),
+        }
+    }
+
+    /// The environment, if there is one.
+    pub fn environment(&self) -> Option<&Environment> {
+        match self {
+            Self::Environment(environment) => Some(environment),
+            Self::SingleTurn | Self::MultiTurn(_) => None,
         }
     }
 
     /// Fields of a row that turns after the first use.
     pub fn kept_fields(&self) -> Result<KeptFields, FeedbackError> {
         match self {
-            Self::SingleTurn => Ok(KeptFields::None),
+            Self::SingleTurn | Self::Environment(_) => Ok(KeptFields::None),
             Self::MultiTurn(multi_turn) => multi_turn.feedback.fields(),
         }
     }
@@ -51,12 +79,13 @@ impl Workflow {
     /// The feedback template, if there is one.
     pub fn feedback(&self) -> Option<&Feedback> {
         match self {
-            Self::SingleTurn => None,
+            Self::SingleTurn | Self::Environment(_) => None,
             Self::MultiTurn(multi_turn) => Some(&multi_turn.feedback),
         }
     }
 
-    /// Messages after turn `number`, counted from 1, of a prompt. None if the sample ends with it.
+    /// Messages after turn `number`, counted from 1, of a prompt. None if the sample ends with it;
+    /// those of an environment are in its answer.
     pub fn messages(
         &self,
         prompt: &Prompt,
@@ -85,6 +114,7 @@ impl Workflow {
         let discount = match self {
             Self::SingleTurn => 1.0,
             Self::MultiTurn(multi_turn) => multi_turn.spec.discount,
+            Self::Environment(environment) => return environment.turn_rewards(rewards),
         };
         let last = rewards.len().saturating_sub(1);
         let factor = discount.powi(i32::try_from(last).unwrap_or(i32::MAX));
@@ -92,6 +122,15 @@ impl Workflow {
             if turn == last { reward * factor } else { 0.0 }
         };
         rewards.iter().enumerate().map(credited).collect()
+    }
+
+    /// Reward of a sample without discount, which evaluations report, from the rewards of its
+    /// turns.
+    pub fn undiscounted(&self, rewards: &[f64]) -> f64 {
+        match self {
+            Self::SingleTurn | Self::MultiTurn(_) => rewards.last().copied().unwrap_or_default(),
+            Self::Environment(_) => rewards.iter().sum(),
+        }
     }
 }
 
@@ -142,7 +181,8 @@ mod tests {
     }
 
     fn workflow() -> Workflow {
-        Workflow::new(&RolloutSpec { workflow: Some(spec()), ..RolloutSpec::default() }).unwrap()
+        Workflow::new(&RolloutSpec { workflow: Some(spec()), ..RolloutSpec::default() }, "")
+            .unwrap()
     }
 
     fn prompt() -> Prompt {

@@ -58,6 +58,11 @@ impl ChatTemplate {
         render(&self.environment, messages, &self.special_tokens, variables)
     }
 
+    /// The template as written, with its `generation` tags replaced.
+    pub fn source(&self) -> Result<String, Error> {
+        Ok(self.environment.get_template(NAME)?.source().to_owned())
+    }
+
     /// The first of these names that the template does not use.
     pub fn unused<'n>(
         &self,

@@ -21,6 +21,7 @@ mod continuation;
 mod error;
 mod folder;
 mod post_processor;
+mod tool_calls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ use tokenizers::Tokenizer;
 
 pub use continuation::Message;
 pub use error::TextError;
+pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};
 
 use chat_template::ChatTemplate;
 

@@ -64,7 +64,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"algorithm": {"sft": {}}}}),
             "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
         ),
-        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn"),
+        (
+            json!({"spec": {"rollout": {"workflow": {}}}}),
+            "set exactly one of multiTurn and environment",
+        ),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},

@@ -10,9 +10,10 @@ use sha2::{Digest, Sha256};
 
 use crate::data::Prompt;
 use crate::evaluation::estimate::{self, majority_at, sizes};
-use crate::reward::Rewards;
+use crate::reward::{Reward, Rewards};
 use crate::rollout::episode::Episode;
 use crate::rollout::score::Scored;
+use crate::workflow::Workflow;
 
 /// Number of prompts whose completions are stored for reading.
 const SHOWN: u64 = 16;
@@ -96,7 +97,7 @@ fn identity(prompt: &Prompt) -> String {
 /// A completion with a reward, or the turns of one.
 #[derive(Clone, Debug)]
 pub struct Completed {
-    /// The last turn.
+    /// The last turn, with the reward of the sample.
     pub scored: Scored,
     /// All turns as text.
     pub text: String,
@@ -118,7 +119,7 @@ pub struct Judgement {
 
 impl Judgement {
     /// Adds the last turn of a completion, and counts the tokens of all turns.
-    pub fn add(&mut self, index: u32, episode: Episode, version: Version) {
+    pub fn add(&mut self, index: u32, episode: Episode, workflow: &Workflow, version: Version) {
         let runs = || episode.completions().flat_map(|sampled| &sampled.completion.versions);
         let count = |newer: bool| -> u64 {
             let counted = runs().filter(|run| !newer || run.version.step > version.step);
@@ -133,8 +134,11 @@ impl Judgement {
         }
         let (text, first_turn) = (episode.text(), episode.turns.first());
         let first_turn = first_turn.map_or(0.0, |turn| turn.scored.reward.value);
+        let reward = episode.undiscounted(workflow);
         if let Some(turn) = episode.turns.into_iter().next_back() {
-            let completed = Completed { scored: turn.scored, text, tokens, first_turn };
+            let scored =
+                Scored { reward: Reward { value: reward, ..turn.scored.reward }, ..turn.scored };
+            let completed = Completed { scored, text, tokens, first_turn };
             self.completions.insert(index, completed);
         }
     }

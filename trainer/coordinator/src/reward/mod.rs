@@ -13,6 +13,7 @@
 mod availability;
 mod code;
 mod command;
+mod error;
 mod exact_match;
 mod external;
 mod http;
@@ -20,6 +21,7 @@ mod math;
 mod model;
 mod regex_match;
 mod server;
+mod service;
 pub mod session;
 mod sessions;
 mod verifier;
@@ -29,11 +31,13 @@ use std::time::Duration;
 
 use rljob_crds::reward::RewardSpec;
 use rljob_protocol::status::RewardOutage;
-use tokio::time::Instant;
 
 pub use verifier::{Question, VerifierError};
 
-use availability::{Availability, Next};
+pub use error::RewardError;
+pub use external::unexpected;
+pub use server::{Server, without_secrets};
+pub use service::Service;
 pub use sessions::Runner;
 
 use code::CodeVerifier;
@@ -45,8 +49,6 @@ use model::ModelVerifier;
 use regex_match::RegexVerifier;
 use verifier::{Score, Verifier};
 
-/// Maximum wait between two calls for the same completion.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Maximum length of an answer in errors, in characters.
 const ANSWER_EXCERPT: usize = 80;
 
@@ -74,7 +76,7 @@ struct WeightedVerifier {
     name: String,
     weight: f64,
     verifier: Box<dyn Verifier>,
-    availability: Availability,
+    service: Service,
 }
 
 /// A reference answer that no completion can match.
@@ -85,32 +87,6 @@ pub struct UnusableAnswer {
     /// The last characters of the answer.
     pub excerpt: String,
     pub reason: &'static str,
-}
-
-/// A completion without a reward.
-#[derive(Debug, thiserror::Error)]
-pub enum RewardError {
-    /// All tries failed; the sample must be dropped.
-    #[error("reward {reward} failed {tries} times for a completion; last error")]
-    Rejected { reward: String, tries: u32, source: VerifierError },
-    /// The verifier cannot start, or was down for longer than `maxOutageSeconds`; the run must end.
-    #[error(
-        "reward {reward} is unavailable (for {seconds} s): fix the verifier and resume the job; \
-         last error"
-    )]
-    Unavailable { reward: String, seconds: u64, source: VerifierError },
-    #[error("failed to create the verifier of reward {reward}")]
-    Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
-}
-
-impl RewardError {
-    /// Kind of the verifier's failure.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Rejected { source, .. } | Self::Unavailable { source, .. } => source.kind(),
-            Self::Create { .. } => "create",
-        }
-    }
 }
 
 /// Creates the verifier of a spec, which has exactly one kind set.
@@ -140,11 +116,14 @@ impl Rewards {
     pub fn new(specs: &[RewardSpec], runner: &Runner) -> Result<Self, RewardError> {
         let create = |spec: &RewardSpec| {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
+            let verifier = verifier(spec, runner).map_err(create_error)?;
+            // Name and verifier, for messages.
+            let label = format!("{} ({})", spec.name, verifier.description());
             Ok(WeightedVerifier {
                 name: spec.name.clone(),
                 weight: spec.weight,
-                verifier: verifier(spec, runner).map_err(create_error)?,
-                availability: Availability::new(max_outage(spec)),
+                service: Service::new(label, verifier.retries(), max_outage(spec)),
+                verifier,
             })
         };
         Ok(Self { verifiers: specs.iter().map(create).collect::<Result<_, _>>()? })
@@ -152,7 +131,10 @@ impl Rewards {
 
     /// Scores a completion with all verifiers concurrently.
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, RewardError> {
-        let scores = self.verifiers.iter().map(|verifier| verifier.score(question));
+        let scores = self
+            .verifiers
+            .iter()
+            .map(|entry| entry.service.call(move || entry.verifier.score(question)));
         // Wait for all: dropping the call of a command would kill its process.
         let mut scores = futures::future::join_all(scores).await;
         let unavailable =
@@ -180,11 +162,7 @@ impl Rewards {
 
     /// The outage of the first verifier that is down.
     pub fn outage(&self) -> Option<RewardOutage> {
-        self.verifiers.iter().find_map(|entry| {
-            let outage = entry.availability.outage()?;
-            let seconds = outage.since.elapsed().as_secs();
-            Some(RewardOutage { reward: entry.label(), seconds, cause: outage.cause })
-        })
+        self.verifiers.iter().find_map(|entry| entry.service.outage())
     }
 
     /// Whether at least one verifier needs reference answers.
@@ -224,42 +202,6 @@ impl Rewards {
     }
 }
 
-impl WeightedVerifier {
-    /// Calls the verifier until it succeeds, its retries are exhausted, or it was down too long.
-    async fn score(&self, question: Question<'_>) -> Result<Score, RewardError> {
-        let mut tries = 0_u32;
-        loop {
-            tries = tries.saturating_add(1);
-            let source = match self.verifier.score(question).await {
-                Ok(score) => {
-                    self.availability.answered();
-                    return Ok(score);
-                }
-                Err(error) => error,
-            };
-            let cause = crate::error_line(&source);
-            tracing::debug!(reward = self.name, tries, cause, "verifier failed for a completion");
-            let is_last = tries > self.verifier.retries();
-            match self.availability.failed(&source, is_last, Instant::now()) {
-                Next::Retry => tokio::time::sleep(backoff(tries)).await,
-                Next::Reject => {
-                    return Err(RewardError::Rejected { reward: self.label(), tries, source });
-                }
-                Next::GiveUp => {
-                    let outage = self.availability.outage();
-                    let seconds = outage.map_or(0, |outage| outage.since.elapsed().as_secs());
-                    return Err(RewardError::Unavailable { reward: self.label(), seconds, source });
-                }
-            }
-        }
-    }
-
-    /// Name and verifier, for messages.
-    fn label(&self) -> String {
-        format!("{} ({})", self.name, self.verifier.description())
-    }
-}
-
 /// Time for which completions wait for a verifier that is down. Verifiers inside the coordinator do
 /// not fail.
 fn max_outage(spec: &RewardSpec) -> Duration {
@@ -269,11 +211,6 @@ fn max_outage(spec: &RewardSpec) -> Duration {
     let code = spec.code.as_ref().map(|code| code.max_outage_seconds);
     let python = spec.python.as_ref().map(|python| python.max_outage_seconds);
     Duration::from_secs(http.or(model).or(command).or(code).or(python).unwrap_or_default().into())
-}
-
-/// Wait after the given number of tries: 1, 2, 4, … 30 seconds.
-fn backoff(tries: u32) -> Duration {
-    Duration::from_secs(2_u64.saturating_pow(tries.saturating_sub(1))).min(MAX_BACKOFF)
 }
 
 fn last_characters(text: &str, count: usize) -> String {

@@ -36,6 +36,12 @@ impl Episode {
         self.turns.iter().map(|turn| &turn.sampled).chain(rejected)
     }
 
+    /// The reward without discount.
+    pub fn undiscounted(&self, workflow: &Workflow) -> f64 {
+        let rewards: Vec<f64> = self.turns.iter().map(|turn| turn.scored.reward.value).collect();
+        workflow.undiscounted(&rewards)
+    }
+
     /// The completions as text, with what was given between them.
     pub fn text(&self) -> String {
         let texts = self.turns.iter().flat_map(|turn| [&turn.given_text, &turn.scored.text]);
@@ -188,7 +194,8 @@ mod tests {
     fn workflow() -> Workflow {
         let workflow = json!({"multiTurn": {"feedback": "No", "discount": 0.5}});
         let workflow = serde_json::from_value(workflow).unwrap();
-        Workflow::new(&RolloutSpec { workflow: Some(workflow), ..RolloutSpec::default() }).unwrap()
+        let rollout = RolloutSpec { workflow: Some(workflow), ..RolloutSpec::default() };
+        Workflow::new(&rollout, "").unwrap()
     }
 
     #[test]

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use super::episode::{Episode, Turn};
 use super::request::Key;
 use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
-use super::score::{Verdict, score};
+use super::score::{Scored, Verdict, score};
 use crate::data::{Dataset, Prompt};
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
+use crate::reward::RewardError;
 use crate::text::Message;
 use crate::work_error::WorkError;
 use crate::workflow::Lengths;
@@ -30,6 +31,9 @@ pub struct Episodes<'a> {
     pub weights: Weights,
     pub lengths: Lengths,
 }
+
+/// What follows a completion: its reward, and the messages before the next one.
+type Answer = (Scored, Option<Vec<Message>>);
 
 /// Tokens between two completions.
 struct Between {
@@ -56,17 +60,18 @@ impl Episodes<'_> {
         let (mut given, mut given_text) = (prompt.tokens.clone(), prompt.text.clone());
         let mut turns = Vec::new();
         loop {
-            let completion = sampled.completion.tokens.clone();
-            let scored = match score(self.input, prompt, completion).await? {
-                Verdict::Scored(scored) => scored,
-                Verdict::Rejected(error) => {
-                    return Ok(Episode { turns, rejected: Some((sampled, error)) });
-                }
-            };
-            tokens.extend(&sampled.completion.tokens);
-            let turn = Turn { given, given_text, sampled, scored };
             let number = u32::try_from(turns.len()).unwrap_or(u32::MAX).saturating_add(1);
-            let between = self.between(prompt, number, &turn, tokens.len()).await?;
+            let (scored, messages) =
+                match self.answer(prompt, request.key, number, &sampled).await? {
+                    Ok(answer) => answer,
+                    Err(error) => return Ok(Episode { turns, rejected: Some((sampled, error)) }),
+                };
+            tokens.extend(&sampled.completion.tokens);
+            let between = match messages {
+                Some(messages) => self.between(prompt, &sampled, messages, tokens.len()).await?,
+                None => None,
+            };
+            let turn = Turn { given, given_text, sampled, scored };
             let engine = turn.sampled.engine.clone();
             turns.push(turn);
             let Some(between) = between else { return Ok(Episode { turns, rejected: None }) };
@@ -84,17 +89,50 @@ impl Episodes<'_> {
         }
     }
 
-    /// What follows a turn that ends at `so_far` tokens; `None` if the sample ends.
+    /// The reward of turn `number` and the messages after it; no messages if the sample ends. The
+    /// inner error rejects the sample.
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        key: Key,
+        number: u32,
+        sampled: &Sampled,
+    ) -> Result<Result<Answer, RewardError>, WorkError> {
+        let scored = match score(self.input, prompt, sampled.completion.tokens.clone()).await? {
+            Verdict::Scored(scored) => scored,
+            Verdict::Rejected(error) => return Ok(Err(error)),
+        };
+        let workflow = &self.input.workflow;
+        let Some(environment) = workflow.environment() else {
+            let messages = workflow.messages(prompt, number, &scored.text, &scored.reward);
+            return Ok(Ok((scored, messages.map_err(InputError::from)?)));
+        };
+        let session = environment.session(key);
+        let turn = async {
+            if number == 1 {
+                let seed = sampled.parameters.sampling_seed.unwrap_or_default();
+                environment.reset(&session, prompt, seed).await?;
+            }
+            environment.step(&session, number, &scored.text).await
+        };
+        match turn.await {
+            Ok(step) => {
+                let reward = step.added_to(scored.reward);
+                Ok(Ok((Scored { reward, ..scored }, step.messages)))
+            }
+            Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
+            Err(down) => Err(WorkError::Verifier(down)),
+        }
+    }
+
+    /// What follows a completion that ends at `so_far` tokens; `None` without room for more.
     async fn between(
         &self,
         prompt: &Prompt,
-        number: u32,
-        turn: &Turn,
+        sampled: &Sampled,
+        messages: Vec<Message>,
         so_far: usize,
     ) -> Result<Option<Between>, WorkError> {
-        let Turn { sampled, scored, .. } = turn;
-        let messages = self.input.workflow.messages(prompt, number, &scored.text, &scored.reward);
-        let Some(messages) = messages.map_err(InputError::from)? else { return Ok(None) };
         let text = messages.iter().map(|message| message.content.as_str()).collect();
         let tokens = self.tokens(sampled.completion.tokens.clone(), messages).await?;
         let later = so_far.saturating_sub(prompt.tokens.len()).saturating_add(tokens.len());

@@ -1,0 +1,63 @@
+//! Settings of the `environment` workflow.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use super::one;
+use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
+
+/// Settings of the `environment` workflow: an HTTP server answers each completion with a reward and
+/// with messages, until the episode is done. The prompt of the row is the first observation.
+///
+/// After the first completion, `POST {url}/reset` with `{"session": text, "row": number, "seed":
+/// number, "prompt": text, "answer": text or null}` starts the session, or starts it again; the
+/// response is `{}`. After each completion, `POST {url}/step` with `{"session": text, "turn":
+/// number from 1, "completion": text}` has the response `{"reward": number, "done": true or false,
+/// "messages": [{"role": "user" or "tool", "content": text}]}`. `reward` is 0 and `messages` are
+/// empty if absent. The response to a repeated turn must be that to the first request.
+///
+/// The reward of a turn is that of the environment plus the sum of `rewards`; the reward of the
+/// sample is Σ reward of turn t · `discount` ^ (t − 1). Messages are not trained on.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvironmentWorkflow {
+    /// URL of the server, without `/reset` and `/step`.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    pub url: String,
+    /// Maximum number of turns. Default 8.
+    #[serde(default = "max_turns")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub max_turns: u32,
+    /// Maximum number of tokens of a sample after its prompt: completions and messages. Messages
+    /// that leave no token for a completion are not appended; the sample then ends.
+    /// `rollout.maxNewTokens` limits each completion. Default the context of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: Option<u32>,
+    /// Factor of the reward for each turn before its own. Evaluations do not discount. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub discount: f64,
+    /// Seconds per try of a request. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// rejected. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Concurrent requests. Default 64.
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+    /// Seconds for which sampling waits for an environment that is down, as for a reward of kind
+    /// `http`. Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
+}
+
+fn max_turns() -> u32 {
+    8
+}

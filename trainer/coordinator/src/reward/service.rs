@@ -1,0 +1,72 @@
+//! Service outside the coordinator that scores completions: retries of its calls, and its outages.
+
+use std::time::Duration;
+
+use rljob_protocol::status::RewardOutage;
+use tokio::time::Instant;
+
+use super::availability::{Availability, Next};
+use super::error::RewardError;
+use super::verifier::VerifierError;
+
+/// Maximum wait between two calls for the same completion.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// A verifier or an environment.
+#[derive(Debug)]
+pub struct Service {
+    /// Name and target for messages, without secrets.
+    label: String,
+    retries: u32,
+    availability: Availability,
+}
+
+impl Service {
+    /// `retries` follow the first try; calls wait up to `max_outage` for a service that is down.
+    pub fn new(label: String, retries: u32, max_outage: Duration) -> Self {
+        Self { label, retries, availability: Availability::new(max_outage) }
+    }
+
+    /// Calls the service until it succeeds, its retries are exhausted, or it was down too long.
+    pub async fn call<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, RewardError>
+    where
+        F: Future<Output = Result<T, VerifierError>>,
+    {
+        let mut tries = 0_u32;
+        loop {
+            tries = tries.saturating_add(1);
+            let source = match attempt().await {
+                Ok(answer) => {
+                    self.availability.answered();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let cause = crate::error_line(&source);
+            tracing::debug!(reward = self.label, tries, cause, "a call for a completion failed");
+            let reward = || self.label.clone();
+            match self.availability.failed(&source, tries > self.retries, Instant::now()) {
+                Next::Retry => tokio::time::sleep(backoff(tries)).await,
+                Next::Reject => {
+                    return Err(RewardError::Rejected { reward: reward(), tries, source });
+                }
+                Next::GiveUp => {
+                    let seconds = self.outage().map_or(0, |outage| outage.seconds);
+                    return Err(RewardError::Unavailable { reward: reward(), seconds, source });
+                }
+            }
+        }
+    }
+
+    /// The outage, if the service is down.
+    pub fn outage(&self) -> Option<RewardOutage> {
+        let outage = self.availability.outage()?;
+        let seconds = outage.since.elapsed().as_secs();
+        Some(RewardOutage { reward: self.label.clone(), seconds, cause: outage.cause })
+    }
+}
+
+/// Wait after the given number of tries: 1, 2, 4, … 30 seconds.
+fn backoff(tries: u32) -> Duration {
+    Duration::from_secs(2_u64.saturating_pow(tries.saturating_sub(1))).min(MAX_BACKOFF)
+}
