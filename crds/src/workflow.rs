@@ -3,17 +3,22 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// Turns of a sample: `multiTurn`. Rollouts and evaluations use the same workflow.
+use crate::agent::AgentWorkflow;
+
+/// Turns of a sample: `multiTurn` or `agent`. Rollouts and evaluations use the same workflow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.multiTurn)].filter(x, x).size() == 1")
-        .message("set exactly one of multiTurn")
+    validation = Rule::new("[has(self.multiTurn), has(self.agent)].filter(x, x).size() == 1")
+        .message("set exactly one of multiTurn, agent")
 )]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<MultiTurnWorkflow>,
+    /// A program per sample that talks to the model over an API of OpenAI's shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentWorkflow>,
 }
 
 /// Settings of the `multiTurn` workflow. A turn is a completion, which the rewards score. While its
@@ -53,7 +58,8 @@ pub struct MultiTurnWorkflow {
 impl WorkflowSpec {
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
-        self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens)
+        let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
+        multi_turn.or_else(|| self.agent.as_ref().and_then(|agent| agent.max_tokens))
     }
 }
 

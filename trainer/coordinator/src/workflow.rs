@@ -4,8 +4,10 @@
 //! ```text
 //!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
 //!                                  └─ else ─▶ feedback ─▶ turn t + 1
+//!  agent       rewards r of the program ─▶ Σ r · discount^(t − 1)
 //! ```
 
+use rljob_crds::agent::AgentWorkflow;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
 
@@ -19,6 +21,8 @@ pub enum Workflow {
     /// A prompt and its completion.
     SingleTurn,
     MultiTurn(Box<MultiTurn>),
+    /// A program requests the completions.
+    Agent(AgentWorkflow),
 }
 
 /// Attempts at a prompt with feedback after each one that is wrong.
@@ -31,7 +35,11 @@ pub struct MultiTurn {
 impl Workflow {
     /// Compiles the workflow of a spec.
     pub fn new(rollout: &RolloutSpec) -> Result<Self, FeedbackError> {
-        match rollout.workflow.as_ref().and_then(|workflow| workflow.multi_turn.as_ref()) {
+        let Some(workflow) = &rollout.workflow else { return Ok(Self::SingleTurn) };
+        if let Some(agent) = &workflow.agent {
+            return Ok(Self::Agent(agent.clone()));
+        }
+        match &workflow.multi_turn {
             None => Ok(Self::SingleTurn),
             Some(spec) => {
                 let feedback = Feedback::new(&spec.feedback)?;
@@ -45,13 +53,14 @@ impl Workflow {
         match self {
             Self::SingleTurn => Ok(KeptFields::None),
             Self::MultiTurn(multi_turn) => multi_turn.feedback.fields(),
+            Self::Agent(_) => Ok(KeptFields::All),
         }
     }
 
     /// The feedback template, if there is one.
     pub fn feedback(&self) -> Option<&Feedback> {
         match self {
-            Self::SingleTurn => None,
+            Self::SingleTurn | Self::Agent(_) => None,
             Self::MultiTurn(multi_turn) => Some(&multi_turn.feedback),
         }
     }
@@ -82,14 +91,15 @@ impl Workflow {
 
     /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
     pub fn turn_rewards(&self, rewards: &[f64]) -> Vec<f64> {
-        let discount = match self {
-            Self::SingleTurn => 1.0,
-            Self::MultiTurn(multi_turn) => multi_turn.spec.discount,
+        let (discount, only_last) = match self {
+            Self::SingleTurn => (1.0, true),
+            Self::MultiTurn(multi_turn) => (multi_turn.spec.discount, true),
+            Self::Agent(agent) => (agent.discount, false),
         };
         let last = rewards.len().saturating_sub(1);
-        let factor = discount.powi(i32::try_from(last).unwrap_or(i32::MAX));
         let credited = |(turn, reward): (usize, &f64)| {
-            if turn == last { reward * factor } else { 0.0 }
+            let factor = discount.powi(i32::try_from(turn).unwrap_or(i32::MAX));
+            if turn == last || !only_last { reward * factor } else { 0.0 }
         };
         rewards.iter().enumerate().map(credited).collect()
     }

@@ -158,7 +158,7 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let workflow =
         |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
-    let expected = "spec.rollout.workflow: set exactly one of multiTurn, found none";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, agent, found none";
     assert_eq!(workflow(json!({})), [expected]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";

@@ -9,7 +9,8 @@ use crate::validate::Problem;
 const PATH: &str = "spec.rollout.workflow";
 
 pub(super) fn check_workflow(workflow: &WorkflowSpec, problems: &mut Vec<Problem>) {
-    let members = [("multiTurn", workflow.multi_turn.is_some())];
+    let members =
+        [("multiTurn", workflow.multi_turn.is_some()), ("agent", workflow.agent.is_some())];
     exactly_one(PATH, &members, problems);
     if let Some(multi_turn) = &workflow.multi_turn {
         check_template(&format!("{PATH}.multiTurn.feedback"), &multi_turn.feedback, problems);

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 pub use verifier::{Question, VerifierError};
 
 use availability::{Availability, Next};
-pub use sessions::Runner;
+pub use sessions::{Runner, run_agent};
 
 use code::CodeVerifier;
 use command::CommandVerifier;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::episode::{Episode, Turn};
+use super::episode::{Episode, Rejected, Turn};
 use super::request::Key;
 use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
 use super::score::{Verdict, score};
@@ -60,7 +60,10 @@ impl Episodes<'_> {
             let scored = match score(self.input, prompt, completion).await? {
                 Verdict::Scored(scored) => scored,
                 Verdict::Rejected(error) => {
-                    return Ok(Episode { turns, rejected: Some((sampled, error)) });
+                    return Ok(Episode {
+                        turns,
+                        rejected: Some(Rejected::Verifier(sampled, error)),
+                    });
                 }
             };
             tokens.extend(&sampled.completion.tokens);
@@ -78,7 +81,8 @@ impl Episodes<'_> {
                 max_new_tokens: between.max_new_tokens,
                 ..request.clone()
             };
-            let next = self.sampler.sample_near(&engine, self.weights, &tokens, &request).await;
+            let next =
+                self.sampler.sample_near(Some(&engine), self.weights, &tokens, &request).await;
             sampled = next.map_err(rejected)?;
             (given, given_text) = (between.tokens, between.text);
         }
