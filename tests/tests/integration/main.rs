@@ -2,6 +2,7 @@
 //! jobs on a real cluster.
 
 #[cfg(test)]
+mod agents;
 mod alerts;
 #[cfg(test)]
 mod async_rollouts;
