@@ -161,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn only_agents_have_a_container_with_network() {
+        let network = |spec: &serde_json::Value| {
+            let pod = pod_of(Role::Coordinator, spec);
+            let command = pod.containers[1].command.clone().unwrap();
+            command.contains(&"--network".to_owned())
+        };
+        let workflow = json!({"agent": {"command": ["agent"]}});
+        assert!(network(&json!({"rollout": {"workflow": workflow}})));
+        assert!(!network(&json!({"rewards": [{"name": "tests", "code": {}}]})));
+    }
+
+    #[test]
     fn rewards_that_run_programs_have_the_container() {
         for kind in [
             json!({"name": "tests", "code": {}}),

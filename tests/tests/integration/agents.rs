@@ -20,7 +20,14 @@ fn settings(program: &str) -> Option<Vec<String>> {
     };
     let program = workspace().join(program);
     let command = format!("{AGENT}.command=[{},{}]", python.display(), program.display());
-    let small = ["algorithm.grpo.groupSize=4", "rollout.batchSize=4", "dataset.evaluation.limit=2"];
+    // The journal keeps the samples after the oldest checkpoint.
+    let small = [
+        "algorithm.grpo.groupSize=4",
+        "rollout.batchSize=4",
+        "dataset.evaluation.limit=2",
+        "checkpoint.everySteps=1",
+        "rewards=[]",
+    ];
     let small = small.map(|set| format!("practise:spec.{set}"));
     Some([command].into_iter().chain(small).collect())
 }
@@ -45,8 +52,7 @@ fn count(directory: &Path, condition: &str) -> u64 {
 #[test]
 fn the_client_of_openai_gets_answers_and_errors_and_the_sample_is_the_selected_branch() {
     let Some(settings) = settings("tests/openai/api.py") else { return };
-    let one_step = ["practise:spec.training.steps=1", "practise:spec.rewards=[]"];
-    let directory = finished(start("agent-api", &settings, &one_step));
+    let directory = finished(start("agent-api", &settings, &["practise:spec.training.steps=2"]));
     let two_turns = "json_array_length(turn_rewards) = 2 AND reward = 1.25";
     assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (16, 16));
     // Prompt, completion, question and completion: the second prompt is not tokenized again.
@@ -56,11 +62,8 @@ fn the_client_of_openai_gets_answers_and_errors_and_the_sample_is_the_selected_b
 #[test]
 fn kills_in_an_episode_do_not_change_the_result() {
     let Some(settings) = settings("manifests/samples/agent/two_turns.py") else { return };
-    let more = [
-        "practise:spec.training.steps=4",
-        "practise:spec.rewards=[]",
-        "practise:spec.rollout.workflow.agent.discount=0.5",
-    ];
+    let more =
+        ["practise:spec.training.steps=4", "practise:spec.rollout.workflow.agent.discount=0.5"];
     let expected = finished(start("agent", &settings, &more));
     let turns = "json_array_length(turn_rewards)";
     assert!(count(&expected, &format!("{turns} = 2")) > 0);
@@ -85,16 +88,20 @@ fn kills_in_an_episode_do_not_change_the_result() {
 
 #[test]
 fn agents_that_always_fail_end_the_run_with_the_cause() {
-    for (program, cause) in [
-        ("[sh,-c,'echo no model >&2; exit 3']", "exit status: 3; last line of stderr: `no model`"),
-        ("['true']", "the program of the agent requested no completion"),
-        ("[sleep,'60']", "did not end within 1 s"),
-        ("[/no/such/program]", "failed to start the command"),
+    for (runs, program, cause) in [
+        (
+            "agent-exit",
+            "[sh,-c,'echo no model >&2; exit 3']",
+            "exit status: 3; last line of stderr: `no model`",
+        ),
+        ("agent-silent", "['true']", "the program of the agent requested no completion"),
+        ("agent-slow", "[sleep,'60']", "did not end within 1 s"),
+        ("agent-missing", "[/no/such/program]", "failed to start the command"),
     ] {
         let command = format!("{AGENT}.command={program}");
         let more = ["retries=0", "timeoutSeconds=1"].map(|set| format!("{AGENT}.{set}"));
         let settings: Vec<String> = [command].into_iter().chain(more).collect();
-        let run = start("agent-failing", &settings, &["practise:spec.training.steps=1"]);
+        let run = start(runs, &settings, &["practise:spec.training.steps=1"]);
         let (code, output) = run.local.end();
         assert_eq!(code, Some(1), "{output}");
         let failed = "the program of rollout.workflow.agent failed for ";

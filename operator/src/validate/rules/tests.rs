@@ -160,6 +160,10 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
     let expected = "spec.rollout.workflow: set exactly one of multiTurn, agent, found none";
     assert_eq!(workflow(json!({})), [expected]);
+    let both = json!({"multiTurn": {"feedback": "No"}, "agent": {"command": ["agent"]}});
+    let expected =
+        "spec.rollout.workflow: set exactly one of multiTurn, agent, found multiTurn and agent";
+    assert_eq!(workflow(both), [expected]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");

@@ -12,6 +12,8 @@ const MAX_CHOICES: u32 = 128;
 const MAX_STOP: usize = 4;
 /// Longest stop string in bytes.
 const MAX_STOP_BYTES: usize = 256;
+/// Largest reward: sums of rewards stay finite.
+const MAX_REWARD: f64 = 1e30;
 /// Parameters that do not change what is sampled.
 const WITHOUT_EFFECT: [&str; 8] = [
     "metadata",
@@ -171,6 +173,10 @@ pub fn chat(body: &[u8], rules: &Rules) -> Result<ChatRequest, ProxyError> {
 /// Parses a reward.
 pub fn reward(body: &[u8]) -> Result<(f64, Option<CompletionId>), ProxyError> {
     let RewardBody { reward, completion, choice } = parse(body)?;
+    if !(-MAX_REWARD..=MAX_REWARD).contains(&reward) {
+        let message = format!("must be between -{MAX_REWARD:e} and {MAX_REWARD:e}");
+        return Err(ProxyError::parameter("reward", message));
+    }
     Ok((reward, completion.map(|id| CompletionId { id, choice })))
 }
 
@@ -306,6 +312,8 @@ mod tests {
         for body in [&b"{}"[..], br#"{"reward": "1"}"#, br#"{"reward": 1, "turn": 1}"#, b""] {
             assert!(matches!(reward(body), Err(ProxyError::Json(_))));
         }
+        let error = reward(br#"{"reward": -1e31}"#).unwrap_err();
+        assert_eq!(error.to_string(), "reward: must be between -1e30 and 1e30");
         assert_eq!(finish(b"{}"), Ok(None));
     }
 }

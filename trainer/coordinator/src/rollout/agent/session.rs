@@ -120,6 +120,9 @@ impl Session<'_> {
             Ok(given) => given,
             Err(error) => return Ok(Err(ProxyError::Rejected(crate::error_line(&error)))),
         };
+        if given.is_empty() {
+            return Ok(Err(ProxyError::parameter("messages", "have no tokens")));
+        }
         let (mut tokens, prompt) = planned.so_far.clone();
         tokens.extend(&given);
         let prompt = if planned.parent.is_some() { prompt } else { given.len() };
