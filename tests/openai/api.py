@@ -15,6 +15,10 @@ def create(messages=prompt, **parameters):
     return client.chat.completions.create(model="policy", messages=messages, **parameters)
 
 
+def post(path, **body):
+    return client.post(path, body=body, cast_to=object)
+
+
 def rejected(kind, part, call):
     try:
         call()
@@ -60,15 +64,17 @@ long = [{"role": "user", "content": row["question"] * 40}]
 rejected(openai.BadRequestError, "leaves none", lambda: create(long))
 stranger = client.with_options(api_key="rljob-0")
 rejected(openai.AuthenticationError, "API key", lambda: stranger.models.list())
-post = lambda path, **body: client.post(path, body=body, cast_to=object)
 rejected(openai.NotFoundError, "no route", lambda: post("/responses"))
-rejected(openai.NotFoundError, "nothing", lambda: post("/rljob/reward", reward=1, completion="nothing"))
+unknown = {"reward": 1, "completion": "nothing"}
+rejected(openai.NotFoundError, "nothing", lambda: post("/rljob/reward", **unknown))
 rejected(openai.BadRequestError, "expected f64", lambda: post("/rljob/reward", reward="1"))
 
-# A branch continues the second choice; the sample is that branch, not the last completion.
-reply = {"role": "assistant", "content": several.choices[1].message.content}
+# A branch continues the last choice, the newest of equal ones; the sample is that branch, not the
+# last completion.
+several = create(n=3)
+reply = {"role": "assistant", "content": several.choices[2].message.content}
 branch = create(prompt + [reply, {"role": "user", "content": " " + row["question"]}])
 create()
-post("/rljob/reward", reward=0.25, completion=several.id, choice=1)
+post("/rljob/reward", reward=0.25, completion=several.id, choice=2)
 post("/rljob/reward", reward=1.0)
 post("/rljob/finish", completion=branch.id)
