@@ -5,8 +5,8 @@
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
 //! [`ppo`], [`dpo`], [`reward_model`], [`optimizer`], [`lora`], [`reward`], [`program_reward`],
-//! [`rollout`], [`workflow`], [`agent`], [`roles`], [`template`], [`restore`], [`tracking`], [`status`],
-//! [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`rollout`], [`workflow`], [`agent`], [`roles`], [`template`], [`restore`], [`tracking`],
+//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),

@@ -1,5 +1,5 @@
-//! Container of the coordinator's pod that runs the commands of rewards and agents. It has none of the job's
-//! tokens, keys, environment variables and run directories.
+//! Container of the coordinator's pod that runs the commands of rewards and agents. It has none of
+//! the job's tokens, keys, environment variables and run directories.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, PodTemplateSpec, ResourceRequirements, VolumeMount,

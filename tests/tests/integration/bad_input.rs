@@ -90,7 +90,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         (
             "batchSize: 4",
             "batchSize: 4, workflow: {agent: {command: [agent], image: other}}",
-            "line 11: spec.rollout.workflow.agent.image: unknown field `image`",
+            "line 11: spec.rollout.workflow.agent.image: unknown field; expected one of command, ",
         ),
         (
             "minibatches: 2",

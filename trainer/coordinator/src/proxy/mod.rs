@@ -13,39 +13,18 @@ pub mod answer;
 pub mod error;
 pub mod request;
 mod server;
+mod sessions;
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use answer::Completed;
-use error::ProxyError;
-use request::{ChatRequest, CompletionId, Rules};
+pub use sessions::{Call, Reply, Session};
 
-/// Requests of a session that wait. Further ones are answered 429.
-const WAITING: usize = 64;
-
-/// Answer to a call.
-pub type Reply<T> = oneshot::Sender<Result<T, ProxyError>>;
-
-/// A request of an agent to its session.
-#[derive(Debug)]
-pub enum Call {
-    Chat(ChatRequest, Reply<Completed>),
-    /// Reward of a completion, or of the whole session.
-    Reward(f64, Option<CompletionId>, Reply<()>),
-    /// Selects the completion that ends the sample.
-    Finish(Option<CompletionId>, Reply<()>),
-}
-
-/// SHA-256 of a key: a lookup takes the same time for all wrong keys.
-type Digest = [u8; 32];
+use request::Rules;
+use sessions::Sessions;
 
 /// The proxy of a coordinator.
 #[derive(Debug)]
@@ -53,21 +32,6 @@ pub struct Proxy {
     listener: std::net::TcpListener,
     address: SocketAddr,
     rules: Rules,
-    sessions: Arc<Sessions>,
-}
-
-/// Open sessions by the digest of their keys.
-#[derive(Debug, Default)]
-struct Sessions {
-    open: Mutex<HashMap<Digest, mpsc::Sender<Call>>>,
-}
-
-/// An open session. Dropping it invalidates its key.
-#[derive(Debug)]
-pub struct Session {
-    pub api_key: String,
-    pub calls: mpsc::Receiver<Call>,
-    digest: Digest,
     sessions: Arc<Sessions>,
 }
 
@@ -86,12 +50,7 @@ impl Proxy {
 
     /// Opens a session with an unguessable key; `secret` is random.
     pub fn session(&self, secret: [u8; 32]) -> Session {
-        let key: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        let api_key = format!("rljob-{key}");
-        let digest = digest(&api_key);
-        let (sender, calls) = mpsc::channel(WAITING);
-        self.sessions.open.lock().insert(digest, sender);
-        Session { api_key, calls, digest, sessions: Arc::clone(&self.sessions) }
+        self.sessions.open(secret)
     }
 
     /// Serves until `stop`.
@@ -101,20 +60,4 @@ impl Proxy {
         rljob_http::serve(listener, router, server::LIMITS, stop).await;
         Ok(())
     }
-}
-
-impl Sessions {
-    fn find(&self, api_key: &str) -> Result<mpsc::Sender<Call>, ProxyError> {
-        self.open.lock().get(&digest(api_key)).cloned().ok_or(ProxyError::Key)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.sessions.open.lock().remove(&self.digest);
-    }
-}
-
-fn digest(api_key: &str) -> Digest {
-    Sha256::digest(api_key).into()
 }

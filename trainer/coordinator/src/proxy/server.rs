@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error::ProxyError;
 use super::request::{self, Rules};
-use super::{Call, Reply, Sessions};
+use super::sessions::{Call, Reply, Sessions};
 
 /// Largest body in bytes.
 const MAX_BODY: usize = 8 << 20;
@@ -53,13 +53,11 @@ async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response
     if !request.stream {
         return Ok(Json(completed.object(&request, created)).into_response());
     }
-    let mut events: String = completed
-        .chunks(&request, created)
-        .iter()
-        .map(|chunk| format!("data: {chunk}\n\n"))
-        .collect();
-    events.push_str("data: [DONE]\n\n");
-    Ok(([(CONTENT_TYPE, "text/event-stream")], Body::from(events)).into_response())
+    let chunks = completed.chunks(&request, created);
+    let event = |data: &dyn std::fmt::Display| format!("data: {data}\n\n");
+    let mut events: Vec<String> = chunks.iter().map(|chunk| event(chunk)).collect();
+    events.push(event(&"[DONE]"));
+    Ok(([(CONTENT_TYPE, "text/event-stream")], Body::from(events.concat())).into_response())
 }
 
 async fn models(State(shared): State<Shared>, request: Request) -> Result<Json<Value>, ProxyError> {

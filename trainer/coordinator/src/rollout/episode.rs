@@ -34,7 +34,7 @@ pub struct Episode {
 #[derive(Debug)]
 pub enum Rejected {
     /// The verifier failed for a further completion.
-    Verifier(Sampled, RewardError),
+    Verifier(Box<Sampled>, RewardError),
     /// The program of the agent failed.
     Agent(AgentFailure),
 }
@@ -61,7 +61,7 @@ impl Episode {
     /// All completions.
     pub fn completions(&self) -> impl Iterator<Item = &Sampled> {
         let rejected = self.rejected.iter().filter_map(|rejected| match rejected {
-            Rejected::Verifier(sampled, _) => Some(sampled),
+            Rejected::Verifier(sampled, _) => Some(sampled.as_ref()),
             Rejected::Agent(_) => None,
         });
         self.turns.iter().map(|turn| &turn.sampled).chain(rejected)

@@ -62,7 +62,7 @@ impl Episodes<'_> {
                 Verdict::Rejected(error) => {
                     return Ok(Episode {
                         turns,
-                        rejected: Some(Rejected::Verifier(sampled, error)),
+                        rejected: Some(Rejected::Verifier(Box::new(sampled), error)),
                     });
                 }
             };

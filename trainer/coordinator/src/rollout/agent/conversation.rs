@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn said(messages: &[&str]) -> Vec<Message> {
-        let role = |index: usize| if index % 2 == 0 { "user" } else { "assistant" };
+        let role = |index: usize| if index.is_multiple_of(2) { "user" } else { "assistant" };
         let message = |(index, text): (usize, &&str)| Message {
             role: role(index).to_owned(),
             content: (*text).to_owned(),

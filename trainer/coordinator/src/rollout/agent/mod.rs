@@ -31,7 +31,7 @@ use super::episodes::Episodes;
 use super::sampler::SampleRequest;
 use super::score::{Scored, Verdict, score};
 use crate::data::Prompt;
-use crate::proxy::{self, Call, Proxy, Reply};
+use crate::proxy::{self, Proxy, Reply};
 use crate::reward::session::{AGENT_VARIABLES, Start};
 use crate::reward::{Reward, Runner, run_agent};
 use crate::work_error::WorkError;
@@ -136,18 +136,12 @@ impl Agents {
                     // A client that has gone gets no answer.
                     let _ = reply.send(progress.record(sampling?));
                 }
-                Some(call) = opened.calls.recv(), if in_progress.len() < CONCURRENT => match call {
-                    Call::Chat(request, reply) => match progress.plan(self.spec.max_turns, request) {
-                        Ok(planned) => in_progress.push(async move {
-                            (session.complete(planned).await, reply)
-                        }),
-                        Err(error) => drop(reply.send(Err(error))),
-                    },
-                    Call::Reward(reward, of, reply) => {
-                        drop(reply.send(progress.set_reward(reward, of)));
+                Some(call) = opened.calls.recv(), if in_progress.len() < CONCURRENT => {
+                    if let Some((planned, reply)) = progress.answer(self.spec.max_turns, call) {
+                        in_progress
+                            .push(async move { (session.complete(planned).await, reply) });
                     }
-                    Call::Finish(at, reply) => drop(reply.send(progress.finish(at))),
-                },
+                }
             }
         };
         match ended {
@@ -184,7 +178,7 @@ async fn episode(
             match score(input, session.prompt, tokens).await? {
                 Verdict::Scored(by_rewards) => scored.reward = by_rewards.reward,
                 Verdict::Rejected(error) => {
-                    let rejected = Some(Rejected::Verifier(node.sampled, error));
+                    let rejected = Some(Rejected::Verifier(Box::new(node.sampled), error));
                     return Ok(Ok(Episode { turns, rejected }));
                 }
             }

@@ -12,6 +12,7 @@ use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
 use crate::proxy::error::ProxyError;
 use crate::proxy::request::{ChatRequest, CompletionId};
+use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
@@ -58,12 +59,22 @@ pub struct Planned {
 }
 
 impl Progress {
+    /// Answers a call, or returns the plan of its completions. A client that has gone gets no
+    /// answer.
+    pub fn answer(&mut self, max_turns: u32, call: Call) -> Option<(Planned, Reply<Completed>)> {
+        match call {
+            Call::Chat(request, reply) => match self.plan(max_turns, request) {
+                Ok(planned) => return Some((planned, reply)),
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Call::Reward(reward, of, reply) => drop(reply.send(self.set_reward(reward, of))),
+            Call::Finish(at, reply) => drop(reply.send(self.finish(at))),
+        }
+        None
+    }
+
     /// Assigns the request its place.
-    pub fn plan(
-        &mut self,
-        max_turns: u32,
-        mut request: ChatRequest,
-    ) -> Result<Planned, ProxyError> {
+    fn plan(&mut self, max_turns: u32, mut request: ChatRequest) -> Result<Planned, ProxyError> {
         let number = self.requested;
         let requested = number.saturating_add(request.n);
         if requested > max_turns {
@@ -83,12 +94,14 @@ impl Progress {
     /// Adds the completions of a request.
     pub fn record(&mut self, sampling: Sampling) -> Result<Completed, ProxyError> {
         let (nodes, completed) = sampling?;
-        nodes.into_iter().for_each(|node| self.conversations.add(node));
+        for node in nodes {
+            self.conversations.add(node);
+        }
         Ok(completed)
     }
 
     /// Sets the reward of a completion or of the session.
-    pub fn set_reward(&mut self, reward: f64, of: Option<CompletionId>) -> Result<(), ProxyError> {
+    fn set_reward(&mut self, reward: f64, of: Option<CompletionId>) -> Result<(), ProxyError> {
         match of {
             None => self.reward = Some(reward),
             Some(of) => {
@@ -102,7 +115,7 @@ impl Progress {
     }
 
     /// Selects the completion that ends the sample; by default the last one.
-    pub fn finish(&mut self, at: Option<CompletionId>) -> Result<(), ProxyError> {
+    fn finish(&mut self, at: Option<CompletionId>) -> Result<(), ProxyError> {
         self.selected = at.map(|at| self.find(&at)).transpose()?;
         Ok(())
     }
