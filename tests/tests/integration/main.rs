@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod agents;
+#[cfg(test)]
 mod alerts;
 #[cfg(test)]
 mod async_rollouts;
