@@ -10,7 +10,7 @@ use crate::agent::AgentWorkflow;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new("[has(self.multiTurn), has(self.agent)].filter(x, x).size() == 1")
-        .message("set exactly one of multiTurn, agent")
+        .message("set exactly one of multiTurn and agent")
 )]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.

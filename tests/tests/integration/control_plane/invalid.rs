@@ -64,7 +64,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"algorithm": {"sft": {}}}}),
             "set exactly one of grpo, ppo, sft, dpo, rewardModel and evaluation",
         ),
-        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn, agent"),
+        (json!({"spec": {"rollout": {"workflow": {}}}}), "set exactly one of multiTurn and agent"),
         (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
