@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-gitops setup-mlflow setup-browser setup-network setup-cuda build-cuda quickstart test \
+	setup-prometheus setup-gitops setup-mlflow setup-openai setup-browser setup-network setup-cuda build-cuda quickstart test \
 	lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives
 
@@ -23,7 +23,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops mlflow browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops mlflow openai browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -51,6 +51,9 @@ setup-gitops:
 
 setup-mlflow:
 	tests/mlflow/setup.sh >/dev/null
+
+setup-openai:
+	tests/openai/setup.sh >/dev/null
 
 setup-browser:
 	scripts/packages.sh chromium=chromium

@@ -4,6 +4,7 @@ use kube::CustomResource;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::AgentWorkflow;
 use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, TrainingSpec};
 use crate::data::DatasetSpec;
 use crate::failure_policy::FailurePolicy;
@@ -71,7 +72,8 @@ use crate::tracking::TrackingSpec;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "!has(self.algorithm.grpo) || has(self.rewards) && size(self.rewards) > 0"
+        "!has(self.algorithm.grpo) || has(self.rewards) && size(self.rewards) > 0 || \
+             has(self.rollout) && has(self.rollout.workflow) && has(self.rollout.workflow.agent)"
     )
         .message("algorithm.grpo needs rewards")
 )]
@@ -86,7 +88,8 @@ use crate::tracking::TrackingSpec;
 )]
 #[x_kube(
     validation = Rule::new(
-        "!has(self.algorithm.ppo) || has(self.rewards) && size(self.rewards) > 0"
+        "!has(self.algorithm.ppo) || has(self.rewards) && size(self.rewards) > 0 || \
+             has(self.rollout) && has(self.rollout.workflow) && has(self.rollout.workflow.agent)"
     )
         .message("algorithm.ppo needs rewards")
 )]
@@ -154,7 +157,8 @@ use crate::tracking::TrackingSpec;
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.rewards) && \
-             size(self.rewards) > 0")
+             size(self.rewards) > 0 || has(self.rollout) && has(self.rollout.workflow) && \
+             has(self.rollout.workflow.agent)")
         .message("algorithm.evaluation needs rewards")
 )]
 #[x_kube(
@@ -339,6 +343,16 @@ pub struct RLJobSpec {
 }
 
 impl RLJobSpec {
+    /// The workflow `agent`, whose programs can post rewards.
+    pub fn agent(&self) -> Option<&AgentWorkflow> {
+        self.rollout.workflow.as_ref().and_then(|workflow| workflow.agent.as_ref())
+    }
+
+    /// Whether the reward runner runs programs of rewards or agents.
+    pub fn runs_programs(&self) -> bool {
+        self.agent().is_some() || self.rewards.iter().any(RewardSpec::runs_programs)
+    }
+
     /// Method of weight sync. Default Distributed where engines and learners can form a process
     /// group, else Disk.
     pub fn weight_sync_method(&self) -> WeightSyncMethod {

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
 //! [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`], [`lora`], [`reward`],
-//! [`program_reward`], [`rollout`], [`workflow`], [`roles`], [`template`], [`restore`],
+//! [`program_reward`], [`rollout`], [`workflow`], [`agent`], [`roles`], [`template`], [`restore`],
 //! [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
@@ -48,6 +48,8 @@ pub mod reward_model;
 pub mod rollout;
 
 pub mod workflow;
+
+pub mod agent;
 
 pub mod roles;
 

@@ -5,16 +5,18 @@ mod environment;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::AgentWorkflow;
 pub use environment::EnvironmentWorkflow;
 
-/// Turns of a sample: `multiTurn` or `environment`. Rollouts and evaluations use the same workflow.
+/// Turns of a sample: `multiTurn`, `environment` or `agent`. Rollouts and evaluations use the same
+/// workflow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.multiTurn), has(self.environment)].filter(x, x).size() == 1"
+        "[has(self.multiTurn), has(self.environment), has(self.agent)].filter(x, x).size() == 1"
     )
-        .message("set exactly one of multiTurn and environment")
+        .message("set exactly one of multiTurn, environment and agent")
 )]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
@@ -23,6 +25,9 @@ pub struct WorkflowSpec {
     /// Turns with an HTTP server that returns rewards and messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentWorkflow>,
+    /// A program per sample that talks to the model over an API of OpenAI's shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentWorkflow>,
 }
 
 /// Settings of the `multiTurn` workflow. A turn is a completion, which the rewards score. While its
@@ -63,7 +68,9 @@ impl WorkflowSpec {
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
         let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
-        multi_turn.or(self.environment.as_ref().and_then(|environment| environment.max_tokens))
+        let environment = || self.environment.as_ref().and_then(|of| of.max_tokens);
+        let agent = || self.agent.as_ref().and_then(|of| of.max_tokens);
+        multi_turn.or_else(environment).or_else(agent)
     }
 }
 

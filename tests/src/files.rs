@@ -56,6 +56,11 @@ pub fn mlflow() -> Result<PathBuf> {
     installed(Path::new("mlflow-3.17.2/bin/mlflow"))
 }
 
+/// Python with OpenAI's client, from the cache that tests/openai/setup.sh fills.
+pub fn openai_python() -> Result<PathBuf> {
+    installed(Path::new("openai-3.57.0/bin/python"))
+}
+
 /// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD
 /// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
 pub fn gitops(file: &str) -> Result<PathBuf> {

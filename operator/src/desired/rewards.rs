@@ -1,11 +1,10 @@
-//! Container of the coordinator's pod that runs the commands of rewards. It has none of the job's
-//! tokens, keys, environment variables and run directories.
+//! Container of the coordinator's pod that runs the commands of rewards and agents. It has none of
+//! the job's tokens, keys, environment variables and run directories.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, PodTemplateSpec, ResourceRequirements, VolumeMount,
 };
 use rljob_crds::names::{CONTAINER_REWARDS, REWARDS_MOUNT, REWARDS_SOCKET};
-use rljob_crds::reward::RewardSpec;
 use rljob_crds::storage::VolumeSpec;
 
 use super::Role;
@@ -20,10 +19,10 @@ const DATA_SOURCES: [&str; 6] =
 /// evict the pod.
 const SOCKET_LIMIT: &str = "1Mi";
 
-/// Adds the container, and its socket to the coordinator, if a reward of the job runs programs.
+/// Adds the container, and its socket to the coordinator, if rewards or agents of the job
+/// are programs.
 pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTemplateSpec) {
-    let is_needed =
-        role == Role::Coordinator && job.spec.rewards.iter().any(RewardSpec::runs_programs);
+    let is_needed = role == Role::Coordinator && job.spec.runs_programs();
     let Some(pod) = template.spec.as_mut().filter(|_| is_needed) else { return };
     let Some(coordinator) = pod.containers.first_mut() else { return };
     let (folder, mount) = scratch("rljob-rewards", REWARDS_MOUNT, Some("Memory"), SOCKET_LIMIT);
@@ -35,15 +34,19 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
     let runs = job.spec.storage.persistent_volume_claim.as_ref();
     let runs = runs.map(|claim| claim.claim_name.as_str());
     let data = job.spec.volumes.iter().filter_map(|volume| data_mount(volume, runs));
+    let mut command = vec![
+        format!("{PROGRAMS}/rljob-reward-runner"),
+        "serve".to_owned(),
+        format!("--socket={socket}"),
+    ];
+    if job.spec.agent().is_some() {
+        command.push("--network".to_owned());
+    }
     let runner = Container {
         name: CONTAINER_REWARDS.to_owned(),
         image: coordinator.image.clone(),
         image_pull_policy: coordinator.image_pull_policy.clone(),
-        command: Some(vec![
-            format!("{PROGRAMS}/rljob-reward-runner"),
-            "serve".to_owned(),
-            format!("--socket={socket}"),
-        ]),
+        command: Some(command),
         env: Some(vec![EnvVar {
             name: "HOME".to_owned(),
             value: Some("/tmp".to_owned()),
@@ -155,6 +158,18 @@ mod tests {
         let mounts = pod.containers[1].volume_mounts.iter().flatten();
         let paths: Vec<&str> = mounts.map(|mount| mount.mount_path.as_str()).collect();
         assert_eq!(paths, [REWARDS_MOUNT, "/tmp", "/data"]);
+    }
+
+    #[test]
+    fn only_agents_have_a_container_with_network() {
+        let network = |spec: &serde_json::Value| {
+            let pod = pod_of(Role::Coordinator, spec);
+            let command = pod.containers[1].command.clone().unwrap();
+            command.contains(&"--network".to_owned())
+        };
+        let workflow = json!({"agent": {"command": ["agent"]}});
+        assert!(network(&json!({"rollout": {"workflow": workflow}})));
+        assert!(!network(&json!({"rewards": [{"name": "tests", "code": {}}]})));
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     sources::check_volumes(&spec.volumes, policy, &mut problems);
     sources::check_storage(spec, policy, &mut problems);
     sources::check_restore(spec, name, &mut problems);
-    check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, &mut problems);
+    let has_agent = spec.agent().is_some();
+    check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, has_agent, &mut problems);
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
         check_critic(ppo, spec.training.steps, &mut problems);

@@ -2,6 +2,8 @@
 //! jobs on a real cluster.
 
 #[cfg(test)]
+mod agents;
+#[cfg(test)]
 mod alerts;
 #[cfg(test)]
 mod async_rollouts;

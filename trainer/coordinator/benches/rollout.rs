@@ -185,6 +185,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
         let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index, turn: 0 };
         let wanted: Vec<_> = (0..GROUP)
             .map(|index| SampleRequest {
+                stop: Vec::new(),
                 top_p: 1.0,
                 key: key(index),
                 temperature: 1.0,

@@ -20,6 +20,7 @@ use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
 use crate::reward::{Rewards, Runner};
 use crate::rollout::Rollouts;
+use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
 use crate::workflow::Environment;
@@ -42,6 +43,8 @@ pub struct Coordinator {
     pub downloads: Downloads,
     /// Where commands of rewards run.
     pub reward_runner: Runner,
+    /// Programs of agents, if the workflow has them.
+    pub agents: Option<Arc<Agents>>,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }
@@ -77,6 +80,7 @@ impl Coordinator {
             journal: self.journal.clone(),
             fleet: Arc::clone(&self.fleet),
             recorder: self.recorder.clone(),
+            agents: self.agents.clone(),
             clock: self.clock,
             incarnation: self.incarnation,
             restored_position: self.restored_position,
@@ -91,6 +95,7 @@ impl Coordinator {
             run: self.run.clone(),
             fleet: Arc::clone(&self.fleet),
             recorder: self.recorder.clone(),
+            agents: self.agents.clone(),
             clock: self.clock,
             incarnation: self.incarnation,
         }

@@ -34,7 +34,9 @@ use crate::data::Dataset;
 use crate::engines::{Fleet, Weights};
 use crate::input::{Input, InputError};
 use crate::recorder::Recorder;
+use crate::rollout::agent::Agents;
 use crate::rollout::episodes::Episodes;
+use crate::rollout::play::play;
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::run_handle::RunHandle;
@@ -56,6 +58,8 @@ pub struct Evaluator {
     pub run: RunHandle,
     pub fleet: Arc<Fleet>,
     pub recorder: Recorder,
+    /// Programs of agents, if the workflow has them.
+    pub agents: Option<Arc<Agents>>,
     pub clock: Clock,
     /// Random number of this process; part of request ids.
     pub incarnation: u64,
@@ -67,6 +71,7 @@ struct Evaluation<'a> {
     input: &'a Arc<Input>,
     sampler: Sampler<'a>,
     data: &'a Dataset,
+    agents: Option<&'a Agents>,
     spec: &'a EvaluationDataset,
     version: Version,
     /// Weights that may sample the completions.
@@ -97,7 +102,9 @@ impl Evaluator {
         );
         let (config, input) = (&self.config, &self.input);
         let weights = if beside { Weights::Since(version.step) } else { Weights::Exactly(version) };
-        let evaluation = Evaluation { config, input, sampler, data, spec, version, weights };
+        let agents = self.agents.as_deref();
+        let evaluation =
+            Evaluation { config, input, sampler, data, agents, spec, version, weights };
         let prompts = if beside { self.prompts_beside(spec.samples) } else { PROMPTS };
         let mut prompts = futures::stream::iter(0..data.len())
             .map(|row| evaluation.prompt(row))
@@ -161,28 +168,17 @@ impl Evaluation<'_> {
             temperature: if index < samples { temperature } else { 0.0 },
             top_p: if index < samples { self.spec.top_p.unwrap_or(1.0) } else { 1.0 },
             max_new_tokens,
+            stop: Vec::new(),
         };
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
-        let lease = self.sampler.lease(self.weights, &prompt.tokens, &wanted).await;
         let (input, sampler, weights) = (self.input, &self.sampler, self.weights);
         let episodes = Episodes { input, data: self.data, sampler, weights, lengths };
-        // A slow verifier does not delay the other completions.
-        let played = sampler
-            .group(lease, weights, &prompt.tokens, &wanted)
-            .map(|(request, first)| {
-                let (prompt, episodes) = (&prompt, &episodes);
-                async move {
-                    let episode = episodes.finish(prompt, &request, first).await;
-                    (request.key.index, episode)
-                }
-            })
-            .buffer_unordered(wanted.len());
-        let mut played = std::pin::pin!(played);
+        let (mut played, _) = play(&episodes, self.agents, &prompt, &wanted).await;
         let mut judgement = Judgement::default();
         while let Some((index, episode)) = played.next().await {
             let episode = episode?;
-            if let Some((_, error)) = &episode.rejected {
-                let error = crate::error_line(error);
+            if let Some(rejected) = &episode.rejected {
+                let error = rejected.line();
                 tracing::warn!(row, %error, "a completion is left out of the evaluation");
             }
             judgement.add(index, episode, &self.input.workflow, self.version);

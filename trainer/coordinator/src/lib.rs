@@ -40,6 +40,7 @@ pub mod pack;
 pub mod peers;
 pub mod persistence;
 pub mod process;
+pub mod proxy;
 pub mod recorder;
 pub mod reward;
 pub mod rollout;

@@ -27,6 +27,7 @@ use crate::persistence::restore::RestoreError;
 use crate::persistence::{checkpoints, copies, damage, exports, restore};
 use crate::recorder::Recorder;
 use crate::reward::Runner;
+use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::scheduler;
 use crate::telemetry::Metrics;
@@ -71,6 +72,8 @@ pub(crate) async fn open(
     if let Some(failure) = failure.or(too_few_steps) {
         run.fail(failure);
     }
+    let agents = Agents::open(&config.spec, &reward_runner)
+        .context("failed to listen for agents on a loopback port")?;
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         config: Arc::new(config),
@@ -86,6 +89,7 @@ pub(crate) async fn open(
         rejected_peers: RejectedPeers::default(),
         downloads: Downloads::default(),
         reward_runner,
+        agents: agents.map(Arc::new),
         stop: CancellationToken::new(),
     })
 }

@@ -202,6 +202,14 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Res
     tasks.spawn(async move {
         monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await;
     });
+    if let Some(agents) = coordinator.agents.clone() {
+        let stop = coordinator.stop.clone();
+        tasks.spawn(async move {
+            if let Err(error) = agents.serve(stop).await {
+                tracing::error!(%error, "failed to serve agents");
+            }
+        });
+    }
     start_trackers(coordinator, &mut tasks)?;
     if let Some(address) = options.dashboard {
         tasks.spawn(server::dashboard::serve(Arc::clone(coordinator), address));

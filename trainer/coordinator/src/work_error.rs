@@ -4,6 +4,7 @@ use crate::input::InputError;
 use crate::pack::batch::SampleError;
 use crate::persistence::journal::shared::SharedJournalError;
 use crate::reward::RewardError;
+use crate::rollout::agent::failure::AgentFailure;
 use tokio::task::JoinError;
 
 /// Failed work.
@@ -17,6 +18,11 @@ pub enum WorkError {
     NoEvaluationData,
     #[error(transparent)]
     Verifier(#[from] RewardError),
+    #[error(
+        "the program of rollout.workflow.agent failed for {samples} samples in a row: fix it and \
+         resume the job; last failure"
+    )]
+    Agent { samples: u32, source: AgentFailure },
     #[error(
         "the verifier failed on every completion of step {step}: the coordinator's log has the \
             causes"

@@ -5,10 +5,12 @@
 //!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
 //!                                  └─ else ─▶ feedback ─▶ turn t + 1
 //!  environment Σ rewards of the turns ([`environment`])
+//!  agent       rewards r of the program ─▶ Σ r · discount^(t − 1)
 //! ```
 
 mod environment;
 
+use rljob_crds::agent::AgentWorkflow;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
 
@@ -25,6 +27,8 @@ pub enum Workflow {
     SingleTurn,
     MultiTurn(Box<MultiTurn>),
     Environment(Box<Environment>),
+    /// A program requests the completions.
+    Agent(AgentWorkflow),
 }
 
 /// Attempts at a prompt with feedback after each one that is wrong.
@@ -48,6 +52,7 @@ impl Workflow {
     /// environment.
     pub fn new(rollout: &RolloutSpec, run: &str) -> Result<Self, WorkflowError> {
         match rollout.workflow.as_ref() {
+            Some(WorkflowSpec { agent: Some(spec), .. }) => Ok(Self::Agent(spec.clone())),
             Some(WorkflowSpec { multi_turn: Some(spec), .. }) => {
                 let feedback = Feedback::new(&spec.feedback)?;
                 Ok(Self::MultiTurn(Box::new(MultiTurn { spec: spec.clone(), feedback })))
@@ -64,7 +69,7 @@ impl Workflow {
     pub fn environment(&self) -> Option<&Environment> {
         match self {
             Self::Environment(environment) => Some(environment),
-            Self::SingleTurn | Self::MultiTurn(_) => None,
+            Self::SingleTurn | Self::MultiTurn(_) | Self::Agent(_) => None,
         }
     }
 
@@ -73,13 +78,14 @@ impl Workflow {
         match self {
             Self::SingleTurn | Self::Environment(_) => Ok(KeptFields::None),
             Self::MultiTurn(multi_turn) => multi_turn.feedback.fields(),
+            Self::Agent(_) => Ok(KeptFields::All),
         }
     }
 
     /// The feedback template, if there is one.
     pub fn feedback(&self) -> Option<&Feedback> {
         match self {
-            Self::SingleTurn | Self::Environment(_) => None,
+            Self::SingleTurn | Self::Environment(_) | Self::Agent(_) => None,
             Self::MultiTurn(multi_turn) => Some(&multi_turn.feedback),
         }
     }
@@ -111,15 +117,16 @@ impl Workflow {
 
     /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
     pub fn turn_rewards(&self, rewards: &[f64]) -> Vec<f64> {
-        let discount = match self {
-            Self::SingleTurn => 1.0,
-            Self::MultiTurn(multi_turn) => multi_turn.spec.discount,
+        let (discount, only_last) = match self {
+            Self::SingleTurn => (1.0, true),
+            Self::MultiTurn(multi_turn) => (multi_turn.spec.discount, true),
             Self::Environment(environment) => return environment.turn_rewards(rewards),
+            Self::Agent(agent) => (agent.discount, false),
         };
         let last = rewards.len().saturating_sub(1);
-        let factor = discount.powi(i32::try_from(last).unwrap_or(i32::MAX));
         let credited = |(turn, reward): (usize, &f64)| {
-            if turn == last { reward * factor } else { 0.0 }
+            let factor = discount.powi(i32::try_from(turn).unwrap_or(i32::MAX));
+            if turn == last || !only_last { reward * factor } else { 0.0 }
         };
         rewards.iter().enumerate().map(credited).collect()
     }
@@ -128,7 +135,9 @@ impl Workflow {
     /// turns.
     pub fn undiscounted(&self, rewards: &[f64]) -> f64 {
         match self {
-            Self::SingleTurn | Self::MultiTurn(_) => rewards.last().copied().unwrap_or_default(),
+            Self::SingleTurn | Self::MultiTurn(_) | Self::Agent(_) => {
+                rewards.last().copied().unwrap_or_default()
+            }
             Self::Environment(_) => rewards.iter().sum(),
         }
     }

@@ -31,6 +31,23 @@ impl Message {
 }
 
 impl TextTokenizer {
+    /// Tokenizes a conversation and the start of the assistant's turn. `Text` has the contents of
+    /// the messages after what the tokenizer adds before a text.
+    ///
+    /// # Errors
+    /// The chat template rejects the messages.
+    pub fn encode_messages(
+        &self,
+        messages: &[Message],
+        style: &PromptStyle,
+    ) -> Result<Vec<i64>, TextError> {
+        if style.format == PromptFormat::Text {
+            let contents = messages.iter().map(|message| message.content.as_str());
+            return self.encode_prompt(None, &contents.collect::<String>(), style);
+        }
+        self.encode(&self.render_messages(messages, &style.arguments)?)
+    }
+
     /// Tokens to append after a completion, so that the assistant continues after `messages`.
     /// `Chat` ends the assistant's turn, unless the completion has the token that does, and renders
     /// the messages and the start of the assistant's next turn. `Text` has the contents of the
@@ -92,6 +109,10 @@ mod tests {
         let whole = tokenizer.render_messages(&whole, &style.arguments).unwrap();
         for completion in [[sampled.clone(), end].concat(), sampled] {
             let appended = tokenizer.encode_continuation(&completion, &feedback, &style).unwrap();
+            assert_eq!(
+                &tokenizer.encode_messages(&turns[..2], &style).unwrap(),
+                prompt.as_ref().unwrap()
+            );
             let tokens = [prompt.as_ref().unwrap(), &completion, &appended].map(Vec::as_slice);
             assert_eq!(tokens.concat(), tokenizer.encode(&whole).unwrap());
         }

@@ -22,6 +22,7 @@ pub(super) fn check_algorithm(
     spec: &AlgorithmSpec,
     rewards: &[RewardSpec],
     dataset: &DatasetSpec,
+    has_agent: bool,
     problems: &mut Vec<Problem>,
 ) {
     let members = [
@@ -52,7 +53,7 @@ pub(super) fn check_algorithm(
     }
     let Some(algorithm) = spec.resolve() else { return };
     let name = algorithm.name();
-    if algorithm.needs_reward() && rewards.is_empty() {
+    if algorithm.needs_reward() && rewards.is_empty() && !has_agent {
         let message = format!("is missing; algorithm.{name} needs rewards");
         problems.push(Problem::new("spec.rewards", message));
     }

@@ -5,7 +5,6 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::names::{
     CONTAINER_REWARDS, GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY, LABEL_NAME,
 };
-use rljob_crds::reward::RewardSpec;
 use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
 use serde_json::Value;
@@ -75,7 +74,7 @@ pub(super) fn check_template(
 /// Checks that commands of rewards stay in their container.
 pub(super) fn check_isolation(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(template) = &spec.coordinator.template else { return };
-    if !spec.rewards.iter().any(RewardSpec::runs_programs) {
+    if !spec.runs_programs() {
         return;
     }
     let is_set = |field: &&str| template.spec.get(*field) == Some(&Value::Bool(true));

@@ -166,8 +166,12 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
         |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
     let expected =
-        "spec.rollout.workflow: set exactly one of multiTurn and environment, found none";
+        "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, found none";
     assert_eq!(workflow(json!({})), [expected]);
+    let both = json!({"multiTurn": {"feedback": "No"}, "agent": {"command": ["agent"]}});
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, \
+        found multiTurn and agent";
+    assert_eq!(workflow(both), [expected]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");

@@ -12,6 +12,7 @@ pub(super) fn check_workflow(workflow: &WorkflowSpec, problems: &mut Vec<Problem
     let members = [
         ("multiTurn", workflow.multi_turn.is_some()),
         ("environment", workflow.environment.is_some()),
+        ("agent", workflow.agent.is_some()),
     ];
     exactly_one(PATH, &members, problems);
     if let Some(multi_turn) = &workflow.multi_turn {

@@ -63,6 +63,7 @@ fn changes() -> Vec<(Mutability, Value)> {
             WhileSuspended,
             json!({"rollout": {"workflow": {"multiTurn": {"feedback": "Try again."}}}}),
         ),
+        (WhileSuspended, json!({"rollout": {"workflow": {"agent": {"command": ["agent"]}}}})),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),

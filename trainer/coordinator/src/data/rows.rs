@@ -24,6 +24,7 @@ const REJECTED: &str = "rejected";
 pub enum KeptFields {
     None,
     Named(BTreeSet<String>),
+    All,
 }
 
 /// A rendered row.
@@ -165,7 +166,11 @@ impl Templates {
 
 impl KeptFields {
     fn of(&self, fields: &Fields) -> Option<Arc<Fields>> {
-        let Self::Named(names) = self else { return None };
+        let names = match self {
+            Self::None => return None,
+            Self::All => return Some(Arc::new(fields.clone())),
+            Self::Named(names) => names,
+        };
         let kept = fields.iter().filter(|(name, _)| names.contains(*name));
         Some(Arc::new(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
     }

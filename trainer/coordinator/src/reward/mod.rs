@@ -38,7 +38,7 @@ pub use error::RewardError;
 pub use external::unexpected;
 pub use server::{Server, without_secrets};
 pub use service::Service;
-pub use sessions::Runner;
+pub use sessions::{Runner, run_agent};
 
 use code::CodeVerifier;
 use command::CommandVerifier;

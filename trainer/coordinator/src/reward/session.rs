@@ -8,6 +8,7 @@
 //!
 //! Every message is a line of at most [`MAX_LINE`] bytes.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -24,6 +25,9 @@ const SANDBOX: &str = "rljob-sandbox";
 /// Environment variables that sessions and commands keep.
 const KEPT_VARIABLES: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
 
+/// Environment variables of agents: base URL and key of the API that they talk to.
+pub const AGENT_VARIABLES: [&str; 2] = ["OPENAI_BASE_URL", "OPENAI_API_KEY"];
+
 /// The kept variables of this process.
 pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
     KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
@@ -36,6 +40,13 @@ pub enum Start {
     Command(Vec<String>),
     /// `rljob-sandbox` with arguments.
     Sandbox(Vec<String>),
+    /// A program that reads one request until the end of its input, and exits.
+    Agent {
+        /// Program and arguments.
+        command: Vec<String>,
+        /// Values of [`AGENT_VARIABLES`].
+        variables: BTreeMap<String, String>,
+    },
 }
 
 impl Start {
@@ -43,7 +54,7 @@ impl Start {
     /// `scratch`.
     pub fn command(self, runner: &Path, scratch: &Path) -> Vec<OsString> {
         let (mut command, arguments) = match self {
-            Self::Command(command) => (Vec::new(), command),
+            Self::Command(command) | Self::Agent { command, .. } => (Vec::new(), command),
             Self::Sandbox(arguments) => {
                 let program = runner.with_file_name(SANDBOX).into_os_string();
                 (vec![program, "--scratch".into(), scratch.into()], arguments)
@@ -68,5 +79,8 @@ pub enum Answer {
         status: String,
         /// Last line of standard error, possibly empty.
         stderr: String,
+        /// Whether the exit code is 0.
+        #[serde(default)]
+        succeeded: bool,
     },
 }

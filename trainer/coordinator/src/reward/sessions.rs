@@ -85,6 +85,23 @@ impl Sessions {
     }
 }
 
+/// Runs the program of an agent until it exits with 0. Dropping the future kills it.
+pub async fn run_agent(
+    runner: &Runner,
+    start: &Start,
+    input: &impl Serialize,
+) -> Result<(), VerifierError> {
+    let mut session = Session::open(runner, start).await?;
+    match session.exchange(input).await? {
+        Answer::Exited { succeeded: true, .. } => Ok(()),
+        Answer::Exited { status, stderr, .. } => {
+            Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })
+        }
+        Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
+        Answer::Response(line) | Answer::TooLong(line) => Err(too_long(line.as_bytes())),
+    }
+}
+
 /// A running process. Dropping it closes the connection.
 #[derive(Debug)]
 struct Session {
@@ -96,7 +113,7 @@ impl Session {
     async fn open(runner: &Runner, program: &Start) -> Result<Self, VerifierError> {
         let (stream, path) = match runner {
             Runner::Socket(path) => (UnixStream::connect(path).await, path),
-            Runner::Program(program) => (start(program), program),
+            Runner::Program(path) => (start(path, program), path),
         };
         let stream = stream.map_err(|error| {
             VerifierError::Runner(std::io::Error::other(format!("{}: {error}", path.display())))
@@ -109,20 +126,23 @@ impl Session {
 
     /// Sends a request and returns the line of the response.
     async fn request(&mut self, request: &impl Serialize) -> Result<String, VerifierError> {
+        match self.exchange(request).await? {
+            Answer::Response(line) => Ok(line),
+            Answer::TooLong(start) => Err(too_long(start.as_bytes())),
+            Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
+            Answer::Exited { status, stderr, .. } => {
+                Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })
+            }
+        }
+    }
+
+    async fn exchange(&mut self, request: &impl Serialize) -> Result<Answer, VerifierError> {
         self.send(request).await?;
         let mut line = Vec::new();
         let mut limited = (&mut self.answers).take(MAX_LINE as u64);
         limited.read_until(b'\n', &mut line).await.map_err(VerifierError::Pipe)?;
-        let answer = serde_json::from_slice(&line)
-            .map_err(|error| VerifierError::Runner(std::io::Error::other(error)))?;
-        match answer {
-            Answer::Response(line) => Ok(line),
-            Answer::TooLong(start) => Err(too_long(start.as_bytes())),
-            Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
-            Answer::Exited { status, stderr } => {
-                Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })
-            }
-        }
+        serde_json::from_slice(&line)
+            .map_err(|error| VerifierError::Runner(std::io::Error::other(error)))
     }
 
     async fn send(&mut self, message: &impl Serialize) -> Result<(), VerifierError> {
@@ -135,12 +155,13 @@ impl Session {
 
 /// Starts a session on this machine. It ends, and kills its command, when the connection closes.
 /// The command can read the session's environment, which must not contain keys.
-fn start(program: &PathBuf) -> std::io::Result<UnixStream> {
+fn start(program: &PathBuf, start: &Start) -> std::io::Result<UnixStream> {
     let (own, other) = UnixStream::pair()?;
     let other = OwnedFd::from(other.into_std()?);
     // The runtime collects its exit status.
     let _child = tokio::process::Command::new(program)
         .arg("session")
+        .args(matches!(start, Start::Agent { .. }).then_some("--network"))
         .env_clear()
         .envs(environment())
         .stdin(Stdio::from(other))

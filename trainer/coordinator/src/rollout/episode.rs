@@ -3,6 +3,7 @@
 use rljob_protocol::sglang::SamplingParams;
 use serde_json::{Map, Value, json};
 
+use super::agent::failure::AgentFailure;
 use super::sampler::Sampled;
 use super::score::Scored;
 use crate::data::Prompt;
@@ -25,14 +26,44 @@ pub struct Turn {
 #[derive(Debug)]
 pub struct Episode {
     pub turns: Vec<Turn>,
-    /// A further completion, whose verifier failed: the sample is dropped.
-    pub rejected: Option<(Sampled, RewardError)>,
+    /// Why the sample is dropped, if it is.
+    pub rejected: Option<Rejected>,
+}
+
+/// Why a sample is dropped.
+#[derive(Debug)]
+pub enum Rejected {
+    /// The verifier failed for a further completion.
+    Verifier(Box<Sampled>, RewardError),
+    /// The program of the agent failed.
+    Agent(AgentFailure),
+}
+
+impl Rejected {
+    /// Value of the label `cause` of the metric of rejected samples.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Verifier(_, error) => error.kind(),
+            Self::Agent(failure) => failure.kind(),
+        }
+    }
+
+    /// The error in one line.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Verifier(_, error) => crate::error_line(error),
+            Self::Agent(failure) => crate::error_line(failure),
+        }
+    }
 }
 
 impl Episode {
     /// All completions.
     pub fn completions(&self) -> impl Iterator<Item = &Sampled> {
-        let rejected = self.rejected.iter().map(|(sampled, _)| sampled);
+        let rejected = self.rejected.iter().filter_map(|rejected| match rejected {
+            Rejected::Verifier(sampled, _) => Some(sampled.as_ref()),
+            Rejected::Agent(_) => None,
+        });
         self.turns.iter().map(|turn| &turn.sampled).chain(rejected)
     }
 

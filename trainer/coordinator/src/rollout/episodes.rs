@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::episode::{Episode, Turn};
+use super::episode::{Episode, Rejected, Turn};
 use super::request::Key;
 use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
 use super::score::{Scored, Verdict, score};
@@ -64,7 +64,10 @@ impl Episodes<'_> {
             let (scored, messages) =
                 match self.answer(prompt, request.key, number, &sampled).await? {
                     Ok(answer) => answer,
-                    Err(error) => return Ok(Episode { turns, rejected: Some((sampled, error)) }),
+                    Err(error) => {
+                        let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
+                        return Ok(Episode { turns, rejected });
+                    }
                 };
             tokens.extend(&sampled.completion.tokens);
             let between = match messages {
@@ -83,7 +86,8 @@ impl Episodes<'_> {
                 max_new_tokens: between.max_new_tokens,
                 ..request.clone()
             };
-            let next = self.sampler.sample_near(&engine, self.weights, &tokens, &request).await;
+            let next =
+                self.sampler.sample_near(Some(&engine), self.weights, &tokens, &request).await;
             sampled = next.map_err(rejected)?;
             (given, given_text) = (between.tokens, between.text);
         }

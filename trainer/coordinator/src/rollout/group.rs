@@ -8,9 +8,11 @@ use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Algorithm;
 use tokio::sync::{mpsc, oneshot};
 
+use super::agent::Agents;
 use super::episode::Episode;
 use super::episodes::Episodes;
 use super::ledger::Outcome;
+use super::play::play;
 use super::request::{Key, Purpose};
 use super::sampler::{SampleRequest, Sampler};
 use crate::clock::Clock;
@@ -34,6 +36,8 @@ pub struct Groups<'a> {
     pub recorder: &'a Recorder,
     pub clock: Clock,
     pub sampler: Sampler<'a>,
+    /// Programs of agents, if the workflow has them.
+    pub agents: Option<&'a Agents>,
     /// Queue of the journal writer.
     pub sender: mpsc::Sender<Queued>,
 }
@@ -114,33 +118,17 @@ impl Groups<'_> {
                 temperature: rollout.temperature,
                 top_p: 1.0,
                 max_new_tokens,
+                stop: Vec::new(),
             })
             .collect();
-        let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
-        tracing::debug!(
-            position,
-            engine = lease.engine.name,
-            samples = wanted.len(),
-            "sampling a group"
-        );
-        let began = self.clock.now();
         let (input, sampler) = (self.input, &self.sampler);
         let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
-        // A slow verifier does not delay the other completions.
-        let samples = sampler
-            .group(lease, weights, &prompt.tokens, &wanted)
-            .map(|(request, first)| {
-                let (prompt, episodes) = (&prompt, &episodes);
-                async move {
-                    let episode = episodes.finish(prompt, &request, first).await?;
-                    self.sample_of(prompt, request.key.index, episode).await
-                }
-            })
-            .buffer_unordered(wanted.len());
-        let mut samples = std::pin::pin!(samples);
+        let (mut played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
+        tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
+        let began = self.clock.now();
         let (mut made, mut written) = (Vec::new(), Vec::new());
-        while let Some(sample) = samples.next().await {
-            let Some(sample) = sample? else { continue };
+        while let Some((index, episode)) = played.next().await {
+            let Some(sample) = self.sample_of(&prompt, index, episode?).await? else { continue };
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
@@ -166,13 +154,13 @@ impl Groups<'_> {
         index: u32,
         mut episode: Episode,
     ) -> Result<Option<Sample>, WorkError> {
-        let Some((_, error)) = episode.rejected.take() else {
+        let Some(rejected) = episode.rejected.take() else {
             return Ok(episode.into_sample(prompt, index, &self.input.workflow)?);
         };
-        let rejected = &self.recorder.metrics.rejected_samples;
-        rejected.with_label_values(&[error.kind()]).inc();
+        let rejected_samples = &self.recorder.metrics.rejected_samples;
+        rejected_samples.with_label_values(&[rejected.kind()]).inc();
         let detail = serde_json::json!({
-            "position": prompt.position, "index": index, "cause": crate::error_line(&error),
+            "position": prompt.position, "index": index, "cause": rejected.line(),
         });
         self.recorder.event("SampleRejected", detail).await;
         Ok(None)

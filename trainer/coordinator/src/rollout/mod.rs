@@ -12,11 +12,13 @@
 //! are not sampled again. The order of completion does not affect batches: [`ledger`] judges groups
 //! in loader order.
 
+pub mod agent;
 pub mod completion;
 pub mod episode;
 pub mod episodes;
 pub mod group;
 pub mod ledger;
+pub mod play;
 pub mod request;
 pub mod sampler;
 pub mod score;
@@ -42,6 +44,7 @@ use crate::persistence::journal::{FixedBatch, Pending};
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
+use agent::Agents;
 use group::{FinishedGroup, GroupRequest, Groups, Queued};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
@@ -61,6 +64,8 @@ pub struct Rollouts {
     pub journal: SharedJournal,
     pub fleet: Arc<Fleet>,
     pub recorder: Recorder,
+    /// Programs of agents, if the workflow has them.
+    pub agents: Option<Arc<Agents>>,
     pub clock: Clock,
     /// Random number of this process; part of request ids.
     pub incarnation: u64,
@@ -87,6 +92,7 @@ impl Rollouts {
             recorder: &self.recorder,
             clock: self.clock,
             sampler,
+            agents: self.agents.as_deref(),
             sender,
         };
         let mut schedule = Schedule::resume(self, only).await?;

@@ -45,6 +45,8 @@ pub struct SampleRequest {
     pub top_p: f64,
     /// Longest completion in tokens.
     pub max_new_tokens: u32,
+    /// Strings that end the completion beside those of the run.
+    pub stop: Vec<String>,
 }
 
 /// Samples of a run.
@@ -155,12 +157,12 @@ impl<'s> Sampler<'s> {
     /// One sample, on the preferred engine if it is free: its prefix cache may have the prompt.
     pub async fn sample_near(
         &self,
-        preferred: &str,
+        preferred: Option<&str>,
         weights: Weights,
         prompt: &[i64],
         wanted: &SampleRequest,
     ) -> Result<Sampled, RejectedEverywhere> {
-        let lease = self.lease_one(Some(preferred), weights, prompt, wanted).await;
+        let lease = self.lease_one(preferred, weights, prompt, wanted).await;
         self.sample(lease, weights, prompt, wanted).await
     }
 
@@ -194,16 +196,21 @@ impl<'s> Sampler<'s> {
             lease = self.lease_one(None, weights, prompt, wanted).await;
             result = self.attempt(&lease.engine, weights, prompt, wanted, &mut completion).await;
         }
-        let sampling = self.sampling(wanted);
+        let stop = self.stop_strings(wanted);
+        let sampling = self.sampling(wanted, &stop);
         let parameters = request::parameters(wanted.key, &sampling, 0, wanted.max_new_tokens);
         Ok(Sampled { parameters, completion, engine: lease.engine.name.clone() })
     }
 
-    fn sampling(&self, wanted: &SampleRequest) -> request::Sampling<'_> {
+    fn stop_strings(&self, wanted: &SampleRequest) -> Vec<String> {
+        [self.stops.strings.as_slice(), &wanted.stop].concat()
+    }
+
+    fn sampling<'p>(&'p self, wanted: &SampleRequest, stop: &'p [String]) -> request::Sampling<'p> {
         request::Sampling {
             run_seed: self.run_seed,
             stop_token_ids: &self.stops.token_ids,
-            stop: &self.stops.strings,
+            stop,
             min_new_tokens: self.stops.min_new_tokens,
             temperature: wanted.temperature,
             top_p: wanted.top_p,
@@ -232,7 +239,7 @@ impl<'s> Sampler<'s> {
         request::generate(
             wanted.key,
             nonce,
-            &self.sampling(wanted),
+            &self.sampling(wanted, &self.stop_strings(wanted)),
             prompt,
             &kept.tokens,
             wanted.max_new_tokens,
@@ -260,7 +267,7 @@ impl<'s> Sampler<'s> {
             .map(|received| validate::part(&request, received, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
-            let part = self.stops.cut(&completion.tokens, part);
+            let part = self.stops.cut(&self.stop_strings(wanted), &completion.tokens, part);
             completion.append(part, wanted.max_new_tokens, &self.stops.token_ids);
         });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };

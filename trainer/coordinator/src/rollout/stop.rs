@@ -41,8 +41,8 @@ impl Stops {
 
     /// The part up to the token that completes a stop string whose start is in `kept`, the tokens
     /// of earlier parts.
-    pub fn cut(&self, kept: &[i64], mut part: Part) -> Part {
-        let longest = self.strings.iter().map(String::len).max();
+    pub fn cut(&self, strings: &[String], kept: &[i64], mut part: Part) -> Part {
+        let longest = strings.iter().map(String::len).max();
         let (Some(tokenizer), Some(longest)) = (&self.tokenizer, longest) else { return part };
         // Every token except special ones has at least one byte of text.
         let span = longest.saturating_add(SPARE);
@@ -52,7 +52,7 @@ impl Stops {
         }
         let is_stopped = |tokens: &[i64]| {
             let text = tokenizer.decode_as(&[tail, tokens].concat(), false);
-            text.is_ok_and(|text| self.strings.iter().any(|stop| text.contains(stop.as_str())))
+            text.is_ok_and(|text| strings.iter().any(|stop| text.contains(stop.as_str())))
         };
         let end = (1..=part.tokens.len().min(span))
             .find(|&end| part.tokens.get(..end).is_some_and(is_stopped));
@@ -87,11 +87,15 @@ mod tests {
             version: Version { step: 1, attempt: 0 },
             end: End::Length,
         };
-        let stops = |strings: &[&str]| Stops {
+        let stops = Stops {
             token_ids: vec![2],
-            strings: strings.iter().map(|&text| text.to_owned()).collect(),
+            strings: Vec::new(),
             tokenizer: Some(tokenizer.clone()),
             min_new_tokens: 0,
+        };
+        let cut = |strings: &[&str], kept: &[i64], part: Part| {
+            let strings: Vec<String> = strings.iter().map(|&text| text.to_owned()).collect();
+            stops.cut(&strings, kept, part)
         };
         let found = |end: usize| {
             let text = tokenizer.decode_as(&tokens[..end], false).unwrap();
@@ -99,13 +103,13 @@ mod tests {
         };
         let complete = (1..=tokens.len()).find(|&end| found(end)).unwrap();
         for split in complete - 3..complete {
-            let cut = stops(&["</answer>", "never"]).cut(&tokens[..split], part(&tokens[split..]));
+            let cut = cut(&["</answer>", "never"], &tokens[..split], part(&tokens[split..]));
             let expected = Part { end: End::Stop, ..part(&tokens[split..complete]) };
             assert_eq!(cut, expected, "split at {split}");
         }
         let whole = part(&tokens[3..]);
-        assert_eq!(stops(&["never"]).cut(&tokens[..3], whole.clone()), whole);
-        assert_eq!(stops(&[]).cut(&tokens[..3], whole.clone()), whole);
-        assert_eq!(stops(&["</answer>"]).cut(&[], whole.clone()), whole);
+        assert_eq!(cut(&["never"], &tokens[..3], whole.clone()), whole);
+        assert_eq!(cut(&[], &tokens[..3], whole.clone()), whole);
+        assert_eq!(cut(&["</answer>"], &[], whole.clone()), whole);
     }
 }

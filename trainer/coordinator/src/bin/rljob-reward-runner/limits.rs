@@ -1,13 +1,14 @@
 //! Limits of a command: a session, resource limits, a filter of system calls and a clear
 //! environment. They hold for all of its descendants and cannot be lifted. The filter holds for the
-//! runner too: no process of its container can be taken over to reach the network.
+//! runner too: no process of its container can be taken over to reach the network. In a job with
+//! agents, whose programs need the network, it holds for commands of rewards.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Context;
-use rljob_coordinator::reward::session::environment;
+use rljob_coordinator::reward::session::{AGENT_VARIABLES, environment};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit, setsid,
 };
@@ -21,8 +22,9 @@ pub const NOT_STARTED: u8 = 125;
 /// Largest file in bytes.
 const FILE_SIZE: u64 = 1 << 30;
 const OPEN_FILES: u64 = 1024;
-/// Domain of the only sockets that commands can create. It has no network.
-const AF_UNIX: u64 = 1;
+/// Domains of the sockets that commands of rewards can create, without the network, and agents.
+const LOCAL: &[i32] = &[libc::AF_UNIX];
+const NETWORK: &[i32] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
 /// Bit of the system calls of the x32 interface.
 const X32: i64 = 1 << 30;
 /// "Operation not permitted".
@@ -36,7 +38,10 @@ pub fn exec(parent: i32, command: &[String]) -> String {
     let Some((program, words)) = command.split_first() else {
         return "no program is given".to_owned();
     };
-    Command::new(program).args(words).env_clear().envs(environment()).exec().to_string()
+    let agent =
+        AGENT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let variables = environment().chain(agent);
+    Command::new(program).args(words).env_clear().envs(variables).exec().to_string()
 }
 
 fn prepare(parent: i32) -> anyhow::Result<()> {
@@ -57,17 +62,21 @@ fn prepare(parent: i32) -> anyhow::Result<()> {
 
 /// Filters the system calls of this thread and of all later threads and processes. Also forbids new
 /// privileges.
-pub fn filter_calls() -> anyhow::Result<()> {
-    let program: BpfProgram = filter()?.try_into()?;
+pub fn filter_calls(network: bool) -> anyhow::Result<()> {
+    let domains = if network { NETWORK } else { LOCAL };
+    let program: BpfProgram = filter(domains)?.try_into()?;
     seccompiler::apply_filter(&program).context("failed to filter system calls")
 }
 
-/// Rejects sockets except Unix sockets, and access to other processes and rings, which would
+/// Rejects sockets of other domains, and access to other processes and rings, which would
 /// circumvent it.
-fn filter() -> anyhow::Result<SeccompFilter> {
-    let other_domain =
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, AF_UNIX)?;
-    let socket = vec![SeccompRule::new(vec![other_domain])?];
+fn filter(domains: &[i32]) -> anyhow::Result<SeccompFilter> {
+    let differs = |domain: &i32| {
+        let domain = u64::from(domain.unsigned_abs());
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, domain)
+    };
+    let other_domain = domains.iter().map(differs).collect::<Result<_, _>>()?;
+    let socket = vec![SeccompRule::new(other_domain)?];
     let calls = [
         (libc::SYS_socket, socket),
         (libc::SYS_io_uring_setup, Vec::new()),

@@ -1,4 +1,5 @@
-//! `rljob-reward-runner`: runs the commands of `command` rewards, without keys and network.
+//! `rljob-reward-runner`: runs the commands of `command` rewards, without keys and network, and the
+//! programs of agents, without keys.
 //!
 //! ```text
 //!  coordinator ── Unix socket ──▶ serve ─(one process per connection)─▶ session ─▶ exec ─▶ command
@@ -32,14 +33,24 @@ enum Arguments {
     Serve {
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
+        /// Lets the programs of agents use the network; commands of rewards cannot.
+        #[arg(long)]
+        network: bool,
     },
     /// Runs one command for the connection on standard input.
-    Session,
+    Session {
+        /// Lets the program of an agent use the network.
+        #[arg(long)]
+        network: bool,
+    },
     /// Limits this process and replaces it by the command.
     Exec {
         /// Process whose exit kills the command.
         #[arg(long, value_name = "PID")]
         parent: i32,
+        /// Lets the command use the network.
+        #[arg(long)]
+        network: bool,
         /// Program and arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -48,11 +59,14 @@ enum Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let (Arguments::Serve { network, .. }
+    | Arguments::Session { network }
+    | Arguments::Exec { network, .. }) = arguments;
     // Before the start of other threads.
-    let result = limits::filter_calls().and_then(|()| match arguments {
-        Arguments::Serve { socket } => runtime(serve::serve(&socket)),
-        Arguments::Session => runtime(session::run()),
-        Arguments::Exec { parent, command } => {
+    let result = limits::filter_calls(network).and_then(|()| match arguments {
+        Arguments::Serve { socket, .. } => runtime(serve::serve(&socket, network)),
+        Arguments::Session { .. } => runtime(session::run()),
+        Arguments::Exec { parent, command, .. } => {
             eprintln!("{}", limits::exec(parent, &command));
             std::process::exit(limits::NOT_STARTED.into())
         }

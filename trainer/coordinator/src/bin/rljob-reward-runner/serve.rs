@@ -18,7 +18,7 @@ const MAX_SESSIONS: usize = 4096;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM.
-pub async fn serve(socket: &Path) -> anyhow::Result<()> {
+pub async fn serve(socket: &Path, network: bool) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     // As PID 1 it is one already.
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
@@ -38,7 +38,7 @@ pub async fn serve(socket: &Path) -> anyhow::Result<()> {
                 }
             }
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if sessions.len() < MAX_SESSIONS => match start(stream) {
+                Ok((stream, _)) if sessions.len() < MAX_SESSIONS => match start(stream, network) {
                     Ok(pid) => drop(sessions.insert(pid)),
                     Err(error) => eprintln!("failed to start a session: {error:#}"),
                 },
@@ -51,10 +51,13 @@ pub async fn serve(socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start(stream: UnixStream) -> anyhow::Result<i32> {
+fn start(stream: UnixStream, network: bool) -> anyhow::Result<i32> {
     let stream = stream.into_std()?;
     let own = std::env::current_exe().context("failed to find the path of this program")?;
-    let child =
-        Command::new(own).arg("session").stdin(Stdio::from(OwnedFd::from(stream))).spawn()?;
+    let child = Command::new(own)
+        .arg("session")
+        .args(network.then_some("--network"))
+        .stdin(Stdio::from(OwnedFd::from(stream)))
+        .spawn()?;
     Ok(i32::try_from(child.id())?)
 }

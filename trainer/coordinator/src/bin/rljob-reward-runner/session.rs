@@ -1,7 +1,7 @@
 //! One command for one connection. When the connection closes or the command ends, all descendants
 //! are killed, also those in other sessions and process groups.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -47,8 +47,13 @@ pub async fn run() -> anyhow::Result<()> {
     // Removed after the end of all processes. The user of programs can enter it, not list it.
     let scratch = tempfile::tempdir().context("failed to create a scratch folder")?;
     std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o711))?;
+    let is_agent = matches!(start, Start::Agent { .. });
     let mut program = Program::start(start, scratch.path())?;
-    let result = program.converse(&mut requests, &mut answers).await;
+    let result = if is_agent {
+        program.finish(&mut requests, &mut answers).await
+    } else {
+        program.converse(&mut requests, &mut answers).await
+    };
     loop {
         kill_children(&BTreeSet::new());
         if program.ended.recv().await.is_none() {
@@ -60,7 +65,7 @@ pub async fn run() -> anyhow::Result<()> {
 /// A running command.
 struct Program {
     pid: Pid,
-    stdin: ChildStdin,
+    stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     last_stderr_line: Arc<Mutex<String>>,
     ended: mpsc::Receiver<(Pid, WaitStatus)>,
@@ -69,10 +74,17 @@ struct Program {
 impl Program {
     fn start(start: Start, scratch: &Path) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("failed to find the path of this program")?;
+        let (variables, network) = match &start {
+            Start::Agent { variables, .. } => (variables.clone(), Some("--network")),
+            Start::Command(_) | Start::Sandbox(_) => (BTreeMap::new(), None),
+        };
         let command = start.command(&own, scratch);
         let mut child = Command::new(own)
-            .args(["exec", "--parent", &getpid().as_raw_nonzero().to_string(), "--"])
+            .args(["exec", "--parent", &getpid().as_raw_nonzero().to_string()])
+            .args(network)
+            .arg("--")
             .args(command)
+            .envs(variables)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -83,7 +95,7 @@ impl Program {
         tokio::spawn(log(ChildStderr::from_std(stderr)?, Arc::clone(&last_stderr_line)));
         Ok(Self {
             pid: Pid::from_child(&child),
-            stdin: ChildStdin::from_std(stdin)?,
+            stdin: Some(ChildStdin::from_std(stdin)?),
             stdout: BufReader::new(ChildStdout::from_std(stdout)?),
             last_stderr_line,
             ended: reaper(),
@@ -112,11 +124,41 @@ impl Program {
         }
     }
 
+    /// Gives an agent its input and answers when it ends. Its standard output is discarded.
+    async fn finish(
+        &mut self,
+        requests: &mut BufReader<OwnedReadHalf>,
+        answers: &mut OwnedWriteHalf,
+    ) -> anyhow::Result<()> {
+        let Some(line) = read_line(requests, MAX_LINE).await? else { return Ok(()) };
+        let ended = async {
+            self.write(&line).await;
+            self.stdin = None;
+            // Ends when the agent and its descendants have closed it.
+            let copied = tokio::io::copy(&mut self.stdout, &mut tokio::io::sink()).await;
+            copied.context("failed to read standard output")?;
+            anyhow::Ok(self.exit().await)
+        };
+        let answer = tokio::select! {
+            answer = ended => answer?,
+            // The coordinator gave up.
+            _ = requests.fill_buf() => return Ok(()),
+        };
+        let mut line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        Ok(answers.write_all(&line).await?)
+    }
+
+    /// Writes to standard input. An exit status says more than the error that it causes.
+    async fn write(&mut self, bytes: &[u8]) {
+        let Some(stdin) = &mut self.stdin else { return };
+        let _ = stdin.write_all(bytes).await;
+        let _ = stdin.flush().await;
+    }
+
     async fn answer(&mut self, request: &[u8]) -> anyhow::Result<Answer> {
         let exchange = async {
-            // An exit status says more than the write error that it causes.
-            let _ = self.stdin.write_all(request).await;
-            let _ = self.stdin.flush().await;
+            self.write(request).await;
             read_line(&mut self.stdout, MAX_RESPONSE).await
         };
         Ok(match exchange.await {
@@ -148,8 +190,14 @@ impl Program {
             Some(status) if status.code() == Some(i32::from(NOT_STARTED)) => {
                 Answer::NotStarted(stderr)
             }
-            Some(status) => Answer::Exited { status: status.to_string(), stderr },
-            None => Answer::Exited { status: "closed standard output".to_owned(), stderr },
+            Some(status) => {
+                let succeeded = status.success();
+                Answer::Exited { status: status.to_string(), stderr, succeeded }
+            }
+            None => {
+                let status = "closed standard output".to_owned();
+                Answer::Exited { status, stderr, succeeded: false }
+            }
         }
     }
 }

@@ -1,0 +1,319 @@
+//! Requests of agents: parsed, and checked against what the job samples. Pure.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::error::ProxyError;
+use crate::text::Message;
+
+/// Most choices of a request.
+const MAX_CHOICES: u32 = 128;
+/// Most stop strings of a request, as in OpenAI's API.
+const MAX_STOP: usize = 4;
+/// Longest stop string in bytes.
+const MAX_STOP_BYTES: usize = 256;
+/// Largest reward: sums of rewards stay finite.
+const MAX_REWARD: f64 = 1e30;
+/// Parameters that do not change what is sampled.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    "verbosity",
+];
+/// Parameters that may be given their default.
+const DEFAULTS: [(&str, f64); 5] = [
+    ("frequency_penalty", 0.0),
+    ("presence_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+    ("top_logprobs", 0.0),
+    ("top_p", 1.0),
+];
+
+/// What a job allows.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// `rollout.temperature`.
+    pub temperature: f64,
+}
+
+/// A valid request for completions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatRequest {
+    pub model: String,
+    pub messages: Vec<Message>,
+    /// Number of choices.
+    pub n: u32,
+    pub max_tokens: Option<u32>,
+    /// Stop strings beside those of the job.
+    pub stop: Vec<String>,
+    pub logprobs: bool,
+    pub stream: bool,
+    /// Whether the stream ends with the numbers of tokens.
+    pub stream_usage: bool,
+}
+
+/// A choice of an answered request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletionId {
+    /// `id` of the response.
+    pub id: String,
+    pub choice: u32,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    model: String,
+    messages: Vec<RawMessage>,
+    n: Option<u32>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    temperature: Option<f64>,
+    stop: Option<Stop>,
+    logprobs: Option<bool>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct RawMessage {
+    role: String,
+    content: Option<Content>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<TextPart>),
+}
+
+/// A part of a message. Only text is supported.
+#[derive(Deserialize)]
+struct TextPart {
+    text: String,
+}
+
+/// Body of a reward, and of the end of a session.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RewardBody {
+    reward: f64,
+    completion: Option<String>,
+    #[serde(default)]
+    choice: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FinishBody {
+    completion: Option<String>,
+    #[serde(default)]
+    choice: u32,
+}
+
+/// Parses a request for completions.
+pub fn chat(body: &[u8], rules: &Rules) -> Result<ChatRequest, ProxyError> {
+    let body: Body = parse(body)?;
+    check_other(&body.other)?;
+    if body.temperature.is_some_and(|given| given.total_cmp(&rules.temperature).is_ne()) {
+        let message = format!("the job samples at {} (rollout.temperature)", rules.temperature);
+        return Err(ProxyError::parameter("temperature", message));
+    }
+    let n = body.n.unwrap_or(1);
+    if !(1..=MAX_CHOICES).contains(&n) {
+        return Err(ProxyError::parameter("n", format!("must be from 1 to {MAX_CHOICES}")));
+    }
+    let max_tokens = body.max_completion_tokens.or(body.max_tokens);
+    if max_tokens == Some(0) {
+        return Err(ProxyError::parameter("max_tokens", "must be at least 1"));
+    }
+    let messages = body.messages.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
+    match messages.last() {
+        None => return Err(ProxyError::parameter("messages", "must not be empty")),
+        Some(last) if last.role == "assistant" => {
+            let message = "the last message must not be the assistant's";
+            return Err(ProxyError::parameter("messages", message));
+        }
+        Some(_) => {}
+    }
+    Ok(ChatRequest {
+        model: body.model,
+        messages,
+        n,
+        max_tokens,
+        stop: stop(body.stop)?,
+        logprobs: body.logprobs.unwrap_or(false),
+        stream: body.stream.unwrap_or(false),
+        stream_usage: body.stream_options.is_some_and(|options| options.include_usage),
+    })
+}
+
+/// Parses a reward.
+pub fn reward(body: &[u8]) -> Result<(f64, Option<CompletionId>), ProxyError> {
+    let RewardBody { reward, completion, choice } = parse(body)?;
+    if !(-MAX_REWARD..=MAX_REWARD).contains(&reward) {
+        let message = format!("must be between -{MAX_REWARD:e} and {MAX_REWARD:e}");
+        return Err(ProxyError::parameter("reward", message));
+    }
+    Ok((reward, completion.map(|id| CompletionId { id, choice })))
+}
+
+/// Parses the end of a session.
+pub fn finish(body: &[u8]) -> Result<Option<CompletionId>, ProxyError> {
+    let FinishBody { completion, choice } = parse(body)?;
+    Ok(completion.map(|id| CompletionId { id, choice }))
+}
+
+fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ProxyError> {
+    serde_json::from_slice(body).map_err(|error| ProxyError::Json(error.to_string()))
+}
+
+fn check_other(other: &Map<String, Value>) -> Result<(), ProxyError> {
+    for (name, value) in other {
+        let is_default = |(default, number): &(&str, f64)| {
+            default == name && value.as_f64().is_some_and(|value| value.total_cmp(number).is_eq())
+        };
+        let is_text = name == "response_format" && value["type"] == "text";
+        let allowed = value.is_null()
+            || is_text
+            || WITHOUT_EFFECT.contains(&name.as_str())
+            || DEFAULTS.iter().any(is_default);
+        if !allowed {
+            return Err(ProxyError::parameter(name, "is not supported: leave it out"));
+        }
+    }
+    Ok(())
+}
+
+fn message(raw: RawMessage) -> Result<Message, ProxyError> {
+    let has_calls = ["tool_calls", "function_call"]
+        .into_iter()
+        .find(|name| raw.other.get(*name).is_some_and(|calls| !calls.is_null()));
+    if let Some(name) = has_calls {
+        return Err(ProxyError::parameter(&format!("messages.{name}"), "is not supported"));
+    }
+    let content = match raw.content {
+        None => String::new(),
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => parts.into_iter().map(|part| part.text).collect(),
+    };
+    Ok(Message { role: raw.role, content })
+}
+
+fn stop(stop: Option<Stop>) -> Result<Vec<String>, ProxyError> {
+    let strings = match stop {
+        None => Vec::new(),
+        Some(Stop::One(text)) => vec![text],
+        Some(Stop::Several(texts)) => texts,
+    };
+    let fits = |text: &String| !text.is_empty() && text.len() <= MAX_STOP_BYTES;
+    if strings.len() > MAX_STOP || !strings.iter().all(fits) {
+        let message =
+            format!("must be at most {MAX_STOP} strings of 1 to {MAX_STOP_BYTES} bytes each");
+        return Err(ProxyError::parameter("stop", message));
+    }
+    Ok(strings)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const RULES: Rules = Rules { temperature: 0.8 };
+
+    fn parsed(more: &Value) -> Result<ChatRequest, ProxyError> {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "1+1"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        chat(body.to_string().as_bytes(), &RULES)
+    }
+
+    #[test]
+    fn a_request_has_the_defaults_of_the_api() {
+        let expected = ChatRequest {
+            model: "m".to_owned(),
+            messages: vec![Message::user("1+1")],
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            logprobs: false,
+            stream: false,
+            stream_usage: false,
+        };
+        assert_eq!(parsed(&json!({})), Ok(expected.clone()));
+        let neutral = json!({
+            "temperature": 0.8, "top_p": 1, "presence_penalty": 0, "tools": null, "user": "me",
+            "response_format": {"type": "text"},
+        });
+        assert_eq!(parsed(&neutral), Ok(expected.clone()));
+        let parts = json!([{"role": "user", "content": [
+            {"type": "text", "text": "1"}, {"type": "text", "text": "+1"},
+        ]}]);
+        assert_eq!(parsed(&json!({ "messages": parts })), Ok(expected));
+    }
+
+    #[test]
+    fn parameters_that_change_what_is_sampled_are_rejected_by_name() {
+        for (more, param) in [
+            (json!({"temperature": 1.0}), "temperature"),
+            (json!({"top_p": 0.9}), "top_p"),
+            (json!({"seed": 1}), "seed"),
+            (json!({"logit_bias": {}}), "logit_bias"),
+            (json!({"tools": []}), "tools"),
+            (json!({"n": 0}), "n"),
+            (json!({"n": 129}), "n"),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"stop": ["a", ""]}), "stop"),
+            (json!({"messages": []}), "messages"),
+            (json!({"messages": [{"role": "assistant", "content": "2"}]}), "messages"),
+            (
+                json!({"messages": [{"role": "assistant", "tool_calls": [{}]}]}),
+                "messages.tool_calls",
+            ),
+        ] {
+            let error = parsed(&more).unwrap_err();
+            let ProxyError::Parameter { param: found, .. } = &error else { panic!("{error}") };
+            assert_eq!(found, param, "{more}");
+        }
+        let image = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
+        let error = parsed(&json!({ "messages": image })).unwrap_err();
+        assert!(matches!(error, ProxyError::Json(_)), "{error}");
+    }
+
+    #[test]
+    fn a_reward_may_name_a_completion() {
+        let id = CompletionId { id: "c".to_owned(), choice: 2 };
+        let body = br#"{"reward": 0.5, "completion": "c", "choice": 2}"#;
+        assert_eq!(reward(body), Ok((0.5, Some(id))));
+        assert_eq!(reward(br#"{"reward": 1}"#), Ok((1.0, None)));
+        for body in [&b"{}"[..], br#"{"reward": "1"}"#, br#"{"reward": 1, "turn": 1}"#, b""] {
+            assert!(matches!(reward(body), Err(ProxyError::Json(_))));
+        }
+        let error = reward(br#"{"reward": -1e31}"#).unwrap_err();
+        assert_eq!(error.to_string(), "reward: must be between -1e30 and 1e30");
+        assert_eq!(finish(b"{}"), Ok(None));
+    }
+}
