@@ -1,0 +1,76 @@
+//! Tests of the requests of agents.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const RULES: Rules = Rules { temperature: 0.8 };
+
+fn parsed(more: &Value) -> Result<ChatRequest, ProxyError> {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "1+1"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    chat(body.to_string().as_bytes(), &RULES)
+}
+
+#[test]
+fn a_request_has_the_defaults_of_the_api() {
+    let expected = ChatRequest {
+        model: "m".to_owned(),
+        messages: vec![Message::user("1+1")],
+        n: 1,
+        max_tokens: None,
+        stop: Vec::new(),
+        logprobs: false,
+        stream: false,
+        stream_usage: false,
+    };
+    assert_eq!(parsed(&json!({})), Ok(expected.clone()));
+    let neutral = json!({
+        "temperature": 0.8, "top_p": 1, "presence_penalty": 0, "tools": null, "user": "me",
+        "response_format": {"type": "text"},
+    });
+    assert_eq!(parsed(&neutral), Ok(expected.clone()));
+    let parts = json!([{"role": "user", "content": [
+        {"type": "text", "text": "1"}, {"type": "text", "text": "+1"},
+    ]}]);
+    assert_eq!(parsed(&json!({ "messages": parts })), Ok(expected));
+}
+
+#[test]
+fn parameters_that_change_what_is_sampled_are_rejected_by_name() {
+    for (more, param) in [
+        (json!({"temperature": 1.0}), "temperature"),
+        (json!({"top_p": 0.9}), "top_p"),
+        (json!({"seed": 1}), "seed"),
+        (json!({"logit_bias": {}}), "logit_bias"),
+        (json!({"tools": []}), "tools"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 129}), "n"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"stop": ["a", ""]}), "stop"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": [{"role": "assistant", "content": "2"}]}), "messages"),
+        (json!({"messages": [{"role": "assistant", "tool_calls": [{}]}]}), "messages.tool_calls"),
+    ] {
+        let error = parsed(&more).unwrap_err();
+        let ProxyError::Parameter { param: found, .. } = &error else { panic!("{error}") };
+        assert_eq!(found, param, "{more}");
+    }
+    let image = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
+    let error = parsed(&json!({ "messages": image })).unwrap_err();
+    assert!(matches!(error, ProxyError::Json(_)), "{error}");
+}
+
+#[test]
+fn a_reward_may_name_a_completion() {
+    let id = CompletionId { id: "c".to_owned(), choice: 2 };
+    let body = br#"{"reward": 0.5, "completion": "c", "choice": 2}"#;
+    assert_eq!(reward(body), Ok((0.5, Some(id))));
+    assert_eq!(reward(br#"{"reward": 1}"#), Ok((1.0, None)));
+    for body in [&b"{}"[..], br#"{"reward": "1"}"#, br#"{"reward": 1, "turn": 1}"#, b""] {
+        assert!(matches!(reward(body), Err(ProxyError::Json(_))));
+    }
+    let error = reward(br#"{"reward": -1e31}"#).unwrap_err();
+    assert_eq!(error.to_string(), "reward: must be between -1e30 and 1e30");
+    assert_eq!(finish(b"{}"), Ok(None));
+}
