@@ -413,8 +413,8 @@ pub struct WeightSyncSpec {
     /// interrupted and continue with keys and values of the new weights, as in AReaL. `Keep`: they
     /// are interrupted and continue with the keys and values that the earlier weights computed, as
     /// in PipelineRL (arXiv 2509.19128), from the prefix cache of SGLang; completions that begin
-    /// later never use these. `Finish`: the update waits until they end, at most 90 seconds. Default
-    /// Recompute.
+    /// later never use these. `Finish`: the update waits until they end, at most 90 seconds.
+    /// Default Recompute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_completions: Option<RunningCompletions>,
 }

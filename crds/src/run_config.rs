@@ -42,7 +42,8 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`,
-/// `rollout.workflow` or `weightSync.runningCompletions`, which older coordinators and learners would ignore.
+/// `rollout.workflow` or `weightSync.runningCompletions`, which older coordinators and learners
+/// would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.

@@ -8,7 +8,8 @@
 //! `--mixed` takes lengths from 64 to 4,096; `--lengths FILE` reads a JSON list of
 //! `[prompt, completion]`, whose prompts are equal within `--group` sequences and computed once,
 //! unless `--own-prompts` makes them differ; `--grpo` uses the clipped loss instead of the cross
-//! entropy; `--logprobs` measures passes without gradients; `--recompute` keeps only the inputs of layers; `--deterministic` repeats bit for bit.
+//! entropy; `--logprobs` measures passes without gradients; `--recompute` keeps only the inputs of
+//! layers; `--deterministic` repeats bit for bit.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(

@@ -1,4 +1,4 @@
-//! Treatment of running completions, if there are none, or if it equals the default one.
+//! Treatment of running completions that has no effect.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::job::RunningCompletions;

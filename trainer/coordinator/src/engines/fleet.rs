@@ -222,7 +222,7 @@ pub async fn check_epoch(fence: &Fence) -> Result<(), EngineError> {
 }
 
 /// A request that waits for a reservation. Dropped, it leaves the queue, and returns a reservation
-/// that nobody took.
+/// that was granted meanwhile.
 struct Waiting<'a> {
     fleet: &'a Fleet,
     ticket: Ticket,

@@ -111,8 +111,8 @@ impl Slots {
         self.table.iter().map(state).collect()
     }
 
-    /// Reserves the preferred engine if it is free, else the least loaded one with matching weights.
-    /// Ties go to the first by name.
+    /// Reserves the preferred engine if it is free, else the least loaded one with matching
+    /// weights. Ties go to the first by name.
     pub fn lease(&mut self, wanted: &Wanted, now: Duration) -> Option<Leased> {
         let Wanted { preferred, weights, requests, tokens } = wanted;
         let (preferred, requests, tokens) = (preferred.as_deref(), *requests, *tokens);

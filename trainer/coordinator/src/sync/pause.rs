@@ -6,8 +6,8 @@
 //!                      └────────┘
 //! ```
 //! SGLang's pause ends running requests too, and sleeps for a second if there are any. It remains
-//! the fallback for streams that do not end in time. With `runningCompletions: Finish`, streams end
-//! by themselves first.
+//! the fallback for streams that do not end in time. With `runningCompletions: Finish`,
+//! completions may end first.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rljob_crds::job::RunningCompletions;
 use super::{Target, WeightSync};
 use crate::engines::{EngineClient, EngineError, check_epoch};
 
-/// Time for streams to end by themselves. The sender of a broadcast waits for 120 s.
+/// Time for completions to end. The sender of a broadcast waits for 120 s.
 const FINISH_LIMIT: Duration = Duration::from_secs(90);
 /// Time for the streams to end. Aborted requests end with the next decode step.
 const LIMIT: Duration = Duration::from_secs(2);
