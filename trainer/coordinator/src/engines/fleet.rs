@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineState;
 use rljob_protocol::version::Version;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
 use crate::engines::client::EngineClient;
 use crate::engines::error::EngineError;
-use crate::engines::queue::{Place, Queue, Ticket, Wanted};
+use crate::engines::queue::{Place, Wanted};
+use crate::engines::reservations::{Lease, Reservations};
 use crate::engines::slot::Slot;
-use crate::engines::slots::{Leased, Slots};
+use crate::engines::slots::Slots;
 use crate::engines::suitability::{self, Limits};
 use crate::persistence::fence::Fence;
 
@@ -27,34 +28,25 @@ const CONCURRENT_POLLS: usize = 64;
 /// All engines. Shared by the monitor, rollouts, evaluation and weight sync.
 pub struct Fleet {
     pub client: EngineClient,
-    slots: Mutex<Slots>,
-    /// Locked before `slots`.
-    queue: Mutex<Queue<oneshot::Sender<Leased>>>,
-    changed: watch::Sender<()>,
+    reservations: Reservations,
     clock: Clock,
 }
 
 impl Fleet {
     pub fn new(client: EngineClient, clock: Clock) -> Self {
-        Self {
-            client,
-            slots: Mutex::default(),
-            queue: Mutex::default(),
-            changed: watch::channel(()).0,
-            clock,
-        }
+        Self { client, reservations: Reservations::new(clock), clock }
     }
 
     /// Replaces the list of engines.
     pub fn set(&self, engines: &[EngineEndpoint]) {
         self.slots().set(engines, self.clock.now());
         self.client.retain(|url| engines.iter().any(|engine| engine.url == url));
-        self.notify();
+        self.reservations.notify();
     }
 
     /// Notifies of every change of an engine.
     pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+        self.reservations.changes()
     }
 
     /// Time in which engines responded and had no request, summed over them.
@@ -84,38 +76,13 @@ impl Fleet {
     /// Changes an engine; `None` if it does not exist.
     pub fn update<T>(&self, name: &str, change: impl FnOnce(&mut Slot) -> T) -> Option<T> {
         let result = self.slots().get_mut(name).map(change);
-        self.notify();
+        self.reservations.notify();
         result
     }
 
     /// Waits for a reservation of an engine with matching weights and room. Cancel safe.
     pub async fn lease(&self, place: Place, wanted: Wanted) -> Lease<'_> {
-        let (requests, tokens) = (wanted.requests, wanted.tokens);
-        let (grant, granted) = oneshot::channel();
-        let ticket = self.queue.lock().add(place, wanted, grant);
-        let mut waiting = Waiting { fleet: self, ticket, requests, tokens, granted };
-        self.serve();
-        match (&mut waiting.granted).await {
-            Ok(engine) => Lease { fleet: self, engine, requests, tokens },
-            // The queue has the sender until it grants.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Grants reservations to waiting requests, as far as there is room.
-    fn serve(&self) {
-        let mut queue = self.queue.lock();
-        let (mut slots, now) = (self.slots(), self.clock.now());
-        for (grant, leased) in queue.serve(|wanted| slots.lease(wanted, now)) {
-            // `Waiting` receives as long as its request is in the queue.
-            let _ = grant.send(leased);
-        }
-    }
-
-    /// Grants what has become possible, and tells observers of a change.
-    fn notify(&self) {
-        self.serve();
-        self.changed.send_replace(());
+        self.reservations.lease(place, wanted).await
     }
 
     /// Polls all engines until `stop`.
@@ -129,10 +96,10 @@ impl Fleet {
             }
             self.slots().count_idle(self.clock.now());
             if self.slots().detect_hangs(self.clock.now()) {
-                self.notify();
+                self.reservations.notify();
             }
             // The end of a backoff is no event.
-            self.serve();
+            self.reservations.serve();
             let endpoints = self.slots().endpoints();
             let polls = futures::stream::iter(endpoints).for_each_concurrent(
                 CONCURRENT_POLLS,
@@ -182,9 +149,9 @@ impl Fleet {
                 Ok(()) => slot.resumed = true,
                 Err(_) => slot.failed(self.clock.now()),
             });
-            self.notify();
+            self.reservations.notify();
         } else if self.slots().views(self.clock.now()) != before {
-            self.notify();
+            self.reservations.notify();
         }
     }
 
@@ -211,7 +178,7 @@ impl Fleet {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock()
+        self.reservations.slots()
     }
 }
 
@@ -219,125 +186,4 @@ impl Fleet {
 /// engines do not know epochs, and a superseded coordinator would interfere with its successor.
 pub async fn check_epoch(fence: &Fence) -> Result<(), EngineError> {
     fence.ask().await.map_err(|error| EngineError::Aborted(crate::error_line(&error)))
-}
-
-/// A request that waits for a reservation. Dropped, it leaves the queue, and returns a reservation
-/// that was granted meanwhile.
-struct Waiting<'a> {
-    fleet: &'a Fleet,
-    ticket: Ticket,
-    requests: u32,
-    tokens: u64,
-    granted: oneshot::Receiver<Leased>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let is_served = !self.fleet.queue.lock().remove(self.ticket);
-        if is_served && let Ok(engine) = self.granted.try_recv() {
-            let (fleet, requests, tokens) = (self.fleet, self.requests, self.tokens);
-            drop(Lease { fleet, engine, requests, tokens });
-        }
-    }
-}
-
-/// A reservation at an engine; released on drop.
-pub struct Lease<'a> {
-    fleet: &'a Fleet,
-    pub engine: Leased,
-    requests: u32,
-    tokens: u64,
-}
-
-impl<'a> Lease<'a> {
-    /// Splits off the reservation of one request with this many tokens.
-    #[must_use]
-    pub fn split_one(&mut self, tokens: u64) -> Lease<'a> {
-        let (requests, tokens) = (self.requests.min(1), self.tokens.min(tokens));
-        self.requests = self.requests.saturating_sub(requests);
-        self.tokens = self.tokens.saturating_sub(tokens);
-        Lease { fleet: self.fleet, engine: self.engine.clone(), requests, tokens }
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        self.fleet.slots().release(&self.engine.name, &self.engine.url, self.requests, self.tokens);
-        self.fleet.notify();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-    use rljob_protocol::desired::EngineEndpoint;
-    use rljob_protocol::version::Version;
-
-    use super::{Clock, EngineClient, Fleet, Limits, Place, Wanted};
-    use crate::engines::weights::Weights;
-    use crate::tokens::Token;
-
-    const CURRENT: Version = Version { step: 3, attempt: 0 };
-
-    /// A fleet of one engine that holds the current weights and has room for two requests.
-    fn fleet() -> Fleet {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("key"), "key").unwrap();
-        let token = Token::open(folder.path(), "key").unwrap();
-        let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
-        let (name, url) = ("engine-0".to_owned(), "http://engine-0".to_owned());
-        fleet.set(&[EngineEndpoint { name, url, uid: None }]);
-        fleet.update("engine-0", |slot| {
-            slot.answered("default".to_owned());
-            slot.described(Ok(Limits { requests: 2 }));
-            slot.update_begins();
-            slot.update_ends(Some(CURRENT), Clock::start().now());
-        });
-        fleet
-    }
-
-    fn wanted(requests: u32) -> Wanted {
-        let weights = Weights::Exactly(CURRENT);
-        Wanted { preferred: None, weights, requests, tokens: u64::from(requests) * 10 }
-    }
-
-    fn place(step: u32) -> Place {
-        Place { step, beside: false, position: 0 }
-    }
-
-    #[tokio::test]
-    async fn an_interrupted_sample_of_a_full_engine_returns_to_it_before_later_groups() {
-        let fleet = fleet();
-        let mut group = fleet.lease(place(3), wanted(2)).await;
-        let (first, second) = (group.split_one(10), group.split_one(10));
-        let later = fleet.lease(place(4), wanted(2));
-        let again = fleet.lease(place(3), wanted(1));
-        tokio::pin!(later, again);
-        assert!(later.as_mut().now_or_never().is_none(), "the engine is full");
-        assert!(again.as_mut().now_or_never().is_none(), "the engine is full");
-        drop(first);
-        let again = again.now_or_never().expect("the reservation of the first is free");
-        drop((group, second));
-        assert!(later.as_mut().now_or_never().is_none(), "a request of step 3 runs");
-        drop(again);
-        let later = later.now_or_never().expect("the engine is idle");
-        assert_eq!(fleet.tokens_in_flight(), 20);
-        drop(later);
-        assert_eq!(fleet.tokens_in_flight(), 0);
-        assert_eq!(fleet.version("engine-0"), Some(CURRENT));
-    }
-
-    #[tokio::test]
-    async fn a_request_that_is_cancelled_reserves_nothing() {
-        let fleet = fleet();
-        let full = fleet.lease(place(1), wanted(2)).await;
-        let mut granted = Box::pin(fleet.lease(place(2), wanted(2)));
-        assert!(granted.as_mut().now_or_never().is_none());
-        drop(full);
-        assert_eq!(fleet.tokens_in_flight(), 20, "it is granted, and not taken");
-        drop(granted);
-        let waiting = Box::pin(fleet.lease(place(3), wanted(2)));
-        drop(waiting);
-        assert_eq!(fleet.tokens_in_flight(), 0);
-    }
 }

@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod output;
 mod progress;
 pub mod queue;
+pub mod reservations;
 pub mod slot;
 pub mod slots;
 pub mod stream;
@@ -27,6 +28,7 @@ pub mod weights;
 
 pub use client::EngineClient;
 pub use error::EngineError;
-pub use fleet::{Fleet, Lease, check_epoch};
+pub use fleet::{Fleet, check_epoch};
 pub use queue::{Place, Wanted};
+pub use reservations::Lease;
 pub use weights::Weights;
