@@ -34,14 +34,46 @@ pub enum Preset {
     Spot,
     /// Checkpoints and exports in an S3-compatible bucket.
     Bucket,
+    /// PPO with a critic, on the data of `make quickstart`.
+    Ppo,
+    /// DPO on pairs of completions, on the data of `make quickstart`.
+    Dpo,
+    /// GRPO with LoRA, on the data of `make quickstart`.
+    Lora,
+    /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
+    /// of `make quickstart`.
+    MultiTurn,
+    /// GRPO whose rewards and messages come from an HTTP server, on the data of `make quickstart`.
+    Environment,
+    /// GRPO whose completions a program requests through a proxy of OpenAI's shape.
+    Agent,
+    /// Evaluation without training.
+    Evaluation,
+    /// A job in a queue of Kueue.
+    Queue,
+}
+
+/// A sample of the repository.
+struct Sample {
+    /// Path in the folder of samples, without its extension, which comments name.
+    path: &'static str,
+    /// Name of its last job.
+    job: &'static str,
+    text: &'static str,
 }
 
 impl Preset {
-    /// Name of the sample without its extension, which its comments and its job have, and its text.
-    fn sample(self) -> (&'static str, &'static str) {
+    fn sample(self) -> Sample {
         macro_rules! sample {
             ($name:literal) => {
-                ($name, include_str!(concat!("../../../manifests/samples/", $name, ".yaml")))
+                sample!($name, $name)
+            };
+            ($path:literal, $job:literal) => {
+                Sample {
+                    path: $path,
+                    job: $job,
+                    text: include_str!(concat!("../../../manifests/samples/", $path, ".yaml")),
+                }
             };
         }
         match self {
@@ -54,14 +86,22 @@ impl Preset {
             Self::MultiGpu => sample!("multi-gpu"),
             Self::Spot => sample!("spot"),
             Self::Bucket => sample!("bucket"),
+            Self::Ppo => sample!("algorithms/ppo", "ppo"),
+            Self::Dpo => sample!("algorithms/dpo", "dpo"),
+            Self::Lora => sample!("algorithms/lora", "lora"),
+            Self::MultiTurn => sample!("multi-turn"),
+            Self::Environment => sample!("environment"),
+            Self::Agent => sample!("agent"),
+            Self::Evaluation => sample!("evaluation", "math-500"),
+            Self::Queue => sample!("kueue", "queued"),
         }
     }
 
     /// The job file, whose comments name it `file`. Another name of the job is possible if there is
     /// one job.
     fn text(self, file: &str, name: Option<&str>) -> anyhow::Result<String> {
-        let (sample, text) = self.sample();
-        let text = text.replace(&format!("manifests/samples/{sample}.yaml"), file);
+        let Sample { path, job, text } = self.sample();
+        let text = text.replace(&format!("manifests/samples/{path}.yaml"), file);
         let Some(name) = name else { return Ok(text) };
         ensure!(
             text.matches("kind: RLJob").count() == 1,
@@ -69,10 +109,10 @@ impl Preset {
         );
         // Commands in the comments name the job, too.
         let text = text
-            .replace(&format!("  name: {sample}\n"), &format!("  name: {name}\n"))
-            .replace(&format!("rljob/{sample} "), &format!("rljob/{name} "))
-            .replace(&format!("<namespace>/{sample}/"), &format!("<namespace>/{name}/"))
-            .replace(&format!("rljob: {{name: {sample}}}"), &format!("rljob: {{name: {name}}}"));
+            .replace(&format!("  name: {job}\n"), &format!("  name: {name}\n"))
+            .replace(&format!("rljob/{job} "), &format!("rljob/{name} "))
+            .replace(&format!("<namespace>/{job}/"), &format!("<namespace>/{name}/"))
+            .replace(&format!("rljob: {{name: {job}}}"), &format!("rljob: {{name: {name}}}"));
         let jobs = parse_objects(Path::new(file), &text, &[])?;
         for job in &jobs {
             validate(job, Policy::LOCAL).map_err(|error| anyhow!("--name: {error}"))?;
@@ -158,7 +198,7 @@ mod tests {
             assert!(lines.ends_with(" is valid"), "{preset:?}: {lines}");
             let text = std::fs::read_to_string(&file).unwrap();
             assert!(text.starts_with("# "), "{preset:?} has no comment: {text}");
-            let sample = format!("{}.yaml", preset.sample().0);
+            let sample = format!("{}.yaml", preset.sample().path);
             assert!(!text.contains(&sample), "{preset:?} names the sample: {text}");
             assert!(text.contains("-f "), "{preset:?} shows no command: {text}");
         }
@@ -174,6 +214,8 @@ mod tests {
             init(&InitArgs { name, force, ..arguments(preset, &file) })
                 .map_err(|error| error.to_string())
         };
+        named(Preset::Queue, "mine").unwrap();
+        assert!(problems(&file).unwrap().ends_with("rljob mine is valid"));
         named(Preset::Grpo, "mine").unwrap();
         assert!(problems(&file).unwrap().ends_with("rljob mine is valid"));
         let text = std::fs::read_to_string(&file).unwrap();
