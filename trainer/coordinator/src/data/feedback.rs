@@ -44,6 +44,11 @@ pub enum FeedbackError {
     Row { location: RowLocation, source: minijinja::Error },
     #[error("failed to render rollout.workflow.multiTurn.feedback for row {row}")]
     Render { row: u64, source: minijinja::Error },
+    #[error(
+        "rollout.workflow.multiTurn.feedback prints turn.answer, which is null unless a reward \
+         reported an answer: write {{{{turn.answer or ''}}}}"
+    )]
+    Answer,
 }
 
 impl Feedback {
@@ -77,9 +82,11 @@ impl Feedback {
         };
         let empty = Fields::default();
         data.rows.iter().try_for_each(|row| {
-            self.text(row.fields.as_deref().unwrap_or(&empty), turn)
-                .map(drop)
-                .map_err(|source| FeedbackError::Row { location: row.location.clone(), source })
+            let location = || row.location.clone();
+            self.rendered(row.fields.as_deref().unwrap_or(&empty), turn, |source| {
+                FeedbackError::Row { location: location(), source }
+            })
+            .map(drop)
         })
     }
 
@@ -91,8 +98,21 @@ impl Feedback {
         turn: TurnFacts<'_>,
     ) -> Result<String, FeedbackError> {
         let empty = Fields::default();
-        self.text(fields.unwrap_or(&empty), turn)
-            .map_err(|source| FeedbackError::Render { row, source })
+        let fields = fields.unwrap_or(&empty);
+        self.rendered(fields, turn, |source| FeedbackError::Render { row, source })
+    }
+
+    fn rendered(
+        &self,
+        fields: &Fields,
+        turn: TurnFacts<'_>,
+        error: impl FnOnce(minijinja::Error) -> FeedbackError,
+    ) -> Result<String, FeedbackError> {
+        self.text(fields, turn).map_err(|source| {
+            let with_answer = TurnFacts { answer: Some(""), ..turn };
+            let needs_answer = turn.answer.is_none() && self.text(fields, with_answer).is_ok();
+            if needs_answer { FeedbackError::Answer } else { error(source) }
+        })
     }
 
     fn text(&self, fields: &Fields, turn: TurnFacts<'_>) -> Result<String, minijinja::Error> {
@@ -134,12 +154,11 @@ mod tests {
     #[test]
     fn feedback_that_cannot_be_rendered_names_the_row_and_the_cause() {
         let failed = "failed to render rollout.workflow.multiTurn.feedback for row 7: ";
-        for (template, cause) in
-            [("{{hint}}", "undefined value"), ("{{turn.answer}}", "a printed field is null")]
-        {
-            let error = rendered(template, None).unwrap_err();
-            assert!(error.starts_with(failed) && error.contains(cause), "{error}");
-        }
+        let error = rendered("{{hint}}", None).unwrap_err();
+        assert!(error.starts_with(failed) && error.contains("undefined value"), "{error}");
+        let expected = "rollout.workflow.multiTurn.feedback prints turn.answer, which is null \
+            unless a reward reported an answer: write {{turn.answer or ''}}";
+        assert_eq!(rendered("{{turn.answer}}", None), Err(expected.to_owned()));
         let error = rendered("{{", None).unwrap_err();
         assert_eq!(error, "rollout.workflow.multiTurn.feedback is not valid Jinja");
     }
