@@ -87,6 +87,30 @@ fn staleness_is_at_most_one_step() {
     assert!(!lines::<serde_json::Value>(&directory.join(EVALUATION_SAMPLES_FILE)).is_empty());
 }
 
+/// Completions of the journal with tokens of several versions, and all.
+fn completions(treatment: &str) -> (usize, usize) {
+    let job = include_str!("async_rollouts/ahead.yaml")
+        .replace("maxNewTokens: 8", "maxNewTokens: 48, minNewTokens: 48")
+        .replace("method: Disk}", &format!("method: Disk, runningCompletions: {treatment}}}"));
+    let folder = folder_with(&job);
+    let directory = finished(LocalRun::start(folder.path(), "runs"), folder.path());
+    let segments = query(&directory, "SELECT segments FROM samples WHERE step IS NOT NULL");
+    let versions = |line: &str| {
+        let segments: Vec<serde_json::Value> = serde_json::from_str(line).unwrap();
+        segments.iter().map(|of| of["versions"].as_array().map_or(0, Vec::len)).max()
+    };
+    let counts: Vec<_> = segments.lines().filter_map(versions).collect();
+    (counts.iter().filter(|count| **count > 1).count(), counts.len())
+}
+
+#[test]
+fn completions_that_finish_before_an_update_have_tokens_of_one_version() {
+    let (interrupted, all) = completions("Recompute");
+    assert!(interrupted > 0, "updates interrupt some of {all} completions");
+    let (interrupted, all) = completions("Finish");
+    assert_eq!(interrupted, 0, "of {all} completions");
+}
+
 #[test]
 fn every_prompt_is_trained_once_after_coordinator_kills() {
     let folder = folder_with(include_str!("async_rollouts/ahead.yaml"));
