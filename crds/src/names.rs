@@ -271,3 +271,5 @@ pub const TENSORBOARD_FILES: [&str; 2] = [
     "tensorboard/train/events.out.tfevents.rljob",
     "tensorboard/evaluation/events.out.tfevents.rljob",
 ];
+/// Label of an RLJob: its LocalQueue of Kueue.
+pub const LABEL_QUEUE: &str = "kueue.x-k8s.io/queue-name";

@@ -11,6 +11,7 @@ use crate::desired::meta::OPERATOR_NAMESPACE;
 use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
 use crate::install::DEFAULT_IMAGE;
 use crate::local::set::Set;
+use crate::queue::build::build_workload;
 use crate::validate::{Policy, ValidatedJob, validate};
 
 /// Prints the objects that the operator would create for a job.
@@ -43,6 +44,10 @@ pub struct RenderArgs {
         requires = "metrics_namespace_selector"
     )]
     pub metrics_pod_selector: Option<Labels>,
+    /// As for the operator: a job in a queue of Kueue has a Workload, here without the priority of
+    /// a class of the cluster.
+    #[arg(long)]
+    pub kueue: bool,
 }
 
 impl RenderArgs {
@@ -53,7 +58,7 @@ impl RenderArgs {
             image: self.image.clone(),
             namespace: self.operator_namespace.clone(),
             scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
-            kueue: false,
+            kueue: self.kueue,
         }
     }
 }
@@ -79,9 +84,12 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
             &Tokens::placeholders(),
             &Pinned::default(),
         );
-        for child in children(&resources) {
+        let workload = if arguments.kueue { build_workload(&job, &settings, None) } else { None };
+        for object in
+            workload.into_iter().chain(children(&resources).into_iter().map(|child| child.object))
+        {
             text.push_str("---\n");
-            text.push_str(&serde_yaml::to_string(&child.object)?);
+            text.push_str(&serde_yaml::to_string(&object)?);
         }
     }
     Ok(text)
@@ -122,5 +130,10 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("rljob-system"), "{text}");
+        let queue = "metadata: {labels: {kueue.x-k8s.io/queue-name: q}, ";
+        let queued = MINIMAL.replacen("metadata: {", queue, 1);
+        std::fs::write(&path, queued).unwrap();
+        let kinds = |text: &str| text.matches("\nkind: Workload\n").count();
+        assert_eq!((kinds(&of(&[])), kinds(&of(&["--kueue"]))), (0, 1), "{}", of(&["--kueue"]));
     }
 }

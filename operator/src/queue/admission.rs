@@ -97,9 +97,9 @@ pub fn limit_engines(spec: &mut RLJobSpec, workload: &Workload) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::LABEL_QUEUE;
     use super::super::test_support::{admitted, condition, queued_job, workload};
     use super::*;
+    use rljob_crds::names::LABEL_QUEUE;
 
     fn hold_of(conditions: &Value) -> Option<String> {
         let job = queued_job();

@@ -13,7 +13,7 @@
 //! label, or to an operator without `--kueue`. The Workload has no finalizer: a deleted job needs
 //! no operator.
 
-use rljob_crds::names::GROUP;
+use rljob_crds::names::{GROUP, LABEL_QUEUE};
 use sha2::{Digest, Sha256};
 
 use crate::validate::Job;
@@ -28,8 +28,6 @@ pub mod workload;
 pub const API_GROUP: &str = "kueue.x-k8s.io";
 /// Version of Kueue's API: served since Kueue 0.15.
 pub const API_VERSION: &str = "v1beta2";
-/// Label of an RLJob: the LocalQueue.
-pub const LABEL_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Label of an RLJob: the WorkloadPriorityClass.
 pub const LABEL_PRIORITY: &str = "kueue.x-k8s.io/priority-class";
 /// Label of a Workload: UID of its job.

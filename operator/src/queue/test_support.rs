@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::workload::Workload;
-use super::{LABEL_QUEUE, workload_name};
+use rljob_crds::names::LABEL_QUEUE;
+
+use super::workload_name;
 use crate::validate::ValidatedJob;
 use crate::validate::test_support::validated;
 

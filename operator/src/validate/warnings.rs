@@ -1,5 +1,6 @@
 //! Settings that have no effect in combination with others. Such a job can run.
 
+use kube::ResourceExt;
 use rljob_crds::algorithm::{Algorithm, OptimizerSpec, RolloutSpec, Schedule, Sharding};
 use rljob_crds::gpus::Device;
 use rljob_crds::grpo::{
@@ -7,6 +8,7 @@ use rljob_crds::grpo::{
     RatioLevel, Surrogate,
 };
 use rljob_crds::job::{CheckpointSpec, WeightSyncSpec};
+use rljob_crds::names::LABEL_QUEUE;
 use rljob_crds::ppo::PpoSpec;
 use rljob_crds::roles::TrainerSpec;
 use rljob_crds::rollout::StaleSamples;
@@ -85,6 +87,12 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \
             with Containerfile.cuda";
         warnings.push(Problem::new("spec.trainer.image", message));
+    }
+    if job.labels().contains_key(LABEL_QUEUE) {
+        let message = "has an effect only if the operator runs with --kueue, kueue.enabled of its \
+            chart: else the job starts without quota";
+        let path = format!("metadata.labels[{LABEL_QUEUE}]");
+        warnings.push(Problem::new(path, message));
     }
     if Device::of(&spec.inference.resources) == Device::Other && spec.inference.image.is_none() {
         let message = "is not set: the default image of SGLang is for NVIDIA GPUs";

@@ -1,10 +1,10 @@
 //! Tests of the action on the Workload in each state.
 
-use super::super::LABEL_QUEUE;
 use super::super::test_support::{admitted, condition as listed, queued_job, workload};
 use super::*;
 use crate::decide::Wait;
 use crate::decide::test_support::{at, facts, outcome};
+use rljob_crds::names::LABEL_QUEUE;
 
 fn queued() -> Decision {
     Decision::Queued { message: "waiting".to_owned() }
