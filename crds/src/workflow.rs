@@ -43,9 +43,9 @@ pub struct MultiTurnWorkflow {
     pub max_turns: u32,
     /// Jinja template of the feedback over the fields of the row and `turn`, the last turn:
     /// `turn.number` from 1, `turn.completion`, `turn.reward`, `turn.components` by name of the
-    /// reward, and `turn.answer` if an `http` or `command` reward reported one. With format Chat,
-    /// the feedback is a user turn of the chat template; with format Text, it is appended
-    /// unchanged.
+    /// reward, and `turn.answer` if an `http`, `python` or `command` reward reported one. With
+    /// format Chat, the feedback is a user turn of the chat template; with format Text, it is
+    /// appended unchanged.
     #[schemars(length(min = 1, max = 65536))]
     pub feedback: String,
     /// Factor of the reward for each turn after the first. Default 1.

@@ -31,6 +31,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
         let earlier = jobs.get(..index).unwrap_or_default();
         let problems = missing_model(runs, job, earlier)
             .into_iter()
+            .chain(missing_teacher(runs, job, earlier))
             .chain(missing_data(job))
             .chain(missing_programs(job))
             .chain(missing_functions(job))
@@ -56,6 +57,17 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
             .or_else(|| missing_template(&model, &job.spec))
             .map(|what| format!("spec.model.path: {what}")),
     }
+}
+
+/// What the teacher's folder lacks, unless an earlier job of the file writes it.
+fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
+    let teacher = Path::new(&job.spec.algorithm.distillation.as_ref()?.teacher.path);
+    if earlier.iter().any(|job| teacher.starts_with(run_directory(runs, job))) {
+        return None;
+    }
+    incomplete_model(teacher)
+        .or_else(|| missing_weights(teacher, InitialWeights::Pretrained))
+        .map(|what| format!("spec.algorithm.distillation.teacher.path: {what}"))
 }
 
 /// What a model folder lacks that every run reads. The coordinator checks the rest.

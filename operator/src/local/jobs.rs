@@ -159,7 +159,7 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
 }
 
 /// Removes `.` and `x/..` without following links.
-fn normal(path: &Path) -> PathBuf {
+pub(super) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {

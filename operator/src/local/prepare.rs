@@ -37,6 +37,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     let jobs = jobs::read(&args.file, &sets, args.evaluation.as_ref())?;
     let runs = std::path::absolute(&args.dir)
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
+    let runs = jobs::normal(&runs);
     let machine = machine(args, &jobs)?;
     let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
     missing.extend(unusable_folder(&runs));
