@@ -28,6 +28,9 @@ pub const LIMITS: Limits = Limits {
     body: Duration::from_secs(60),
 };
 
+/// Room for one call of a session.
+type Place = mpsc::OwnedPermit<Call>;
+
 #[derive(Clone)]
 struct Shared {
     sessions: Arc<Sessions>,
@@ -46,9 +49,9 @@ pub fn router(sessions: Arc<Sessions>, rules: Rules) -> Router {
 }
 
 async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response, ProxyError> {
-    let (session, body) = shared.open(request).await?;
+    let (place, body) = shared.open(request).await?;
     let request = request::chat(&body, &shared.rules)?;
-    let completed = call(&session, |reply| Call::Chat(request.clone(), reply)).await?;
+    let completed = call(place, |reply| Call::Chat(request.clone(), reply)).await?;
     let created = seconds();
     if !request.stream {
         return Ok(Json(completed.object(&request, created)).into_response());
@@ -67,30 +70,35 @@ async fn models(State(shared): State<Shared>, request: Request) -> Result<Json<V
 }
 
 async fn reward(State(shared): State<Shared>, request: Request) -> Result<Json<Value>, ProxyError> {
-    let (session, body) = shared.open(request).await?;
+    let (place, body) = shared.open(request).await?;
     let (reward, completion) = request::reward(&body)?;
-    call(&session, |reply| Call::Reward(reward, completion, reply)).await?;
+    call(place, |reply| Call::Reward(reward, completion, reply)).await?;
     Ok(Json(json!({})))
 }
 
 async fn finish(State(shared): State<Shared>, request: Request) -> Result<Json<Value>, ProxyError> {
-    let (session, body) = shared.open(request).await?;
+    let (place, body) = shared.open(request).await?;
     let completion = request::finish(&body)?;
-    call(&session, |reply| Call::Finish(completion, reply)).await?;
+    call(place, |reply| Call::Finish(completion, reply)).await?;
     Ok(Json(json!({})))
 }
 
 impl Shared {
-    /// The session of a request, and its body. The key is checked before the body is read.
-    async fn open(&self, request: Request) -> Result<(mpsc::Sender<Call>, Bytes), ProxyError> {
+    /// A place among the waiting requests of the session, and the body. Both are checked before the
+    /// body is read, so that a session has a bounded number of bodies in memory.
+    async fn open(&self, request: Request) -> Result<(Place, Bytes), ProxyError> {
         let session = self.session(request.headers())?;
+        let place = session.try_reserve_owned().map_err(|error| match error {
+            TrySendError::Full(_) => ProxyError::Busy,
+            TrySendError::Closed(_) => ProxyError::Ended,
+        })?;
         let length = request.headers().get("content-length").and_then(|value| value.to_str().ok());
         let length = length.and_then(|length| length.parse::<usize>().ok()).unwrap_or_default();
         if length > MAX_BODY {
             return Err(ProxyError::BodyTooLarge(MAX_BODY));
         }
         let body = to_bytes(request.into_body(), MAX_BODY).await;
-        Ok((session, body.map_err(|error| ProxyError::Body(error.to_string()))?))
+        Ok((place, body.map_err(|error| ProxyError::Body(error.to_string()))?))
     }
 
     fn session(&self, headers: &HeaderMap) -> Result<mpsc::Sender<Call>, ProxyError> {
@@ -101,15 +109,9 @@ impl Shared {
 }
 
 /// Sends a call to its session and waits for the reply.
-async fn call<T>(
-    session: &mpsc::Sender<Call>,
-    call: impl FnOnce(Reply<T>) -> Call,
-) -> Result<T, ProxyError> {
+async fn call<T>(place: Place, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, ProxyError> {
     let (reply, answer) = oneshot::channel();
-    session.try_send(call(reply)).map_err(|error| match error {
-        TrySendError::Full(_) => ProxyError::Busy,
-        TrySendError::Closed(_) => ProxyError::Ended,
-    })?;
+    place.send(call(reply));
     answer.await.map_err(|_| ProxyError::Ended)?
 }
 
