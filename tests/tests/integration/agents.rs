@@ -3,12 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use rljob_crds::names::EXPORT_DIR;
 use rljob_tests::files::{openai_python, workspace};
 
-use crate::exact_recovery::{RunUnderFaults, SAMPLES, Victim, practise};
+use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise};
 use crate::journal::query;
-use crate::local_run::{evaluations, weights};
+use crate::local_run::evaluations;
 
 const AGENT: &str = "practise:spec.rollout.workflow.agent";
 
@@ -76,14 +75,7 @@ fn kills_in_an_episode_do_not_change_the_result() {
     run.kill_after_log_lines(Victim::Engine, 20);
     run.kill_coordinator_in_a_turn();
     let found = finished(run);
-    assert!(
-        query(&found, SAMPLES) == query(&expected, SAMPLES),
-        "the samples differ from those of the run without kills"
-    );
-    assert!(
-        weights(&found.join(EXPORT_DIR)) == weights(&expected.join(EXPORT_DIR)),
-        "the weights differ from those of the run without kills"
-    );
+    assert_same_result(&found, &expected);
 }
 
 #[test]

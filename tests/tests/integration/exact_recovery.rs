@@ -8,13 +8,13 @@ use std::process::Command;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_DIR, METRICS_FILE, SAMPLES_FILE};
 use rljob_tests::process::run;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::journal::query;
-use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline};
+use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline, weights};
 
 mod kills;
 mod objectives;
@@ -97,9 +97,21 @@ fn assert_same_records(directory: &Path) {
 }
 
 /// Trained samples. Versions contain the attempt and are not compared.
-pub(crate) const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, \
+const SAMPLES: &str = "SELECT step, position, sample_index, data_row, reward, \
     finish_reason, sampling, hex(tokens), hex(sampler_logprobs) \
     FROM samples WHERE step IS NOT NULL ORDER BY position, sample_index";
+
+/// Two runs have the same samples in their journals and the same exported weights.
+pub(crate) fn assert_same_result(found: &Path, expected: &Path) {
+    assert!(
+        query(found, SAMPLES) == query(expected, SAMPLES),
+        "the samples differ from those of the run without kills"
+    );
+    assert!(
+        weights(&found.join(EXPORT_DIR)) == weights(&expected.join(EXPORT_DIR)),
+        "the weights differ from those of the run without kills"
+    );
+}
 
 /// The lines of a JSONL file without fields that depend on time or on the attempt.
 fn untimed_lines(file: &Path) -> Vec<Value> {

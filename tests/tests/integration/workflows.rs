@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rljob_crds::names::EXPORT_DIR;
 use rljob_tests::files::workspace;
 
-use crate::exact_recovery::{RunUnderFaults, SAMPLES, Victim, practise};
+use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise};
 use crate::journal::query;
-use crate::local_run::{evaluations, weights};
+use crate::local_run::evaluations;
 
 /// The question is repeated after a wrong sum.
 const TURNS: [&str; 3] = [
@@ -123,12 +122,5 @@ fn check_kills(runs: &str, settings: &[&str], check: fn(&Path)) {
     run.kill_after_log_lines(Victim::Engine, 20);
     run.kill_coordinator_in_a_turn();
     let found = finished(run);
-    assert!(
-        query(&found, SAMPLES) == query(&expected, SAMPLES),
-        "the samples differ from those of the run without kills"
-    );
-    assert!(
-        weights(&found.join(EXPORT_DIR)) == weights(&expected.join(EXPORT_DIR)),
-        "the weights differ from those of the run without kills"
-    );
+    assert_same_result(&found, &expected);
 }
