@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 mod documents;
+mod gangs;
 mod queues;
 mod values;
 
