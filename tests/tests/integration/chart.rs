@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 mod documents;
 mod gangs;
 mod queues;
+mod schemas;
 mod values;
 
 /// Namespace of the rendered release.

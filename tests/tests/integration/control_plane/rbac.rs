@@ -149,6 +149,9 @@ pub(super) fn without(namespace: &Namespace, permission: &Permission, job: &Valu
 fn delete_job(namespace: &Namespace) {
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
     wait_until("the children to be deleted", LIMIT, || {
+        // A node without a kubelet ends no pod.
+        let end = ["delete", "pods", OWN, "--grace-period=0", "--force", "--ignore-not-found"];
+        namespace.kubectl.run(&end)?;
         Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
     })
     .unwrap();

@@ -6,9 +6,7 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Namespace};
 use serde_json::json;
 
-use super::super::operator::{
-    ACCOUNT, LIMIT, OWN, apply_job, field, namespace_in, patch, wait_for_condition,
-};
+use super::super::operator::{ACCOUNT, LIMIT, OWN, field, namespace_in, patch, wait_for_condition};
 use super::{
     SIZE, add_node, gangs, install, members, placed, pod_group, remove_pods, start, suspend, turn,
     wait_for_least, wait_until_placed,
@@ -146,11 +144,13 @@ fn a_cluster_without_pod_groups_stalls_the_job_with_the_remedy() {
         .unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", stalled("message"), operator.output()));
     assert_eq!(stalled("reason"), "ChildRejected");
     assert_eq!(namespace.kubectl.run(&["get", "pods", OWN, "--output=name"]).unwrap(), "");
-    apply_job(&namespace, &members("example.com/none", &json!({"gang": {"volcano": {}}})));
-    wait_until("the missing scheduler in the status", LIMIT, || {
-        Ok(stalled("message")
-            == "spec.scheduling.gang.volcano: needs an operator with --gang-schedulers=volcano, \
-                gangSchedulers of its chart")
-    })
-    .unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", stalled("message"), operator.output()));
+
+    let gang = members("example.com/none", &json!({"gang": {"volcano": {}}}));
+    let unknown = namespace_in(&cluster, "unknown", &gang);
+    wait_for_condition(&unknown, "Stalled");
+    assert_eq!(
+        field(&unknown, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"),
+        "spec.scheduling.gang.volcano: needs an operator with --gang-schedulers=volcano, \
+            gangSchedulers of its chart"
+    );
 }
