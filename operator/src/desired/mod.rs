@@ -30,6 +30,7 @@ pub mod meta;
 pub mod network_policy;
 pub mod pin;
 mod pod;
+pub mod pod_group;
 mod quantity;
 mod requests;
 mod rewards;

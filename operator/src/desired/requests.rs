@@ -68,7 +68,10 @@ mod tests {
 
     #[test]
     fn requests_are_those_of_the_scheduler() {
-        let container = |requests: Value, limits: Value| json!({"name": "c", "resources": {"requests": requests, "limits": limits}});
+        let container = |requests: Value, limits: Value| {
+            let resources = json!({"requests": requests, "limits": limits});
+            json!({"name": "c", "resources": resources})
+        };
         let pod = |init: Value| -> PodSpec {
             let containers = [
                 container(json!({"cpu": "500m", "memory": "1Gi"}), json!({"memory": "2Gi"})),

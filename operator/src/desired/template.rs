@@ -65,7 +65,8 @@ fn release_user(ours: &mut Value, theirs: &Map<String, Value>) {
     }
 }
 
-fn merge_values(ours: &mut Value, theirs: &Value) {
+/// Merges `theirs` into `ours`.
+pub(super) fn merge_values(ours: &mut Value, theirs: &Value) {
     let (Some(ours), Some(theirs)) = (ours.as_object_mut(), theirs.as_object()) else {
         return ours.clone_from(theirs);
     };

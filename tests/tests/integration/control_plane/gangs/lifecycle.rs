@@ -32,7 +32,9 @@ fn run(name: &str, gang: &Value, group: &str) -> [Value; 3] {
     if group == "scheduling.k8s.io" {
         wait_until_placed(&namespace, SIZE);
     } else {
-        names.iter().for_each(|pod| bind_to(&namespace, pod, name));
+        for pod in &names {
+            bind_to(&namespace, pod, name);
+        }
     }
     let started = wait_for_least(&namespace, group, 1);
     assert_eq!(started["spec"].get("minResources"), None, "{started:#}");
@@ -61,7 +63,10 @@ fn each_scheduler_gets_its_pod_group_and_needs_its_permissions() {
     let [spec, member, coordinator] = run("coscheduling", &gang, "scheduling.x-k8s.io");
     assert_eq!(
         spec,
-        json!({"minMember": 4, "minResources": resources("coscheduling"), "scheduleTimeoutSeconds": 60})
+        json!({
+            "minMember": 4, "minResources": resources("coscheduling"),
+            "scheduleTimeoutSeconds": 60,
+        })
     );
     let label = |pod: &Value| pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"].clone();
     assert_eq!((label(&member), label(&coordinator)), (json!("sample-gang"), Value::Null));
