@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::{ModelRole, OptimizerSpec, Precision, Sharding};
 use rljob_crds::model::InitialWeights;
@@ -27,7 +27,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{Base, FrozenParameters, Passes, shard_of};
+use crate::fsdp::{Base, FrozenParameters, Passes, into_shard};
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::fit::DoesNotFit;
@@ -224,11 +224,16 @@ fn load_trainer(
     )?;
     let mut spec = spec.clone();
     spec.training.sharding = Some(agreed(sharding, &ranks)?);
-    let Some(Restore { version, path }) = &arguments.restore else {
-        return first_trainer(spec, model, ranks, model_directory);
+    let joined = Instant::now();
+    let trainer = match &arguments.restore {
+        None => first_trainer(spec, model, ranks, model_directory)?,
+        Some(Restore { version, path }) => {
+            let folder = RunStore::at(path, bucket.as_ref())?.on_response(heartbeat::advance);
+            restored_trainer(spec, model, ranks, (*version, &folder), model_directory)?
+        }
     };
-    let folder = RunStore::at(path, bucket.as_ref())?.on_response(heartbeat::advance);
-    restored_trainer(spec, model, ranks, (*version, &folder), model_directory)
+    tracing::info!(seconds = joined.elapsed().as_secs_f64(), "loaded the models");
+    Ok(trainer)
 }
 
 /// `Gradients` if every rank can hold whole blocks. A collective.
@@ -257,8 +262,9 @@ pub fn first_trainer(
         let passes = passes(&spec);
         let blocks = initial_blocks(&spec, &model, model_directory)?;
         let shard = |block: Result<Tensor, ModelError>| {
-            let shard = shard_of(&block?, ranks.rank(), ranks.world_size());
-            Ok::<_, ModelError>(shard.f_to_device(ranks.device())?)
+            let shard = into_shard(block?, ranks.rank(), ranks.world_size());
+            // Moved first: the files' kind has half the bytes of fp32.
+            Ok::<_, ModelError>(shard.f_to_device(ranks.device())?.f_to_kind(Kind::Float)?)
         };
         let Some((lora, base)) = adapters(&spec, &model, base.as_ref()) else {
             let masters = blocks.map(shard).collect::<Result<_, _>>()?;
@@ -362,7 +368,7 @@ fn with_zero_head(
         }
         let norm = layout.tensors().first().map_or(0, TensorSpec::numel);
         let zeros =
-            Tensor::f_zeros([layout.numel().saturating_sub(norm)], (Kind::Float, Device::Cpu))?;
+            Tensor::f_zeros([layout.numel().saturating_sub(norm)], (block.kind(), Device::Cpu))?;
         Ok(Tensor::f_cat(&[block.f_narrow(0, 0, norm)?, zeros], 0)?)
     })
 }
@@ -410,11 +416,11 @@ fn frozen_models(
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
 }
 
-/// Flat fp32 weights of blocks, in order.
+/// Flat weights of blocks, in order.
 type Blocks = dyn Iterator<Item = Result<Tensor, ModelError>>;
 
-/// The weights before training, fp32, one flat vector per block, read one block at a time; a scalar
-/// head is 0.
+/// The weights before training, one flat vector per block in the kind of the files, read a few blocks
+/// ahead; a scalar head is 0.
 fn initial_blocks(
     spec: &RLJobSpec,
     model: &Model,
@@ -423,7 +429,7 @@ fn initial_blocks(
     let language_model = ModelLayout::new(model.config());
     let blocks: Box<Blocks> = match spec.model.weights {
         InitialWeights::Pretrained => {
-            Box::new(hugging_face::read_blocks(model_directory, &language_model, Kind::Float)?)
+            Box::new(hugging_face::read_blocks(model_directory, &language_model)?)
         }
         InitialWeights::Random => {
             Box::new(random::blocks(&language_model, model.config(), spec.training.seed))
