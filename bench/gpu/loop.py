@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
 
-usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--out results.jsonl] [--commit SHA]
+usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--attention-backend NAME]
+               [--engine COMMAND] [--out results.jsonl] [--commit SHA]
 
 RLJOB is the command line program, TOKENIZER a folder with a tokenizer whose tokens the model of the
 peer can embed. Both run SGLang with the same settings and the same random model, one after the
@@ -25,15 +26,13 @@ import time
 from collections import namedtuple
 from pathlib import Path
 
+import engine
+from engine import SAMPLES
+
 FOLDER = Path(__file__).resolve().parent
 WORK = Path("/opt/loop")
-PROMPT, STOPS, LONGEST, SAMPLES = 256, 600, 1024, 512
+PROMPT, STOPS, LONGEST = 256, 600, 1024
 PEER_SECONDS, RUN_SECONDS = 420, 240
-ENGINE = [
-    "--attention-backend=triton",
-    "--cuda-graph-max-bs=512",
-    "--disable-piecewise-cuda-graph",
-]
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
 # `running` is spec.weightSync.runningCompletions.
@@ -60,8 +59,13 @@ def arguments():
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--attention-backend", default="triton")
+    parser.add_argument("--engine", default=f"{sys.executable} -m sglang.launch_server")
+    parser.add_argument("--note", default="", help="text for the notes of rows")
     parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
-    return parser.parse_args()
+    settings = parser.parse_args()
+    settings.flags = engine.flags(settings.attention_backend)
+    return settings
 
 
 def end(process):
@@ -78,7 +82,7 @@ def peer(settings):
     command += ["--modes", *sorted({case.mode for case in cases})]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
     command += ["--bin", str(settings.bin)]
-    command += [*(f"--engine-argument={flag}" for flag in ENGINE)]
+    command += [*(f"--engine-argument={flag}" for flag in settings.flags)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=PEER_SECONDS)
@@ -149,7 +153,8 @@ def ours(settings, name):
     """Figures of our job, which is killed after its steps."""
     case, folder = CASES[name], WORK / f"runs-{name}"
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
-    command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
+    command += ["--engine-command", settings.engine]
+    command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(settings.flags)}"]
     command += ["--set", f"spec.rollout.maxStaleness={int(case.mode == 'async')}"]
     if case.running:
         command += ["--set", f"spec.weightSync.runningCompletions={case.running}"]
@@ -221,6 +226,7 @@ def main():
             continue
         note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
         note += f", runningCompletions {case.running}" if case.running else ""
+        note += f", {settings.attention_backend}{settings.note}"
         ratio = per_token(other) / per_token(mine[name])
         write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))
     for name, (one, other, aim) in PAIRS.items():
