@@ -9,8 +9,8 @@ peer can embed. Both run SGLang with the same settings and the same random model
 other: `sync` trains on samples of the current weights, `async` on those of the weights before.
 Completions have 512 tokens (`fixed`), or end at a token in 253 (`geometric`, at most 1,024 tokens).
 Figures of ours are means of the steps after the first two, in `async` without the last two, whose
-successors are not sampled; those of the peer are means after the first. With --again, further cases
-are measured on the same machine with the model of an earlier call, beside its figures of the peer.
+successors are not sampled; those of the peer are means after the first. The first call measures the
+peer in every case; with --again, further cases of ours are measured beside its figures.
 """
 
 import argparse
@@ -75,8 +75,8 @@ def end(process):
 
 
 def peer(settings):
-    """Writes figures of the peer to the work folder, and its model."""
-    cases = [CASES[name] for name in settings.cases]
+    """Writes figures of the peer for every case to the work folder, and its model."""
+    cases = CASES.values()
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "3"]
     command += ["--lengths", *sorted({case.lengths for case in cases})]
     command += ["--modes", *sorted({case.mode for case in cases})]
@@ -152,6 +152,7 @@ def steps(folder):
 def ours(settings, name):
     """Figures of our job, which is killed after its steps."""
     case, folder = CASES[name], WORK / f"runs-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", settings.engine]
     command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(settings.flags)}"]
