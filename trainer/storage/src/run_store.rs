@@ -98,7 +98,10 @@ impl RunStore {
         let Some(file) = optional(File::open(root.join(name)), "read", place)? else {
             return Ok(None);
         };
+        let size = file.metadata().map_or(0, |file| file.len()).min(limit);
         let mut bytes = Vec::new();
+        // Without the room, reading fails where it is missing.
+        let _room = bytes.try_reserve_exact(usize::try_from(size).unwrap_or_default());
         let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
         let found = read.map_err(StorageError::io("read", place()))? as u64;
         if found > limit {

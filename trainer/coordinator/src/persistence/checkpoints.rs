@@ -279,8 +279,17 @@ mod tests {
         let roles = std::collections::BTreeMap::new();
         let objective = ObjectiveState::default();
         let (format, world_size) = (1, 1);
-        let manifest =
-            Manifest { format, version, world_size, model, optimizer, roles, objective, files };
+        let manifest = Manifest {
+            format,
+            version,
+            world_size,
+            model,
+            optimizer,
+            roles,
+            objective,
+            file_bytes: None,
+            files,
+        };
         std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         folder
     }

@@ -10,15 +10,17 @@ use rljob_protocol::version::Version;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
+use super::files::{Block, division, file_names};
 use super::manifest::{
-    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
-    role_name, shard_file,
+    FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape,
+    OptimizerProgress, role_name,
 };
 use super::shard::{PARTS, tensor_name};
 use crate::fsdp::shard_numel;
+use crate::parallel;
 
 /// A rank's part of a checkpoint.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub struct Restored {
 }
 
 /// Reads the shards of rank `rank` of `world_size` from checkpoint `version` in `folder`, for the
-/// models of `shapes`, by role.
+/// models of `shapes`, by role. Threads read its files.
 ///
 /// # Errors
 /// [`CheckpointError::Torn`] if a file is missing, truncated or altered; [`CheckpointError::Other`]
@@ -50,96 +52,104 @@ pub fn load(
 ) -> Result<Checkpoint, CheckpointError> {
     let manifest = read_manifest(folder)?;
     check_identity(folder, &manifest, version, shapes)?;
-    check_files(folder, &manifest)?;
-    let parts: Vec<Part<'_>> =
-        shapes.iter().map(|(role, shape)| Part::new(*role, shape, rank, world_size)).collect();
-    for (source, entry) in (0..manifest.world_size).zip(&manifest.files) {
-        if !parts.iter().any(|part| part.overlaps(source, manifest.world_size)) {
-            continue;
-        }
-        let bytes = read_checked(folder, entry)?;
-        crate::heartbeat::advance();
-        let place = folder.place(&shard_file(source, manifest.world_size));
-        let file = SafeTensors::deserialize(&bytes)
-            .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
-        for part in &parts {
-            part.copy_from(&file, &place, source, manifest.world_size)?;
-        }
+    let groups = division(shapes, manifest.world_size, manifest.file_bytes.unwrap_or(u64::MAX));
+    check_files(folder, &manifest, groups.len())?;
+    let reader = Reader { folder, manifest: &manifest, shapes, shard: (rank, world_size) };
+    let files = groups.iter().enumerate().map(|(file, blocks)| {
+        let of_ranks = manifest.files.iter().skip(file).step_by(groups.len());
+        (of_ranks.collect(), blocks.as_slice())
+    });
+    let groups = parallel::map(files.collect(), |(files, blocks)| reader.read(files, blocks))?;
+    let mut models: BTreeMap<ModelRole, Restored> = BTreeMap::new();
+    for ((role, _), tensors) in groups.into_iter().flatten() {
+        let optimizer =
+            manifest.roles.get(role_name(role)).map_or(manifest.optimizer, |part| part.optimizer);
+        let model =
+            models.entry(role).or_insert_with(|| Restored { blocks: Vec::new(), optimizer });
+        model.blocks.push(tensors);
     }
-    let optimizer = |role| match manifest.roles.get(role_name(role)) {
-        Some(part) => part.optimizer,
-        None => manifest.optimizer,
-    };
-    let restored = |part: Part<'_>| {
-        (part.role, Restored { blocks: part.blocks, optimizer: optimizer(part.role) })
-    };
-    let objective = manifest.objective;
-    Ok(Checkpoint { models: parts.into_iter().map(restored).collect(), objective })
+    Ok(Checkpoint { models, objective: manifest.objective })
 }
 
-/// A model's shards that are being read.
-struct Part<'a> {
-    role: ModelRole,
-    shape: &'a ModelShape,
-    /// Elements of each block in this rank's shard.
-    wanted: Vec<Range<i64>>,
-    blocks: Vec<[Tensor; 3]>,
+/// Reads the shards of one rank.
+struct Reader<'a> {
+    folder: &'a RunStore,
+    manifest: &'a Manifest,
+    shapes: &'a BTreeMap<ModelRole, ModelShape>,
+    /// The rank and the number of ranks.
+    shard: (u32, u32),
 }
 
-impl<'a> Part<'a> {
-    fn new(role: ModelRole, shape: &'a ModelShape, rank: u32, world_size: u32) -> Self {
-        let shard = |&numel: &i64| {
-            let options = (Kind::Float, tch::Device::Cpu);
-            [(); 3].map(|()| Tensor::zeros([shard_numel(numel, world_size)], options))
-        };
-        let wanted = ranges(shape, rank, world_size);
-        Self { role, shape, wanted, blocks: shape.block_numels.iter().map(shard).collect() }
-    }
-
-    /// Whether rank `source` of `world_size` wrote elements that this rank needs.
-    fn overlaps(&self, source: u32, world_size: u32) -> bool {
-        let held = ranges(self.shape, source, world_size);
-        held.iter().zip(&self.wanted).any(|(held, wanted)| !overlap(held, wanted).is_empty())
-    }
-
-    fn copy_from(
+impl Reader<'_> {
+    /// The shards of `blocks` from the files that have them, one of each rank that wrote.
+    fn read(
         &self,
-        file: &SafeTensors<'_>,
-        place: &str,
-        source: u32,
-        world_size: u32,
-    ) -> Result<(), CheckpointError> {
-        let held = ranges(self.shape, source, world_size).into_iter().zip(&self.wanted);
-        for (block, ((held, wanted), targets)) in held.zip(&self.blocks).enumerate() {
-            let shared = overlap(&held, wanted);
-            if shared.is_empty() {
+        files: Vec<&FileEntry>,
+        blocks: &[Block],
+    ) -> Result<Vec<(Block, [Tensor; 3])>, CheckpointError> {
+        let (rank, world_size) = self.shard;
+        let zeros = |block: &Block| {
+            let shard = [shard_numel(self.numel(*block), world_size)];
+            (*block, [(); 3].map(|()| Tensor::zeros(shard, (Kind::Float, Device::Cpu))))
+        };
+        let mut shards: Vec<_> = blocks.iter().map(zeros).collect();
+        for (source, entry) in (0..self.manifest.world_size).zip(files) {
+            let overlapping = |block: Block| {
+                let held = part_of(self.numel(block), source, self.manifest.world_size);
+                let wanted = part_of(self.numel(block), rank, world_size);
+                (!overlap(&held, &wanted).is_empty()).then_some((held, wanted))
+            };
+            if !blocks.iter().any(|block| overlapping(*block).is_some()) {
                 continue;
             }
-            let length = shared.end.saturating_sub(shared.start);
-            for (part, target) in PARTS.iter().zip(targets) {
-                let name = tensor_name(self.role, block, part);
-                let view = file
-                    .tensor(&name)
-                    .map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
-                let byte =
-                    |element: i64| (element.saturating_sub(held.start) as usize).saturating_mul(4);
-                let data = view
-                    .data()
-                    .get(byte(shared.start)..byte(shared.end))
-                    .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
-                let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
-                target
-                    .f_narrow(0, shared.start.saturating_sub(wanted.start), length)?
-                    .f_copy_(&values)?;
+            let bytes = read_checked(self.folder, entry)?;
+            crate::heartbeat::advance();
+            let place = self.folder.place(&entry.name);
+            let file = SafeTensors::deserialize(&bytes)
+                .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
+            for (block, targets) in &mut shards {
+                if let Some((held, wanted)) = overlapping(*block) {
+                    copy((&file, &place), *block, (&held, &wanted), targets)?;
+                }
             }
         }
-        Ok(())
+        Ok(shards)
+    }
+
+    /// Elements of a block.
+    fn numel(&self, (role, block): Block) -> i64 {
+        let shape = self.shapes.get(&role);
+        shape.and_then(|shape| shape.block_numels.get(block)).copied().unwrap_or_default()
     }
 }
 
-/// Elements of each block in the shard of rank `rank`, without padding.
-fn ranges(shape: &ModelShape, rank: u32, world_size: u32) -> Vec<Range<i64>> {
-    shape.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect()
+/// Copies what a file holds of a block, and is wanted of it, to the targets, which are all wanted.
+fn copy(
+    (file, place): (&SafeTensors<'_>, &str),
+    (role, block): Block,
+    (held, wanted): (&Range<i64>, &Range<i64>),
+    targets: &mut [Tensor; 3],
+) -> Result<(), CheckpointError> {
+    let shared = overlap(held, wanted);
+    let length = shared.end.saturating_sub(shared.start);
+    for (part, target) in PARTS.iter().zip(targets) {
+        let name = tensor_name(role, block, part);
+        let view =
+            file.tensor(&name).map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
+        let byte = |element: i64| (element.saturating_sub(held.start) as usize).saturating_mul(4);
+        let data = view
+            .data()
+            .get(byte(shared.start)..byte(shared.end))
+            .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
+        let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
+        if length == target.numel() as i64 {
+            *target = values;
+        } else {
+            let start = shared.start.saturating_sub(wanted.start);
+            target.f_narrow(0, start, length)?.f_copy_(&values)?;
+        }
+    }
+    Ok(())
 }
 
 /// Elements of a block of `numel` in the shard of rank `rank`, without padding.
@@ -166,8 +176,8 @@ fn check_identity(
             expected,
         })
     };
-    if ![FORMAT, FORMAT_WITH_ROLES].contains(&manifest.format) {
-        let expected = format!("format {FORMAT} or {FORMAT_WITH_ROLES}");
+    if ![FORMAT, FORMAT_WITH_ROLES, FORMAT_WITH_FILES].contains(&manifest.format) {
+        let expected = format!("format {FORMAT} to {FORMAT_WITH_FILES}");
         return other(format!("of format {}", manifest.format), expected);
     }
     if manifest.version != version {
@@ -211,13 +221,17 @@ fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
 }
 
 /// Checks that every file is listed and has its size. Checksums are verified on reading.
-fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointError> {
+fn check_files(
+    folder: &RunStore,
+    manifest: &Manifest,
+    count: usize,
+) -> Result<(), CheckpointError> {
     let ranks = manifest.world_size;
     let listed = manifest.files.iter().map(|entry| entry.name.clone());
-    if ranks == 0 || !listed.eq((0..ranks).map(|rank| shard_file(rank, ranks))) {
+    if ranks == 0 || !listed.eq((0..ranks).flat_map(|rank| file_names(rank, ranks, count))) {
         return Err(torn(
             &folder.place(MANIFEST_FILE),
-            format!("does not list one file for each of its {ranks} ranks"),
+            format!("does not list {count} files for each of its {ranks} ranks"),
         ));
     }
     for entry in &manifest.files {

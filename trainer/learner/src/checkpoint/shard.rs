@@ -1,4 +1,4 @@
-//! One rank's part of a checkpoint: a snapshot in host memory, written as a safetensors file.
+//! One rank's part of a checkpoint: a snapshot in host memory, written as safetensors files.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::path::Path;
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
 use safetensors::tensor::{Dtype, View};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::manifest::{
-    FileEntry, OptimizerProgress, commit, measure, role_name, shard_file, temporary,
-};
+use super::files::{Block, file_names};
+use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, temporary};
+use crate::parallel;
 
 /// Parts of each block, in the order of [`super::Restored::blocks`].
 pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
@@ -28,8 +28,8 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct ModelSnapshot {
     optimizer: OptimizerProgress,
-    /// By block: master weights, first and second moment, as little-endian fp32.
-    blocks: Vec<[Vec<u8>; 3]>,
+    /// By block: master weights, first and second moment, in fp32 in host memory.
+    blocks: Vec<[Tensor; 3]>,
 }
 
 impl Snapshot {
@@ -43,14 +43,15 @@ impl Snapshot {
         optimizer: OptimizerProgress,
         blocks: impl Iterator<Item = [&'a Tensor; 3]>,
     ) -> Result<(), CheckpointError> {
-        let copy = |parts: [&Tensor; 3]| {
-            Ok::<_, CheckpointError>([
-                host_bytes(parts[0])?,
-                host_bytes(parts[1])?,
-                host_bytes(parts[2])?,
-            ])
+        let blocks: Vec<_> = blocks.map(|parts| parts.map(Tensor::shallow_clone)).collect();
+        // Threads have other streams than this one.
+        if let Some(Device::Cuda(index)) = blocks.first().map(|[weights, ..]| weights.device()) {
+            tch::Cuda::synchronize(index as i64);
+        }
+        let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
+            Ok::<_, CheckpointError>([copy(&weights)?, copy(&exp_avg)?, copy(&exp_avg_sq)?])
         };
-        let blocks = blocks.map(copy).collect::<Result<_, _>>()?;
+        let blocks = parallel::map(blocks, copy)?;
         self.models.insert(role, ModelSnapshot { optimizer, blocks });
         Ok(())
     }
@@ -60,37 +61,47 @@ impl Snapshot {
         self.models.iter().map(|(role, model)| (*role, model.optimizer))
     }
 
-    /// Writes the file of rank `rank` into `folder`, syncs it and computes its checksum by reading
-    /// it back.
+    /// Writes the files of rank `rank` into `folder`, syncs them and computes their checksums by
+    /// reading them back. `division` has the blocks of each file.
     ///
     /// # Errors
     /// A file operation fails.
     pub fn write(
-        &self,
+        self,
         folder: &Path,
-        rank: u32,
-        world_size: u32,
-    ) -> Result<FileEntry, CheckpointError> {
+        (rank, world_size): (u32, u32),
+        division: &[Vec<Block>],
+    ) -> Result<Vec<FileEntry>, CheckpointError> {
         fs::create_dir_all(folder).map_err(|error| CheckpointError::io("create", folder, error))?;
-        let path = folder.join(shard_file(rank, world_size));
-        let partial = temporary(&path);
-        let blocks = self.models.iter().flat_map(|(role, model)| {
-            model.blocks.iter().enumerate().map(move |(block, parts)| (*role, block, parts))
+        let mut blocks = self.models.into_iter().flat_map(|(role, model)| {
+            model.blocks.into_iter().enumerate().map(move |(block, parts)| ((role, block), parts))
         });
-        let views = blocks.flat_map(|(role, block, parts)| {
-            PARTS.iter().zip(parts).map(move |(part, bytes)| {
-                (tensor_name(role, block, part), HostTensor { shape: [bytes.len() / 4], bytes })
-            })
-        });
-        safetensors::serialize_to_file(views, None, &partial).map_err(|error| {
-            CheckpointError::io("write", &partial, std::io::Error::other(error))
-        })?;
-        File::open(&partial)
-            .and_then(|file| file.sync_all())
-            .map_err(|error| CheckpointError::io("sync", &partial, error))?;
-        commit(&partial, &path)?;
-        measure(folder, &shard_file(rank, world_size))
+        let names = file_names(rank, world_size, division.len());
+        let files = names.into_iter().zip(division);
+        let files = files.map(|(name, of)| (name, blocks.by_ref().take(of.len()).collect()));
+        parallel::map(files.collect(), |(name, blocks)| write_file(folder, &name, blocks))
     }
+}
+
+fn write_file(
+    folder: &Path,
+    name: &str,
+    blocks: Vec<(Block, [Tensor; 3])>,
+) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(name);
+    let partial = temporary(&path);
+    let views = blocks.into_iter().flat_map(|((role, block), parts)| {
+        PARTS.iter().zip(parts).map(move |(part, tensor)| {
+            (tensor_name(role, block, part), HostTensor { shape: [tensor.numel()], tensor })
+        })
+    });
+    safetensors::serialize_to_file(views, None, &partial)
+        .map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
+    File::open(&partial)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| CheckpointError::io("sync", &partial, error))?;
+    commit(&partial, &path)?;
+    measure(folder, name)
 }
 
 /// Name of a block's part in the file; without a prefix for the policy.
@@ -101,20 +112,20 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
     }
 }
 
-fn host_bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
-    let tensor = tensor.to_device(tch::Device::Cpu).to_kind(Kind::Float).contiguous();
-    let mut bytes = vec![0; tensor.numel().saturating_mul(4)];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
-    Ok(bytes)
+/// A copy in host memory.
+fn copy(tensor: &Tensor) -> Result<Tensor, CheckpointError> {
+    let mut copy = Tensor::f_empty(tensor.size(), (Kind::Float, Device::Cpu))?;
+    copy.f_copy_(tensor)?;
+    Ok(copy)
 }
 
-/// fp32 bytes as a tensor of safetensors.
-struct HostTensor<'a> {
+/// An fp32 vector as a tensor of safetensors.
+struct HostTensor {
     shape: [usize; 1],
-    bytes: &'a [u8],
+    tensor: Tensor,
 }
 
-impl View for HostTensor<'_> {
+impl View for HostTensor {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -125,10 +136,12 @@ impl View for HostTensor<'_> {
 
     fn data(&self) -> Cow<'_, [u8]> {
         crate::heartbeat::advance();
-        Cow::Borrowed(self.bytes)
+        let mut bytes = vec![0; self.data_len()];
+        self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
+        Cow::Owned(bytes)
     }
 
     fn data_len(&self) -> usize {
-        self.bytes.len()
+        self.tensor.numel().saturating_mul(4)
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Destination};
+use crate::checkpoint::{CheckpointWriter, Destination, FILE_BYTES};
 use crate::model::{Model, ModelConfig};
 use crate::models::TrainedModel;
 use crate::ranks::Ranks;
@@ -34,6 +34,7 @@ pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWrit
         version: restore.version,
         rank,
         world_size,
+        file_bytes: FILE_BYTES,
     };
     writer.begin(destination, restore.path.clone(), snapshot).unwrap();
     writer
