@@ -4,11 +4,12 @@
 usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--out results.jsonl]
 
 JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault strikes after two
-steps without one, `learner-killed-restored` in the step after a checkpoint is complete. A row says how many seconds passed until the next step was trained, by phase:
-until the run restarted its learners, until they were ready, until the step. For engines there is
-one phase. A run that trains no step within --patience seconds after a fault has failed.
+steps without one, `learner-killed-restored` after a checkpoint is complete. A row says how many
+seconds passed until the next step was trained, by phase: until the run restarted its learners,
+until they were ready, until the step. For engines there is one phase. A run that trains no step within --patience seconds after a fault has failed.
 
-Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for the first learner),
+Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for the
+first learner),
 `receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to it; SIGKILL after ten
 seconds, in the transfer) and `engine-killed` (SIGKILL for SGLang's scheduler).
 """
@@ -174,7 +175,7 @@ def main():
                 ratio=None,
                 aim=aim,
                 holds=holds,
-                gpu=f"{len(gpus)} x {gpus[0]}",
+                gpu=f"2 x {gpus[0]}",
                 command=f"bench/gpu/faults.py {settings.job.name}",
                 commit=settings.commit,
                 note="seconds from the fault to the next trained step",

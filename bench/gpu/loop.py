@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
+"""Measures steps of GRPO on GPUs 0 and 1 beside loop_peer.py, and appends rows to a file.
 
 usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--attention-backend NAME]
                [--engine COMMAND] [--out results.jsonl] [--commit SHA]
@@ -132,8 +132,8 @@ def prepare(settings):
 
 
 def wait_for_memory():
-    """Waits until no process has memory of a GPU."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    """Waits until no process has memory of the GPUs."""
+    query = ["nvidia-smi", "--id=0,1", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     for _ in range(60):
         used = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
         if max(map(int, used)) < 1000:
@@ -209,10 +209,11 @@ def main():
     if WORK.exists() and not settings.again:
         sys.exit(f"{WORK} has files of an earlier run: remove it")
     os.environ["NCCL_CUMEM_ENABLE"] = "0"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
     gpus = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.splitlines()
-    settings.gpu = f"{len(gpus)} x {gpus[0]}"
+    settings.gpu = f"2 x {gpus[0]}"
     if not settings.again:
         WORK.mkdir(parents=True)
         peer(settings)
