@@ -6,12 +6,12 @@ usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--out res
 JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault strikes after two
 steps without one, `learner-killed-restored` after a checkpoint is complete. A row says how many
 seconds passed until the next step was trained, by phase: until the run restarted its learners,
-until they were ready, until the step. For engines there is one phase. A run that trains no step within --patience seconds after a fault has failed.
+until they were ready, until the step. For engines there is one phase. A run that trains no step
+within --patience seconds after a fault has failed.
 
-Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for the
-first learner),
-`receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to it; SIGKILL after ten
-seconds, in the transfer) and `engine-killed` (SIGKILL for SGLang's scheduler).
+Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for
+the first learner), `receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to
+it; SIGKILL after ten seconds, in the transfer) and `engine-killed` (SIGKILL for the scheduler).
 """
 
 import argparse
