@@ -25,7 +25,6 @@ pub mod model;
 pub mod models;
 pub mod objective;
 pub mod optimizer;
-mod parallel;
 pub mod parent;
 pub mod publish;
 pub mod ranks;

@@ -25,7 +25,7 @@ use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use rljob_storage::{RunStore, StorageError};
 use tch::{Device, Kind, Tensor};
 
-use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
+use crate::checkpoint::{self, CheckpointError, CheckpointWriter, Places, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::fsdp::{Base, FrozenParameters, Passes, into_shard};
 use crate::heartbeat;
@@ -309,8 +309,12 @@ pub fn restored_trainer(
     if let Some((critic, _)) = &critic {
         shapes.insert(ModelRole::Critic, shape(critic));
     }
-    let mut checkpoint =
-        checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
+    let shard = (ranks.rank(), ranks.world_size());
+    let mut places = Places::all(ranks.device());
+    if spec.optimizer.offload {
+        places.moments = Device::Cpu;
+    }
+    let mut checkpoint = checkpoint::load(checkpoint.1, checkpoint.0, &shapes, shard, places)?;
     let mut restore = |role, model: Model, optimizer| {
         let part = checkpoint.models.remove(&role).ok_or(StartError::Role(role))?;
         let adapters = adapters(&model);

@@ -8,38 +8,35 @@ use super::manifest::ModelShape;
 use super::shard::PARTS;
 use crate::fsdp::shard_numel;
 
-/// Bytes of a file at most, unless one block has more.
+/// Bytes of a file at most, unless one tensor has more.
 pub const FILE_BYTES: u64 = 1 << 30;
 
-/// A block of a model.
-pub type Block = (ModelRole, usize);
+/// A tensor of a checkpoint: a model's block and the part of it, an index into [`PARTS`].
+pub type Piece = (ModelRole, usize, usize);
 
-/// The blocks in each file of a rank, in order: as many as have `file_bytes` at most.
+/// The tensors in each file of a rank, in order: as many as have `file_bytes` at most.
 pub fn division(
     shapes: &BTreeMap<ModelRole, ModelShape>,
     world_size: u32,
     file_bytes: u64,
-) -> Vec<Vec<Block>> {
-    let blocks = shapes.iter().flat_map(|(role, shape)| {
-        let numels = shape.block_numels.iter().enumerate();
-        numels.map(move |(block, numel)| ((*role, block), bytes(*numel, world_size)))
+) -> Vec<Vec<Piece>> {
+    let pieces = shapes.iter().flat_map(|(role, shape)| {
+        shape.block_numels.iter().enumerate().flat_map(move |(block, numel)| {
+            let bytes = shard_numel(*numel, world_size).unsigned_abs().saturating_mul(4);
+            (0..PARTS.len()).map(move |part| ((*role, block, part), bytes))
+        })
     });
-    let mut files: Vec<(u64, Vec<Block>)> = Vec::new();
-    for (block, bytes) in blocks {
+    let mut files: Vec<(u64, Vec<Piece>)> = Vec::new();
+    for (piece, bytes) in pieces {
         match files.last_mut() {
-            Some((size, blocks)) if size.saturating_add(bytes) <= file_bytes => {
+            Some((size, pieces)) if size.saturating_add(bytes) <= file_bytes => {
                 *size = size.saturating_add(bytes);
-                blocks.push(block);
+                pieces.push(piece);
             }
-            _ => files.push((bytes, vec![block])),
+            _ => files.push((bytes, vec![piece])),
         }
     }
-    files.into_iter().map(|(_, blocks)| blocks).collect()
-}
-
-/// Bytes of a rank's shard of a block with its moments, in fp32.
-fn bytes(numel: i64, world_size: u32) -> u64 {
-    shard_numel(numel, world_size).unsigned_abs().saturating_mul(4 * PARTS.len() as u64)
+    files.into_iter().map(|(_, pieces)| pieces).collect()
 }
 
 /// Names of the `count` files of a rank.
@@ -56,26 +53,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_have_as_many_blocks_as_fit() {
+    fn files_have_as_many_tensors_as_fit() {
         let shape = |block_numels: &[i64]| ModelShape {
             sha256: String::new(),
             block_numels: block_numels.to_vec(),
             base_sha256: None,
         };
         let shapes = BTreeMap::from([
-            (ModelRole::Policy, shape(&[50, 4, 4, 4])),
-            (ModelRole::Critic, shape(&[4, 4])),
+            (ModelRole::Policy, shape(&[50, 4])),
+            (ModelRole::Critic, shape(&[4])),
         ]);
-        // 24 bytes per two elements on two ranks.
-        let policy = |block| (ModelRole::Policy, block);
-        let critic = |block| (ModelRole::Critic, block);
+        // A rank of two has 100 bytes of each tensor of the first block, and 8 of the others.
+        let policy = |block, part| (ModelRole::Policy, block, part);
+        let critic = |part| (ModelRole::Critic, 0, part);
         let expected = [
-            vec![policy(0)],
-            vec![policy(1), policy(2)],
-            vec![policy(3), critic(0)],
-            vec![critic(1)],
+            vec![policy(0, 0)],
+            vec![policy(0, 1)],
+            vec![policy(0, 2)],
+            vec![policy(1, 0), policy(1, 1)],
+            vec![policy(1, 2), critic(0)],
+            vec![critic(1), critic(2)],
         ];
-        assert_eq!(division(&shapes, 2, 50), expected);
+        assert_eq!(division(&shapes, 2, 20), expected);
         assert_eq!(division(&shapes, 2, u64::MAX).len(), 1);
         assert_eq!(file_names(1, 2, 1), ["rank-1-of-2.safetensors"]);
         let names = ["rank-1-of-2-file-0-of-2.safetensors", "rank-1-of-2-file-1-of-2.safetensors"];

@@ -2,25 +2,29 @@
 //! restores it on any number of ranks.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
+use std::path::Path;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::version::Version;
-use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
-use safetensors::SafeTensors;
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError, parallel};
+use safetensors::tensor::Metadata;
 use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::files::{Block, division, file_names};
+use super::files::{Piece, division, file_names};
 use super::manifest::{
     FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape,
     OptimizerProgress, role_name,
 };
-use super::shard::{PARTS, tensor_name};
+use super::shard::{CHUNK, PARTS, tensor_name};
 use crate::fsdp::shard_numel;
-use crate::parallel;
+
+/// Longest header of a file, in bytes.
+const MAX_HEADER: u64 = 64 << 20;
 
 /// A rank's part of a checkpoint.
 #[derive(Debug)]
@@ -37,6 +41,20 @@ pub struct Restored {
     pub optimizer: OptimizerProgress,
 }
 
+/// Devices on which tensors of a checkpoint are needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    pub weights: Device,
+    pub moments: Device,
+}
+
+impl Places {
+    /// Everything on one device.
+    pub fn all(device: Device) -> Self {
+        Self { weights: device, moments: device }
+    }
+}
+
 /// Reads the shards of rank `rank` of `world_size` from checkpoint `version` in `folder`, for the
 /// models of `shapes`, by role. Threads read its files.
 ///
@@ -47,109 +65,198 @@ pub fn load(
     folder: &RunStore,
     version: Version,
     shapes: &BTreeMap<ModelRole, ModelShape>,
-    rank: u32,
-    world_size: u32,
+    shard: (u32, u32),
+    places: Places,
 ) -> Result<Checkpoint, CheckpointError> {
     let manifest = read_manifest(folder)?;
     check_identity(folder, &manifest, version, shapes)?;
-    let groups = division(shapes, manifest.world_size, manifest.file_bytes.unwrap_or(u64::MAX));
-    check_files(folder, &manifest, groups.len())?;
-    let reader = Reader { folder, manifest: &manifest, shapes, shard: (rank, world_size) };
-    let files = groups.iter().enumerate().map(|(file, blocks)| {
-        let of_ranks = manifest.files.iter().skip(file).step_by(groups.len());
-        (of_ranks.collect(), blocks.as_slice())
+    let division = division(shapes, manifest.world_size, manifest.file_bytes.unwrap_or(u64::MAX));
+    check_files(folder, &manifest, division.len())?;
+    let reader = Reader { folder, world_size: manifest.world_size, shapes, shard, places };
+    let files = division.iter().enumerate().map(|(file, pieces)| {
+        let of_ranks = manifest.files.iter().skip(file).step_by(division.len());
+        (of_ranks.collect(), pieces.as_slice())
     });
-    let groups = parallel::map(files.collect(), |(files, blocks)| reader.read(files, blocks))?;
-    let mut models: BTreeMap<ModelRole, Restored> = BTreeMap::new();
-    for ((role, _), tensors) in groups.into_iter().flatten() {
-        let optimizer =
-            manifest.roles.get(role_name(role)).map_or(manifest.optimizer, |part| part.optimizer);
-        let model =
-            models.entry(role).or_insert_with(|| Restored { blocks: Vec::new(), optimizer });
-        model.blocks.push(tensors);
+    let read = parallel::map(files.collect(), |(files, pieces)| reader.read(files, pieces))?;
+    let mut models: BTreeMap<ModelRole, Vec<Tensor>> = BTreeMap::new();
+    for ((role, ..), tensor) in read.into_iter().flatten() {
+        models.entry(role).or_default().push(tensor);
     }
-    Ok(Checkpoint { models, objective: manifest.objective })
+    let restored = |(role, tensors): (ModelRole, Vec<Tensor>)| {
+        let part = manifest.roles.get(role_name(role));
+        let optimizer = part.map_or(manifest.optimizer, |part| part.optimizer);
+        let mut tensors = tensors.into_iter();
+        let blocks =
+            std::iter::from_fn(|| Some([tensors.next()?, tensors.next()?, tensors.next()?]));
+        (role, Restored { blocks: blocks.collect(), optimizer })
+    };
+    Ok(Checkpoint {
+        models: models.into_iter().map(restored).collect(),
+        objective: manifest.objective,
+    })
 }
 
 /// Reads the shards of one rank.
 struct Reader<'a> {
     folder: &'a RunStore,
-    manifest: &'a Manifest,
+    /// Number of ranks that wrote.
+    world_size: u32,
     shapes: &'a BTreeMap<ModelRole, ModelShape>,
     /// The rank and the number of ranks.
     shard: (u32, u32),
+    places: Places,
+}
+
+/// A tensor that is read: elements that the file holds and the rank wants, of those of the block.
+struct Target {
+    held: Range<i64>,
+    wanted: Range<i64>,
+    tensor: Tensor,
 }
 
 impl Reader<'_> {
-    /// The shards of `blocks` from the files that have them, one of each rank that wrote.
+    /// The shards of `pieces` from the files that have them, one of each rank that wrote.
     fn read(
         &self,
         files: Vec<&FileEntry>,
-        blocks: &[Block],
-    ) -> Result<Vec<(Block, [Tensor; 3])>, CheckpointError> {
+        pieces: &[Piece],
+    ) -> Result<Vec<(Piece, Tensor)>, CheckpointError> {
         let (rank, world_size) = self.shard;
-        let zeros = |block: &Block| {
-            let shard = [shard_numel(self.numel(*block), world_size)];
-            (*block, [(); 3].map(|()| Tensor::zeros(shard, (Kind::Float, Device::Cpu))))
+        let zeros = |piece: &Piece| {
+            let length = shard_numel(self.numel(*piece), world_size);
+            let place = if piece.2 == 0 { self.places.weights } else { self.places.moments };
+            Ok((*piece, Tensor::f_zeros([length], (Kind::Float, place))?))
         };
-        let mut shards: Vec<_> = blocks.iter().map(zeros).collect();
-        for (source, entry) in (0..self.manifest.world_size).zip(files) {
-            let overlapping = |block: Block| {
-                let held = part_of(self.numel(block), source, self.manifest.world_size);
-                let wanted = part_of(self.numel(block), rank, world_size);
-                (!overlap(&held, &wanted).is_empty()).then_some((held, wanted))
+        let shards: Vec<_> = pieces.iter().map(zeros).collect::<Result<_, CheckpointError>>()?;
+        for (source, entry) in (0..self.world_size).zip(files) {
+            let target = |(piece, tensor): &(Piece, Tensor)| {
+                let numel = self.numel(*piece);
+                let held = part_of(numel, source, self.world_size);
+                let wanted = part_of(numel, rank, world_size);
+                (name_of(*piece), Target { held, wanted, tensor: tensor.shallow_clone() })
             };
-            if !blocks.iter().any(|block| overlapping(*block).is_some()) {
-                continue;
-            }
-            let bytes = read_checked(self.folder, entry)?;
-            crate::heartbeat::advance();
-            let place = self.folder.place(&entry.name);
-            let file = SafeTensors::deserialize(&bytes)
-                .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
-            for (block, targets) in &mut shards {
-                if let Some((held, wanted)) = overlapping(*block) {
-                    copy((&file, &place), *block, (&held, &wanted), targets)?;
-                }
+            let targets: BTreeMap<String, Target> = shards.iter().map(target).collect();
+            if targets.values().any(|target| !overlap(&target.held, &target.wanted).is_empty()) {
+                self.read_file(entry, &targets)?;
             }
         }
         Ok(shards)
     }
 
+    /// Copies a file into its targets while it is read, then compares its checksum.
+    fn read_file(
+        &self,
+        entry: &FileEntry,
+        targets: &BTreeMap<String, Target>,
+    ) -> Result<(), CheckpointError> {
+        let place = self.folder.place(&entry.name);
+        let file = self.folder.open(&entry.name, entry.size)?;
+        let file = file.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
+        let mut file = HashedFile { file, hash: Sha256::new(), place: &place };
+        let metadata = file.header(entry.size)?;
+        if let Some(missing) = targets.keys().find(|name| metadata.info(name).is_none()) {
+            return Err(torn(&place, format!("lacks `{missing}`")));
+        }
+        let mut names = metadata.offset_keys();
+        names.sort_by_key(|name| metadata.info(name).map(|info| info.data_offsets));
+        let mut buffer = vec![0; CHUNK * 4];
+        for name in names {
+            let (begin, end) = metadata.info(&name).map_or((0, 0), |info| info.data_offsets);
+            let target = targets.get(&name);
+            let bytes = end.saturating_sub(begin);
+            let held = target.map_or(0, |target| target.held.end.saturating_sub(target.held.start));
+            if target.is_some() && bytes as i64 != held.saturating_mul(4) {
+                return Err(torn(&place, format!("holds {bytes} bytes of `{name}`")));
+            }
+            for start in (0..bytes).step_by(CHUNK * 4) {
+                let length = bytes.saturating_sub(start).min(CHUNK * 4);
+                let Some(chunk) = buffer.get_mut(..length) else { continue };
+                file.read(chunk)?;
+                crate::heartbeat::advance();
+                if let Some(target) = target {
+                    target.copy((start / 4) as i64, chunk)?;
+                }
+            }
+        }
+        file.check(&entry.sha256)
+    }
+
     /// Elements of a block.
-    fn numel(&self, (role, block): Block) -> i64 {
+    fn numel(&self, (role, block, _): Piece) -> i64 {
         let shape = self.shapes.get(&role);
         shape.and_then(|shape| shape.block_numels.get(block)).copied().unwrap_or_default()
     }
 }
 
-/// Copies what a file holds of a block, and is wanted of it, to the targets, which are all wanted.
-fn copy(
-    (file, place): (&SafeTensors<'_>, &str),
-    (role, block): Block,
-    (held, wanted): (&Range<i64>, &Range<i64>),
-    targets: &mut [Tensor; 3],
-) -> Result<(), CheckpointError> {
-    let shared = overlap(held, wanted);
-    let length = shared.end.saturating_sub(shared.start);
-    for (part, target) in PARTS.iter().zip(targets) {
-        let name = tensor_name(role, block, part);
-        let view =
-            file.tensor(&name).map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
-        let byte = |element: i64| (element.saturating_sub(held.start) as usize).saturating_mul(4);
-        let data = view
-            .data()
-            .get(byte(shared.start)..byte(shared.end))
-            .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
-        let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
-        if length == target.numel() as i64 {
-            *target = values;
-        } else {
-            let start = shared.start.saturating_sub(wanted.start);
-            target.f_narrow(0, start, length)?.f_copy_(&values)?;
+fn name_of((role, block, part): Piece) -> String {
+    tensor_name(role, block, PARTS.get(part).copied().unwrap_or_default())
+}
+
+impl Target {
+    /// Copies what is wanted of the elements that the file holds from its element `start` on.
+    fn copy(&self, start: i64, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let begin = self.held.start.saturating_add(start);
+        let read = begin..begin.saturating_add((bytes.len() / 4) as i64);
+        let shared = overlap(&read, &self.wanted);
+        if shared.is_empty() {
+            return Ok(());
         }
+        let length = shared.end.saturating_sub(shared.start);
+        let byte = |element: i64| (element.saturating_sub(begin) as usize).saturating_mul(4);
+        let wanted = bytes.get(byte(shared.start)..byte(shared.end)).unwrap_or_default();
+        let values = Tensor::f_from_data_size(wanted, &[length], Kind::Float)?;
+        let start = shared.start.saturating_sub(self.wanted.start);
+        self.tensor.f_narrow(0, start, length)?.f_copy_(&values)?;
+        Ok(())
     }
-    Ok(())
+}
+
+/// A safetensors file that is read from start to end and hashed.
+struct HashedFile<'a> {
+    file: Box<dyn Read>,
+    hash: Sha256,
+    place: &'a str,
+}
+
+impl HashedFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), CheckpointError> {
+        self.file
+            .read_exact(buffer)
+            .map_err(|error| CheckpointError::io("read", Path::new(self.place), error))?;
+        self.hash.update(buffer);
+        Ok(())
+    }
+
+    /// The header of a file of `size` bytes.
+    fn header(&mut self, size: u64) -> Result<Metadata, CheckpointError> {
+        let mut length = [0; 8];
+        self.read(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        let data = size.checked_sub(8).and_then(|size| size.checked_sub(length));
+        let Some(data) = data.filter(|_| length <= MAX_HEADER) else {
+            return Err(torn(self.place, "is not a safetensors file".to_owned()));
+        };
+        let mut header = vec![0; length as usize];
+        self.read(&mut header)?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| torn(self.place, format!("is not a safetensors file: {error}")))?;
+        if metadata.data_len() as u64 != data {
+            return Err(torn(
+                self.place,
+                "is not a safetensors file: its length differs".to_owned(),
+            ));
+        }
+        Ok(metadata)
+    }
+
+    fn check(self, expected: &str) -> Result<(), CheckpointError> {
+        let sha256 = format!("{:x}", self.hash.finalize());
+        if sha256 == expected {
+            return Ok(());
+        }
+        let detail = format!("was altered: its SHA-256 is {sha256}, expected {expected}");
+        Err(torn(self.place, detail))
+    }
 }
 
 /// Elements of a block of `numel` in the shard of rank `rank`, without padding.
@@ -247,22 +354,6 @@ fn check_files(
         }
     }
     Ok(())
-}
-
-fn read_checked(folder: &RunStore, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
-    let place = folder.place(&entry.name);
-    let bytes = folder
-        .read(&entry.name, entry.size)?
-        .ok_or_else(|| torn(&place, "is missing".to_owned()))?;
-    let sha256 = format!("{:x}", Sha256::digest(&bytes));
-    if sha256 == entry.sha256 {
-        Ok(bytes)
-    } else {
-        Err(torn(
-            &place,
-            format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256),
-        ))
-    }
 }
 
 fn torn(place: &str, detail: String) -> CheckpointError {

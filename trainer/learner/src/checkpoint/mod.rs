@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rljob_protocol::version::Version;
 
 pub use files::FILE_BYTES;
-pub use load::{Restored, load};
+pub use load::{Places, Restored, load};
 pub use manifest::{ModelShape, OptimizerProgress, model_shape};
 pub use shard::Snapshot;
 pub use writer::{CheckpointWriter, Destination};

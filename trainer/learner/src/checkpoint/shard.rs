@@ -7,16 +7,19 @@ use std::path::Path;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
+use rljob_storage::parallel;
 use safetensors::tensor::{Dtype, View};
 use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::files::{Block, file_names};
+use super::files::{Piece, file_names};
 use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, temporary};
-use crate::parallel;
 
 /// Parts of each block, in the order of [`super::Restored::blocks`].
 pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
+
+/// Elements that are copied between a tensor and bytes at a time.
+pub const CHUNK: usize = 4 << 20;
 
 /// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
@@ -28,8 +31,8 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct ModelSnapshot {
     optimizer: OptimizerProgress,
-    /// By block: master weights, first and second moment, in fp32 in host memory.
-    blocks: Vec<[Tensor; 3]>,
+    /// By block: master weights, first and second moment, as little-endian fp32.
+    blocks: Vec<[Vec<u8>; 3]>,
 }
 
 impl Snapshot {
@@ -49,7 +52,7 @@ impl Snapshot {
             tch::Cuda::synchronize(index as i64);
         }
         let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
-            Ok::<_, CheckpointError>([copy(&weights)?, copy(&exp_avg)?, copy(&exp_avg_sq)?])
+            Ok::<_, CheckpointError>([bytes(&weights)?, bytes(&exp_avg)?, bytes(&exp_avg_sq)?])
         };
         let blocks = parallel::map(blocks, copy)?;
         self.models.insert(role, ModelSnapshot { optimizer, blocks });
@@ -62,7 +65,7 @@ impl Snapshot {
     }
 
     /// Writes the files of rank `rank` into `folder`, syncs them and computes their checksums by
-    /// reading them back. `division` has the blocks of each file.
+    /// reading them back. `division` has the tensors of each file.
     ///
     /// # Errors
     /// A file operation fails.
@@ -70,31 +73,31 @@ impl Snapshot {
         self,
         folder: &Path,
         (rank, world_size): (u32, u32),
-        division: &[Vec<Block>],
+        division: &[Vec<Piece>],
     ) -> Result<Vec<FileEntry>, CheckpointError> {
         fs::create_dir_all(folder).map_err(|error| CheckpointError::io("create", folder, error))?;
-        let mut blocks = self.models.into_iter().flat_map(|(role, model)| {
-            model.blocks.into_iter().enumerate().map(move |(block, parts)| ((role, block), parts))
+        let models = self.models.into_iter();
+        let mut tensors = models.flat_map(|(role, model)| {
+            model.blocks.into_iter().enumerate().flat_map(move |(block, parts)| {
+                let parts = PARTS.iter().zip(parts);
+                parts.map(move |(part, bytes)| (tensor_name(role, block, part), bytes))
+            })
         });
         let names = file_names(rank, world_size, division.len());
         let files = names.into_iter().zip(division);
-        let files = files.map(|(name, of)| (name, blocks.by_ref().take(of.len()).collect()));
-        parallel::map(files.collect(), |(name, blocks)| write_file(folder, &name, blocks))
+        let files = files.map(|(name, of)| (name, tensors.by_ref().take(of.len()).collect()));
+        parallel::map(files.collect(), |(name, tensors)| write_file(folder, &name, tensors))
     }
 }
 
 fn write_file(
     folder: &Path,
     name: &str,
-    blocks: Vec<(Block, [Tensor; 3])>,
+    tensors: Vec<(String, Vec<u8>)>,
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(name);
     let partial = temporary(&path);
-    let views = blocks.into_iter().flat_map(|((role, block), parts)| {
-        PARTS.iter().zip(parts).map(move |(part, tensor)| {
-            (tensor_name(role, block, part), HostTensor { shape: [tensor.numel()], tensor })
-        })
-    });
+    let views = tensors.into_iter().map(|(name, bytes)| (name, HostTensor::new(bytes)));
     safetensors::serialize_to_file(views, None, &partial)
         .map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
     File::open(&partial)
@@ -112,17 +115,29 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
     }
 }
 
-/// A copy in host memory.
-fn copy(tensor: &Tensor) -> Result<Tensor, CheckpointError> {
-    let mut copy = Tensor::f_empty(tensor.size(), (Kind::Float, Device::Cpu))?;
-    copy.f_copy_(tensor)?;
-    Ok(copy)
+/// A copy in host memory, which is made a chunk at a time: only the copy itself needs new memory.
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
+    let flat = tensor.f_reshape([-1])?;
+    let mut bytes = vec![0; flat.numel().saturating_mul(4)];
+    for (index, chunk) in bytes.chunks_mut(CHUNK * 4).enumerate() {
+        let (start, length) = (index.saturating_mul(CHUNK), chunk.len() / 4);
+        let part = flat.f_narrow(0, start as i64, length as i64)?;
+        let part = part.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?;
+        part.f_copy_data_u8(chunk, length)?;
+    }
+    Ok(bytes)
 }
 
 /// An fp32 vector as a tensor of safetensors.
 struct HostTensor {
     shape: [usize; 1],
-    tensor: Tensor,
+    bytes: Vec<u8>,
+}
+
+impl HostTensor {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { shape: [bytes.len() / 4], bytes }
+    }
 }
 
 impl View for HostTensor {
@@ -136,12 +151,10 @@ impl View for HostTensor {
 
     fn data(&self) -> Cow<'_, [u8]> {
         crate::heartbeat::advance();
-        let mut bytes = vec![0; self.data_len()];
-        self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
-        Cow::Owned(bytes)
+        Cow::Borrowed(&self.bytes)
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.numel().saturating_mul(4)
+        self.bytes.len()
     }
 }

@@ -12,11 +12,12 @@ use tch::{Kind, Tensor};
 use super::files::file_names;
 use super::writer::write;
 use super::{
-    CheckpointError, Destination, FILE_BYTES, ModelShape, OptimizerProgress, Snapshot, load,
+    CheckpointError, Destination, FILE_BYTES, ModelShape, OptimizerProgress, Places, Snapshot, load,
 };
 use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
 
+const HOST: Places = Places { weights: tch::Device::Cpu, moments: tch::Device::Cpu };
 const VERSION: Version = Version { step: 12, attempt: 3 };
 const PROGRESS: OptimizerProgress = OptimizerProgress { updates: 23, skipped_in_a_row: 1 };
 
@@ -95,7 +96,7 @@ fn read(
 ) -> Vec<(ModelRole, Vec<Vec<u32>>, OptimizerProgress)> {
     let shapes = roles.iter().map(|&role| (role, model())).collect();
     let folder = RunStore::Folder(folder.to_owned());
-    let restored = load(&folder, VERSION, &shapes, rank, world_size).unwrap().models;
+    let restored = load(&folder, VERSION, &shapes, (rank, world_size), HOST).unwrap().models;
     let part =
         |(role, part): (ModelRole, super::Restored)| (role, bits(&part.blocks), part.optimizer);
     restored.into_iter().map(part).collect()
@@ -110,7 +111,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 
 fn rejection(folder: &Path, version: Version, model: &ModelShape) -> String {
     let store = RunStore::Folder(folder.to_owned());
-    let error = load(&store, version, &policy(model.clone()), 0, 2).unwrap_err();
+    let error = load(&store, version, &policy(model.clone()), (0, 2), HOST).unwrap_err();
     error.to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -147,18 +148,18 @@ fn a_checkpoint_whose_ranks_have_several_files_is_restored_on_other_numbers_of_r
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".safetensors"))
         .collect();
-    assert_eq!(names, (0..2).flat_map(|rank| file_names(rank, 2, 4)).collect());
+    assert_eq!(names, (0..2).flat_map(|rank| file_names(rank, 2, 12)).collect());
     for world_size in [1, 2, 3] {
         for rank in 0..world_size {
             let expected = roles.map(|role| (role, bits(&shards(rank, world_size)), PROGRESS));
             assert_eq!(read(folder.path(), &roles, rank, world_size), expected);
         }
     }
-    fs::remove_file(folder.path().join(&file_names(1, 2, 4)[2])).unwrap();
+    fs::remove_file(folder.path().join(&file_names(1, 2, 12)[2])).unwrap();
     let shapes = roles.iter().map(|&role| (role, model())).collect();
     let store = RunStore::Folder(folder.path().to_owned());
-    let error = load(&store, VERSION, &shapes, 0, 2).unwrap_err().to_string();
-    assert!(error.contains("rank-1-of-2-file-2-of-4.safetensors` is missing"), "{error}");
+    let error = load(&store, VERSION, &shapes, (0, 2), HOST).unwrap_err().to_string();
+    assert!(error.contains("rank-1-of-2-file-2-of-12.safetensors` is missing"), "{error}");
 }
 
 /// `testdata/format-1` was written by a release whose checkpoints had no roles.

@@ -1,4 +1,4 @@
-//! Independent work on several threads: copies between host and GPU, hashes, files.
+//! Independent work on several threads: files, hashes, copies between host and GPU.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
