@@ -112,6 +112,22 @@ pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The run directory at `path`, or the only one in the folder `path`.
+///
+/// # Errors
+/// There is no run directory, or several.
+pub fn find_one(path: &Path) -> anyhow::Result<PathBuf> {
+    let mut found = find(path)?;
+    match (found.pop(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        (last, _) => {
+            let runs = found.iter().chain(&last).map(|run| run.display().to_string());
+            let runs: Vec<String> = runs.collect();
+            bail!("{} contains several runs: name one of {}", path.display(), runs.join(", "))
+        }
+    }
+}
+
 /// Whether a `rljob run` holds the lock.
 ///
 /// # Errors
