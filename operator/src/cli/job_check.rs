@@ -1,5 +1,5 @@
-//! Checks of a job by the programs of a run, which read it as the run would: `rljob-coordinator` its
-//! data, `rljob-learner` the shape of its model.
+//! Checks of a job by the programs of a run, which read it as the run would: `rljob-coordinator`
+//! reads its data, `rljob-learner` the shape of its model.
 
 use std::io::Write;
 use std::path::PathBuf;

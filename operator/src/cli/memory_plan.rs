@@ -10,8 +10,8 @@ use crate::local::jobs;
 use crate::local::set::Set;
 use crate::validate::ValidatedJob;
 
-/// Plans the memory of the learners of all jobs of a file on GPUs of `gib` GiB; returns the lines to
-/// print. Jobs without learners on GPUs are skipped.
+/// Plans the memory of the learners of all jobs of a file on GPUs of `gib` GiB; returns the lines
+/// to print. Jobs without learners on GPUs have no plan.
 ///
 /// # Errors
 /// A model does not fit, or its folder cannot be read.

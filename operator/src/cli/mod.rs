@@ -59,8 +59,8 @@ pub struct ValidateArgs {
     /// reward can compare. Model and data must be local files.
     #[arg(long)]
     pub data: bool,
-    /// Plan the memory of learners on GPUs of this many GiB, from `config.json` in model.path: print
-    /// its parts, and fail if the model does not fit.
+    /// Plan the memory of learners on GPUs of this many GiB, from `config.json` in model.path:
+    /// print its parts, and fail if the model does not fit.
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the

@@ -126,6 +126,19 @@ mod tests {
     }
 
     #[test]
+    fn commands_of_local_runs_are_known_to_the_plugin() {
+        let local = |words: &[&str]| {
+            let words = [&[PLUGIN], words].concat();
+            let matches = parser(true).try_get_matches_from(words).unwrap();
+            local_command(&matches).map(ToOwned::to_owned)
+        };
+        assert_eq!(local(&["checkpoints", "list", "sums"]), None);
+        let verify = local(&["checkpoints", "verify", "sums"]);
+        assert_eq!(verify.as_deref(), Some("checkpoints verify"));
+        assert_eq!(local(&["report", "runs"]).as_deref(), Some("report"));
+    }
+
+    #[test]
     fn the_plugin_has_the_name_of_its_file_and_shows_rljobs() {
         assert!(is_plugin(&"/usr/bin/kubectl-rljob".into()));
         assert!(!is_plugin(&"/opt/kubectl-rljob/rljob".into()));

@@ -198,6 +198,20 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_of_several_runs_is_answered_with_their_directories() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = test_support::run_directory(runs.path());
+        assert_eq!(find_one(runs.path()).unwrap(), directory.path());
+        assert_eq!(find_one(directory.path()).unwrap(), directory.path());
+        let other = runs.path().join("lab/words");
+        fs::create_dir(&other).unwrap();
+        fs::copy(directory.path().join(RUN_CONFIG_FILE), other.join(RUN_CONFIG_FILE)).unwrap();
+        let [folder, sums, words] = [runs.path(), directory.path(), &other].map(Path::display);
+        let message = format!("{folder} contains several runs: name one of {sums}, {words}");
+        assert_eq!(find_one(runs.path()).unwrap_err().to_string(), message);
+    }
+
+    #[test]
     fn error_of_a_folder_without_a_run_names_the_expected_files() {
         let folder = tempfile::tempdir().unwrap();
         let message = format!(

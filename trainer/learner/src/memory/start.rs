@@ -1,5 +1,5 @@
-//! The memory plan of a learner: at its start, when it reads the memory of the GPU and logs the plan,
-//! and described for GPUs of another machine.
+//! The memory plan of a learner: at its start, when it reads the memory of the GPU and logs the
+//! plan, and described for GPUs of another machine.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{ModelRole, Sharding, TrainingSpec};
