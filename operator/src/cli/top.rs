@@ -15,7 +15,7 @@ use super::connection::{Connection, PlaceArgs};
 use super::job_view::JobView;
 use super::status::{CLEAR, job};
 use super::tree::tree;
-use crate::local::inspect::Run;
+use crate::local::inspect::{Run, find_one};
 use crate::local::lines;
 use crate::terminal::printable;
 
@@ -41,7 +41,8 @@ const CURVES: [(&str, &str); 5] = [
 /// and conditions are shown as by `status`. Without a terminal, the output is printed once.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
-    /// The run directory, `RUNS/<namespace>/<name>`; with `--cluster`, the name of an RLJob.
+    /// The run directory, `RUNS/<namespace>/<name>`, or a folder of one run; with `--cluster`, the
+    /// name of an RLJob.
     #[arg(value_name = "DIR|NAME", index = 1)]
     pub target: String,
     #[command(flatten)]
@@ -71,7 +72,7 @@ pub async fn top(arguments: &TopArgs, out: &mut impl Write) -> anyhow::Result<()
         let (name, curves) = (arguments.target.clone(), Vec::new());
         Source::Cluster { connection, name, curves }
     } else {
-        let directory = PathBuf::from(&arguments.target);
+        let directory = find_one(Path::new(&arguments.target))?;
         let tail = Tail::new(directory.join(METRICS_FILE));
         Source::Local(Local { directory, tail, steps: BTreeMap::new() })
     };

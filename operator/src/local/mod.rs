@@ -44,6 +44,7 @@ pub mod screen;
 pub mod session;
 pub mod set;
 pub mod status_file;
+mod summary;
 mod watchdog;
 
 pub use args::RunArgs;
@@ -172,8 +173,8 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let (path, files) = report_file::write(directory.path(), &ended.info()?)?;
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
-    print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
-    for line in evaluations.last().map(lines::categories).unwrap_or_default() {
+    print_line(&summary::summary(&config.name, &steps, &evaluations, seconds))?;
+    for line in evaluations.last().map(summary::categories).unwrap_or_default() {
         print_line(&line)?;
     }
     print_line(&format!("report: {}", path.display()))?;

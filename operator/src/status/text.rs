@@ -43,6 +43,12 @@ pub(super) fn storage_failure(facts: &Facts) -> String {
     failure.map(|cause| format!("the coordinator cannot write: {cause}")).unwrap_or_default()
 }
 
+/// Trackers that do not take the metrics of the run, and why.
+pub(super) fn tracker_failure(facts: &Facts) -> Option<String> {
+    let failure = facts.report()?.tracker_failure.as_deref()?;
+    Some(clip(&format!("{failure}; the run continues, and its metrics are sent again")))
+}
+
 /// The verifier that is down, and why.
 pub(super) fn reward_outage(facts: &Facts) -> String {
     let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {

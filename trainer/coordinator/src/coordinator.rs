@@ -23,6 +23,7 @@ use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
+use crate::tracking::failures::Failures;
 use crate::workflow::Environment;
 
 /// The handles of one coordinator process.
@@ -45,6 +46,8 @@ pub struct Coordinator {
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
+    /// Trackers that fail.
+    pub tracker_failures: Failures,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }
@@ -68,6 +71,7 @@ impl Coordinator {
             rewards.or_else(|| input.workflow.environment().and_then(Environment::outage))
         });
         status.journal_failure = self.journal.failure(Instant::now());
+        status.tracker_failure = self.tracker_failures.text();
         status
     }
 

@@ -72,7 +72,10 @@ pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<P
     }
     for (field, path) in paths(spec) {
         if let Some(path) = path.filter(|path| !path.starts_with('/')) {
-            let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
+            let message = format!(
+                "`{path}` is relative: only `rljob run` accepts such a path; set one in a volume \
+                 of spec.volumes or of the run store"
+            );
             problems.push(Problem::new(field, message));
         }
     }

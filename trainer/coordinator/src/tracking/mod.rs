@@ -8,6 +8,7 @@
 //! The run never waits for a tracker. A tracker knows its position itself, from its files or its
 //! server, so that a restart leaves nothing out.
 
+pub mod failures;
 pub mod mlflow;
 pub mod tensorboard;
 
@@ -21,6 +22,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use self::failures::Failures;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Journal, JournalError};
 use crate::run_handle::RunHandle;
@@ -74,11 +76,13 @@ pub trait Tracker: Send {
     fn note(&mut self, phase: Phase) -> impl Future<Output = Result<(), TrackerError>> + Send;
 }
 
-/// Copies records to `tracker` until `stop`, then those that are left.
+/// Copies records to `tracker` until `stop`, then those that are left. `failures` has the error
+/// while it fails.
 pub async fn follow<T: Tracker>(
     mut tracker: T,
     journal: SharedJournal,
     run: RunHandle,
+    failures: Failures,
     stop: CancellationToken,
 ) {
     let mut wait = LOOK_EVERY;
@@ -91,13 +95,15 @@ pub async fn follow<T: Tracker>(
         let failed = wait > LOOK_EVERY;
         match copy(&mut tracker, &journal, &run).await {
             Ok(()) if failed => {
+                failures.clear(T::NAME);
                 tracing::info!(tracker = T::NAME, "the tracker responds again");
                 wait = LOOK_EVERY;
             }
             Ok(()) => {}
             Err(error) => {
+                let error = crate::error_line(&error);
+                failures.set(T::NAME, &error);
                 if !failed {
-                    let error = crate::error_line(&error);
                     tracing::warn!(tracker = T::NAME, error, "failed to track the run; retrying");
                 }
                 wait = wait.saturating_mul(2).min(MAX_WAIT);
