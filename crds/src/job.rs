@@ -163,7 +163,8 @@ use crate::tracking::TrackingSpec;
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.dataset.evaluation) && \
-             has(self.dataset.evaluation.answer) && !has(self.dataset.evaluation.completion)")
+             (has(self.dataset.evaluation.answer) || has(self.dataset.evaluation.suites)) && \
+             !has(self.dataset.evaluation.completion)")
         .message("algorithm.evaluation needs dataset.evaluation with answer and without completion")
 )]
 #[x_kube(

@@ -144,7 +144,8 @@ impl Local {
         let total = run.config.spec.training.steps;
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
-        rest.extend(run.evaluation.as_ref().map(|newest| lines::evaluation(newest, total)));
+        let newest = run.evaluation.iter();
+        rest.extend(newest.flat_map(|newest| lines::evaluation(newest, total)));
         rest.extend(run.state.failure.clone().filter(|_| !run.running));
         Ok(Frame {
             title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),

@@ -44,15 +44,24 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     line
 }
 
-/// Line of an evaluation.
-pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
+/// Lines of an evaluation, one for each suite.
+pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> Vec<String> {
+    let suites = metrics.by_suite().into_iter();
+    suites.map(|(suite, own)| suite_line(suite, own, total_steps)).collect()
+}
+
+fn suite_line(suite: Option<&str>, metrics: &EvaluationMetrics, total_steps: u32) -> String {
     let mut line = counter("eval", metrics.step, total_steps);
+    if let Some(suite) = suite {
+        let _ = write!(line, "  {suite}");
+    }
     if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
         let (sampled, greedy) = (
             with_error(sampled, metrics.sampled_standard_error),
             with_error(greedy, metrics.greedy_standard_error),
         );
-        push(&mut line, "accuracy", &format!("{sampled} sampled  {greedy} greedy"));
+        let name = accuracy_name(sampled_and_greedy(metrics));
+        push(&mut line, name, &format!("{sampled} sampled  {greedy} greedy"));
     }
     if let Some(loss) = metrics.loss {
         push(&mut line, "loss", &significant(loss));
@@ -63,6 +72,16 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
         let _ = write!(line, "  {rejected} completions rejected by a verifier");
     }
     line
+}
+
+/// Means of the sampled and of the greedy completions.
+fn sampled_and_greedy(metrics: &EvaluationMetrics) -> impl Iterator<Item = f64> {
+    [metrics.sampled, metrics.greedy].into_iter().flatten()
+}
+
+/// Name of mean rewards: those outside 0 to 1 are no shares of correct completions.
+fn accuracy_name(means: impl IntoIterator<Item = f64>) -> &'static str {
+    if means.into_iter().all(|mean| (0.0..=1.0).contains(&mean)) { "accuracy" } else { "reward" }
 }
 
 /// Adds accuracy and margin of pairs, if the algorithm learns from them.
@@ -135,30 +154,55 @@ pub fn summary(
     } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
         push_change(&mut line, "loss", first, last);
     }
-    if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
-        if let (Some(sampled), Some(greedy)) =
-            (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
-        {
-            if evaluations.len() > 1 {
-                push_change(&mut line, "accuracy", sampled.0, sampled.1);
-                let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
-            } else {
-                let _ = write!(line, ", accuracy {:.3} (greedy {:.3})", sampled.1, greedy.1);
-            }
-        }
-        if let Some((first, last)) = first.loss.zip(last.loss) {
-            push_change(&mut line, "validation loss", first, last);
-        }
-    }
+    push_evaluations(&mut line, evaluations);
     let _ = write!(line, ", {seconds:.0} s");
     line
 }
 
-/// Lines with the results of an evaluation by category, aligned.
+/// Adds the first and the last results of each suite.
+fn push_evaluations(line: &mut String, evaluations: &[EvaluationMetrics]) {
+    let Some(newest) = newest_by_suite(evaluations) else { return };
+    for (suite, last) in newest.by_suite() {
+        let mut all = evaluations.iter().flat_map(EvaluationMetrics::by_suite);
+        let first = all.find(|(name, _)| *name == suite).map_or(last, |(_, first)| first);
+        if let (Some(sampled), Some(greedy)) =
+            (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
+        {
+            let means = sampled_and_greedy(first).chain(sampled_and_greedy(last));
+            let name = suite.unwrap_or_else(|| match accuracy_name(means) {
+                "reward" => "evaluation reward",
+                name => name,
+            });
+            if first.step < last.step {
+                push_change(line, name, sampled.0, sampled.1);
+                let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+            } else {
+                let _ = write!(line, ", {name} {:.3} (greedy {:.3})", sampled.1, greedy.1);
+            }
+        }
+    }
+    let first = evaluations.first().and_then(|first| first.loss);
+    if let Some((first, last)) = first.zip(newest.loss) {
+        push_change(line, "validation loss", first, last);
+    }
+}
+
+/// The last evaluation, with the newest results of suites that it lacks.
+pub fn newest_by_suite(evaluations: &[EvaluationMetrics]) -> Option<EvaluationMetrics> {
+    evaluations.iter().fold(None, |newest, own| Some(own.clone().after(newest.as_ref())))
+}
+
+/// Lines with the results of an evaluation by category, aligned; those of suites are named
+/// `SUITE/CATEGORY`.
 pub fn categories(metrics: &EvaluationMetrics) -> Vec<String> {
-    let width = metrics.categories.keys().map(|name| name.chars().count()).max();
+    let mut categories = Vec::new();
+    for (suite, own) in metrics.by_suite() {
+        let name = |name: &String| suite.map_or(name.clone(), |suite| format!("{suite}/{name}"));
+        categories.extend(own.categories.iter().map(|(own, metrics)| (name(own), metrics)));
+    }
+    let width = categories.iter().map(|(name, _)| name.chars().count()).max();
     let width = width.unwrap_or_default();
-    let line = |(name, category): (&String, &CategoryMetrics)| {
+    let line = |(name, category): (String, &CategoryMetrics)| {
         let value = |mean: Option<f64>, error| {
             mean.map_or_else(|| "-".to_owned(), |mean| with_error(mean, error))
         };
@@ -169,7 +213,7 @@ pub fn categories(metrics: &EvaluationMetrics) -> Vec<String> {
             category.prompts
         )
     };
-    metrics.categories.iter().map(line).collect()
+    categories.into_iter().map(line).collect()
 }
 
 /// The text as one line of about 600 characters. Its beginning names the process, and the cause is
@@ -263,21 +307,50 @@ mod tests {
         };
         assert_eq!(
             evaluation(&metrics, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"
+            ["eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"]
         );
         let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
         assert_eq!(
             evaluation(&both, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"
+            ["eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"]
         );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
-        assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
+        assert_eq!(evaluation(&loss, 30), ["eval  0/30  loss 2.5000  (256 prompts, 1.2 s)"]);
         let of_pairs = [(metrics::PAIR_ACCURACY, 0.75), (metrics::PAIR_MARGIN, -1.25)];
         let pairs = EvaluationMetrics { scalars: of_pairs.into_iter().collect(), ..loss };
         assert_eq!(
             evaluation(&pairs, 30),
-            "eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"
+            ["eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"]
         );
+    }
+
+    #[test]
+    fn suites_have_a_line_each_and_mean_rewards_outside_0_to_1_are_no_accuracy() {
+        let of = |step, sampled| EvaluationMetrics {
+            step,
+            prompts: 8,
+            sampled: Some(sampled),
+            greedy: Some(0.5),
+            seconds: 1.0,
+            ..EvaluationMetrics::default()
+        };
+        let both = |step, suites: &[(&str, f64)]| EvaluationMetrics {
+            step,
+            suites: suites.iter().map(|(name, own)| ((*name).to_owned(), of(step, *own))).collect(),
+            ..EvaluationMetrics::default()
+        };
+        let evaluations = [both(0, &[("code", 0.0), ("math", -0.5)]), both(2, &[("math", 0.25)])];
+        let expected = [
+            "eval  0/30  code  accuracy 0.000 sampled  0.500 greedy  (8 prompts, 1.0 s)",
+            "eval  0/30  math  reward -0.500 sampled  0.500 greedy  (8 prompts, 1.0 s)",
+        ];
+        assert_eq!(evaluation(&evaluations[0], 30), expected);
+        let expected = "sums: 0 steps, code 0.000 (greedy 0.500), math -0.500 -> 0.250 (greedy \
+            0.500 -> 0.500), 1 s";
+        assert_eq!(summary("sums", &[], &evaluations, 1.0), expected);
+        let expected = "sums: 0 steps, evaluation reward -1.000 -> 0.000 (greedy 0.500 -> 0.500), \
+            1 s";
+        assert_eq!(summary("sums", &[], &[of(0, -1.0), of(1, 0.0)], 1.0), expected);
     }
 
     #[test]

@@ -173,7 +173,8 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
     print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
-    for line in evaluations.last().map(lines::categories).unwrap_or_default() {
+    let newest = lines::newest_by_suite(&evaluations);
+    for line in newest.as_ref().map(lines::categories).unwrap_or_default() {
         print_line(&line)?;
     }
     print_line(&format!("report: {}", path.display()))?;

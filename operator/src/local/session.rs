@@ -328,7 +328,9 @@ impl<'a> Session<'a> {
             self.screen.line(&lines::step(&metrics, total))?;
         }
         for metrics in self.evaluations.read()? {
-            self.screen.line(&lines::evaluation(&metrics, total))?;
+            for line in lines::evaluation(&metrics, total) {
+                self.screen.line(&line)?;
+            }
         }
         self.screen.progress(
             status.map_or(self.screen.position(), |status| status.step),

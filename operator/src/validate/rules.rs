@@ -14,6 +14,7 @@ mod prompts;
 mod rewards;
 mod roles;
 mod sources;
+mod suites;
 mod template;
 mod workflow;
 

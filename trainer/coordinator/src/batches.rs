@@ -163,7 +163,8 @@ impl Batches {
 /// All rows of the evaluation data, in order.
 async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
-        let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
+        // Suites measure accuracy only.
+        let data = &input.evaluation.first().ok_or(WorkError::NoEvaluationData)?.data;
         let prompts: Result<Vec<_>, _> =
             (0..data.len()).map(|position| data.prompt(position)).collect();
         Ok(from_prompts(&prompts.map_err(InputError::from)?)?)

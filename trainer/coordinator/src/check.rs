@@ -21,10 +21,9 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
     // No command is run.
     let input = Input::open(config, &Runner::Program(PathBuf::new()))?;
     let mut text = String::new();
-    for (name, data) in [("training", &input.train), ("evaluation", &input.evaluation)] {
-        if let Some(data) = data {
-            describe(&mut text, name, data);
-        }
+    let evaluation = input.evaluation.iter().map(|own| (own.name(), &own.data));
+    for (name, data) in input.train.iter().map(|data| ("training", data)).chain(evaluation) {
+        describe(&mut text, name, data);
     }
     Ok(text)
 }

@@ -175,7 +175,8 @@ impl Recorder {
         });
         done.await?;
         self.metrics.evaluated(&metrics);
-        self.newest().evaluation = Some(metrics);
+        let mut newest = self.newest();
+        newest.evaluation = Some(metrics.after(newest.evaluation.as_ref()));
         Ok(())
     }
 

@@ -188,7 +188,9 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
     };
     let detail = serde_json::json!({
         "train": input.train.as_ref().map(rows),
-        "evaluation": input.evaluation.as_ref().map(rows),
+        "evaluation": input.evaluation.iter()
+            .map(|own| (own.name().to_owned(), rows(&own.data)))
+            .collect::<serde_json::Map<_, _>>(),
     });
     coordinator.recorder.event("DataOpened", detail).await;
     list_dropped_rows(coordinator, input).await;
@@ -211,11 +213,12 @@ async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
     let rows = move || {
         let train = data.train.iter().flat_map(Dataset::unusable);
         let train = train.map(|row| row.line("train"));
-        let evaluation = data.evaluation.iter().flat_map(Dataset::unusable);
-        let lines = train.chain(evaluation.map(|row| row.line("evaluation")));
+        let suites = data.evaluation.iter().map(|own| (own.name(), own.data.unusable()));
+        let evaluation = suites.flat_map(|(name, rows)| rows.iter().map(|row| row.line(name)));
+        let lines = train.chain(evaluation);
         crate::files::write_dropped_rows(&fence, lines)
     };
-    let data = input.train.iter().chain(&input.evaluation);
+    let data = input.train.iter().chain(input.evaluation.iter().map(|own| &own.data));
     let count = data.fold(0_usize, |sum, data| sum.saturating_add(data.unusable().len()));
     coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
     if count > 0 {
@@ -330,16 +333,22 @@ async fn evaluate(
     input: &Arc<Input>,
     version: Version,
 ) -> Result<(), WorkError> {
-    let beside = coordinator.run.read(|run| run.evaluates_beside(version)).await;
-    let metrics = coordinator.evaluator(input).run(version, beside).await?;
-    tracing::info!(
-        step = metrics.step,
-        sampled = metrics.sampled,
-        greedy = metrics.greedy,
-        rejected = metrics.rejected,
-        seconds = metrics.seconds,
-        "evaluated"
-    );
+    let (beside, suites) = coordinator
+        .run
+        .read(|run| (run.evaluates_beside(version), run.suites_due(version.step)))
+        .await;
+    let metrics = coordinator.evaluator(input).run(version, beside, &suites).await?;
+    for (suite, own) in metrics.by_suite() {
+        tracing::info!(
+            step = own.step,
+            suite,
+            sampled = own.sampled,
+            greedy = own.greedy,
+            rejected = own.rejected,
+            seconds = own.seconds,
+            "evaluated"
+        );
+    }
     Ok(coordinator.run.change(|run, _| run.evaluated(version.step)).await?)
 }
 

@@ -359,6 +359,9 @@ pub struct EvaluationMetrics {
     /// Tokens of the completions that `loss` is computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_tokens: Option<u64>,
+    /// By suite of `dataset.evaluation.suites`: its numbers. Accuracy is then absent above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub suites: BTreeMap<String, EvaluationMetrics>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
@@ -368,6 +371,25 @@ pub struct EvaluationMetrics {
 }
 
 impl EvaluationMetrics {
+    /// The numbers of each suite with its name; without suites, these numbers without a name.
+    pub fn by_suite(&self) -> Vec<(Option<&str>, &Self)> {
+        if self.suites.is_empty() {
+            return vec![(None, self)];
+        }
+        self.suites.iter().map(|(name, own)| (Some(name.as_str()), own)).collect()
+    }
+
+    /// Adds the suites that only an earlier evaluation has: those that were not due.
+    #[must_use]
+    pub fn after(mut self, earlier: Option<&Self>) -> Self {
+        if !self.suites.is_empty() {
+            for (name, own) in earlier.iter().flat_map(|earlier| &earlier.suites) {
+                self.suites.entry(name.clone()).or_insert_with(|| own.clone());
+            }
+        }
+        self
+    }
+
     /// Adds the loss that the learners measured, over this number of tokens in `seconds`.
     #[must_use]
     pub fn with_loss(self, loss: f64, tokens: u64, seconds: f64) -> Self {
@@ -393,6 +415,7 @@ impl EvaluationMetrics {
         }
         if protocol < 3 {
             self.categories.clear();
+            self.suites.clear();
         }
         self
     }

@@ -13,6 +13,11 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
+    let suites = |fields: Value| {
+        let mut fields = fields;
+        merge(&mut fields, &json!({"name": "a", "path": "/data/test.jsonl"}));
+        evaluation(json!({"path": null, "answer": "answer", "suites": [fields]}))
+    };
     // Without rewards and engines.
     let dpo = |settings: Value, train: Value| {
         json!({"spec": {
@@ -141,6 +146,13 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "set answer, which the reward compares with, completion, whose loss sft measures, or \
                 chosen and rejected, whose loss dpo and rewardModel measure",
         ),
+        (
+            evaluation(json!({"answer": "answer", "suites": [{"name": "a", "path": "/a"}]})),
+            "set exactly one of path, huggingFace and suites",
+        ),
+        (suites(json!({"huggingFace": {"repo": "a/b"}})), "set exactly one of path and huggingFace"),
+        (suites(json!({"name": "a b"})), "suites[0].name"),
+        (suites(json!({"completion": "{{answer}}"})), "unknown field"),
         (
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",

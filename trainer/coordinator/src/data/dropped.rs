@@ -18,8 +18,8 @@ pub struct DroppedRow {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DroppedRowLine<'a> {
-    /// `train` or `evaluation`.
-    dataset: &'static str,
+    /// `train`, `evaluation` or the name of a suite.
+    dataset: &'a str,
     file: String,
     /// Line of a JSONL file, row of a Parquet file, from 1.
     number: u64,
@@ -29,7 +29,7 @@ pub struct DroppedRowLine<'a> {
 }
 
 impl DroppedRow {
-    pub fn line(&self, dataset: &'static str) -> DroppedRowLine<'_> {
+    pub fn line<'a>(&'a self, dataset: &'a str) -> DroppedRowLine<'a> {
         DroppedRowLine {
             dataset,
             file: self.location.path.display().to_string(),

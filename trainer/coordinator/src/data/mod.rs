@@ -59,6 +59,8 @@ pub struct Prompt {
     pub tokens: Vec<i64>,
     /// Reference answer; `None` if the dataset has no answer field.
     pub answer: Option<String>,
+    /// Names of the rewards that score its completions; all if there are none.
+    pub rewards: Arc<[String]>,
     /// Category of an evaluation's row.
     pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
@@ -89,6 +91,8 @@ pub struct Dataset {
     order: RowOrder,
     style: PromptStyle,
     tokenizer: TextTokenizer,
+    /// Names of the rewards that score completions; all if there are none.
+    rewards: Arc<[String]>,
 }
 
 /// Settings common to training and evaluation data.
@@ -98,6 +102,7 @@ struct Source<'a> {
     templates: Templates,
     style: PromptStyle,
     max_prompt_tokens: Option<u32>,
+    rewards: &'a [String],
     /// Number of rows of a random sample, with its seed.
     sample: Option<(usize, u64)>,
 }
@@ -131,6 +136,7 @@ impl Dataset {
                 arguments: spec.chat_template_arguments.clone(),
             },
             max_prompt_tokens: spec.max_prompt_tokens,
+            rewards: &spec.rewards,
             sample: None,
         };
         source.open(tokenizer, Some(seed))
@@ -164,6 +170,7 @@ impl Dataset {
                 arguments: spec.chat_template_arguments.clone(),
             },
             max_prompt_tokens: spec.max_prompt_tokens,
+            rewards: &spec.rewards,
             sample: spec.limit.map(|limit| (limit as usize, spec.sample_seed.into())),
         };
         let data = source.open(tokenizer, None)?;
@@ -219,6 +226,7 @@ impl Dataset {
             text: row.prompt.clone(),
             tokens: row.prompt(&self.tokenizer, &self.style)?,
             answer: row.answer.clone(),
+            rewards: Arc::clone(&self.rewards),
             category: row.category.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
             pair_tokens: row.pair(&self.tokenizer)?,
@@ -255,6 +263,7 @@ impl Dataset {
     /// Drops rows whose reference answers the rewards cannot compare. Fails if they are more than
     /// `share` of the rows.
     pub fn drop_unusable(&mut self, rewards: &Rewards, share: f64) -> Result<(), DataError> {
+        let rewards = rewards.named(&self.rewards);
         let before = self.rows.len();
         let mut kept = Vec::with_capacity(before);
         for row in std::mem::take(&mut self.rows) {
@@ -337,7 +346,8 @@ impl Source<'_> {
         }
         let order = RowOrder::new(seed, rows.len() as u64);
         let (unusable, style, tokenizer) = (Vec::new(), self.style, tokenizer.clone());
-        Ok(Dataset { path, rows, dropped, unusable, seed, order, style, tokenizer })
+        let rewards = self.rewards.into();
+        Ok(Dataset { path, rows, dropped, unusable, seed, order, style, tokenizer, rewards })
     }
 
     /// The rows whose prompts fit, with their numbers of tokens.
