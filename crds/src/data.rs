@@ -1,6 +1,7 @@
 //! Training and evaluation data.
 
 mod evaluation;
+mod mixture;
 mod source;
 mod sources;
 mod suite;
@@ -10,10 +11,11 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 pub use evaluation::{EvaluationDataset, Suite};
+pub use mixture::{MixturePart, PassRateFilter};
 pub use source::{HubDatasetSource, PromptFormat};
 pub use sources::DataSource;
 pub use suite::EvaluationSuite;
-pub use train::TrainDataset;
+pub use train::{TrainDataset, TrainPart};
 
 /// Training and evaluation data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -49,6 +51,9 @@ impl DatasetSpec {
     pub(crate) fn is_plain(&self) -> bool {
         let has_suites = self.evaluation.as_ref().is_some_and(|own| !own.suites.is_empty());
         let evaluated = self.suites().into_iter().all(|suite| suite.data.rewards.is_empty());
-        !has_suites && evaluated && self.train.rewards.is_empty()
+        let train = &self.train;
+        let is_filtered = train.min_prompt_tokens.is_some() || train.pass_rate.is_some();
+        let trained = train.rewards.is_empty() && train.mixture.is_empty() && !is_filtered;
+        !has_suites && evaluated && trained
     }
 }

@@ -42,7 +42,7 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`,
-/// `rollout.workflow`, `weightSync.runningCompletions`, `dataset.evaluation.suites` or `rewards` of
+/// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters or `rewards` of
 /// data, which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
@@ -68,12 +68,18 @@ impl RunConfig {
         Some(run_directory.join(hub_path("models", &source.repo, &source.revision)))
     }
 
-    /// Training data, with the downloaded folder in place of a Hugging Face source.
+    /// Training data, with downloaded folders in place of Hugging Face sources.
     pub fn train_dataset(&self) -> TrainDataset {
         let mut dataset = self.spec.dataset.train.clone();
         if let Some(source) = dataset.hugging_face.take() {
             dataset.path = Some(self.hub_dataset(&source));
             (dataset.split, dataset.subset) = (source.split, source.config);
+        }
+        for part in &mut dataset.mixture {
+            if let Some(source) = part.hugging_face.take() {
+                part.path = Some(self.hub_dataset(&source));
+                (part.split, part.subset) = (source.split, source.config);
+            }
         }
         dataset
     }

@@ -18,12 +18,11 @@ const MEASURED: &str = "has(self.answer) || has(self.completion) || has(self.cho
                         has(self.suites) && self.suites.all(suite, has(suite.answer))";
 const PROMPTED: &str = "has(self.prompt) || \
                         has(self.suites) && self.suites.all(suite, has(suite.prompt))";
-const SUITES_OF_ACCURACY: &str =
-    "!has(self.suites) || !has(self.completion) && !has(self.chosen)";
+const SUITES_OF_ACCURACY: &str = "!has(self.suites) || !has(self.completion) && !has(self.chosen)";
 
-/// Evaluation rows. Exactly one of `path`, `huggingFace` and `suites`. With `answer`, an evaluation measures
-/// accuracy: each prompt is completed greedily once, and `samples` times at `temperature`. With
-/// `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion
+/// Evaluation rows. Exactly one of `path`, `huggingFace` and `suites`. With `answer`, an evaluation
+/// measures accuracy: each prompt is completed greedily once, and `samples` times at `temperature`.
+/// With `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion
 /// tokens. With `chosen` and `rejected`, algorithms that learn from pairs measure their loss, the
 /// share of pairs that they order correctly and the margin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -83,8 +82,8 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub subset: Option<String>,
-    /// Longest prompt in tokens, chat template included. Longer rows are dropped and counted in the
-    /// log. Default: a prompt that exceeds the context of the model is an error.
+    /// Longest prompt in tokens, chat template included. Longer rows are dropped and listed in
+    /// `dropped-rows.jsonl`. Default: a prompt that exceeds the context of the model is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,

@@ -23,14 +23,22 @@ impl DatasetSpec {
     /// All sources of rows.
     pub fn sources(&self) -> Vec<DataSource<'_>> {
         let mut sources = Vec::new();
-        if !self.train.is_absent() {
-            sources.push(DataSource {
-                field: "spec.dataset.train".to_owned(),
-                token: HUB_TRAIN_TOKEN.to_owned(),
-                default_split: "train",
-                path: self.train.path.as_deref(),
-                hugging_face: self.train.hugging_face.as_ref(),
-            });
+        let of_train = |at: String, token, path, hugging_face| DataSource {
+            field: format!("spec.dataset.train{at}"),
+            token,
+            default_split: "train",
+            path,
+            hugging_face,
+        };
+        let train = &self.train;
+        if !train.is_absent() && train.mixture.is_empty() {
+            let (path, hub) = (train.path.as_deref(), train.hugging_face.as_ref());
+            sources.push(of_train(String::new(), HUB_TRAIN_TOKEN.to_owned(), path, hub));
+        }
+        for (index, part) in train.mixture.iter().enumerate() {
+            let (path, hub) = (part.path.as_deref(), part.hugging_face.as_ref());
+            let token = format!("{HUB_TRAIN_TOKEN}-{index}");
+            sources.push(of_train(format!(".mixture[{index}]"), token, path, hub));
         }
         let Some(evaluation) = &self.evaluation else { return sources };
         let of_evaluation = |at: String, token, path, hugging_face| DataSource {
@@ -59,6 +67,7 @@ impl DatasetSpec {
             let suites = evaluation.suites.iter_mut().filter_map(|suite| suite.path.as_mut());
             evaluation.path.as_mut().into_iter().chain(suites)
         });
-        self.train.path.as_mut().into_iter().chain(evaluation)
+        let parts = self.train.mixture.iter_mut().filter_map(|part| part.path.as_mut());
+        self.train.path.as_mut().into_iter().chain(parts).chain(evaluation)
     }
 }

@@ -4,18 +4,22 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::mixture::{MixturePart, PassRateFilter};
 use super::source::{
-    CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, ONE_SOURCE, PromptFormat, SELECTORS_OF_PATH,
+    CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, PromptFormat, SELECTORS_OF_PATH,
     SELECTORS_OF_PATH_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE, chat_template_arguments,
     reward_names,
 };
 
+const ONE_SOURCE: &str =
+    "[has(self.path), has(self.huggingFace), has(self.mixture)].filter(x, x).size() == 1";
 
-/// Training rows and their prompts. Exactly one of `path` and `huggingFace`.
+/// Training rows and their prompts. Exactly one of `path`, `huggingFace` and `mixture`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
+    validation = Rule::new(ONE_SOURCE)
+        .message("set exactly one of path, huggingFace and mixture")
 )]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
@@ -35,6 +39,15 @@ pub struct TrainDataset {
     /// Dataset repository of the Hugging Face Hub. The run downloads it once and keeps the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugging_face: Option<HubDatasetSource>,
+    /// Several sources, from which prompts are drawn by weights in an order that depends on
+    /// `training.seed` alone. The other fields here are the defaults of the parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub mixture: Vec<MixturePart>,
     /// Split of a dataset folder, by its README.md or file names; not for a single file. Default
     /// `train`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,11 +58,20 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub subset: Option<String>,
-    /// Longest prompt in tokens, chat template included. Longer rows are dropped and counted in the
-    /// log. Default: a prompt that exceeds the context of the model is an error.
+    /// Shortest prompt in tokens, chat template included. Shorter rows are dropped and listed in
+    /// `dropped-rows.jsonl`. Default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub min_prompt_tokens: Option<u32>,
+    /// Longest prompt in tokens, chat template included. Longer rows are dropped and listed in
+    /// `dropped-rows.jsonl`. Default: a prompt that exceeds the context of the model is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
+    /// Drops rows that are too easy or too hard, by a pass rate that was measured before training.
+    /// Default all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_rate: Option<PassRateFilter>,
     /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
@@ -93,7 +115,65 @@ pub struct TrainDataset {
     pub format: PromptFormat,
 }
 
+/// Rows of one source, with all of their settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainPart {
+    /// Name; none without `mixture`.
+    pub name: Option<String>,
+    /// Field of its object in the spec.
+    pub field: String,
+    /// Weight in the mixture.
+    pub weight: f64,
+    /// Settings of the part, without `mixture`.
+    pub data: TrainDataset,
+}
+
 impl TrainDataset {
+    /// The parts of the mixture, each with the fields that it does not set from here; without
+    /// `mixture`, these data as the only one. None of an absent dataset.
+    pub fn parts(&self) -> Vec<TrainPart> {
+        let field = "spec.dataset.train".to_owned();
+        if self.is_absent() {
+            return Vec::new();
+        }
+        if self.mixture.is_empty() {
+            return vec![TrainPart { name: None, field, weight: 1.0, data: self.clone() }];
+        }
+        let part = |(index, own): (usize, &MixturePart)| TrainPart {
+            name: Some(own.name.clone()),
+            field: format!("{field}.mixture[{index}]"),
+            weight: own.weight,
+            data: self.of_part(own),
+        };
+        self.mixture.iter().enumerate().map(part).collect()
+    }
+
+    /// The source of a part, with its settings or those of these data.
+    fn of_part(&self, own: &MixturePart) -> Self {
+        let text = |own: &Option<String>, default: &Option<String>| {
+            own.as_ref().or(default.as_ref()).cloned()
+        };
+        Self {
+            path: own.path.clone(),
+            hugging_face: own.hugging_face.clone(),
+            mixture: Vec::new(),
+            split: own.split.clone(),
+            subset: own.subset.clone(),
+            min_prompt_tokens: own.min_prompt_tokens.or(self.min_prompt_tokens),
+            max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
+            pass_rate: own.pass_rate.as_ref().or(self.pass_rate.as_ref()).cloned(),
+            prompt: own.prompt.as_ref().unwrap_or(&self.prompt).clone(),
+            system: text(&own.system, &self.system),
+            chat_template_arguments: self.chat_template_arguments.clone(),
+            answer: text(&own.answer, &self.answer),
+            rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
+            completion: text(&own.completion, &self.completion),
+            chosen: text(&own.chosen, &self.chosen),
+            rejected: text(&own.rejected, &self.rejected),
+            format: self.format,
+        }
+    }
+
     /// Whether the spec has no training data: a prompt is never empty.
     pub fn is_absent(&self) -> bool {
         self.prompt.is_empty()

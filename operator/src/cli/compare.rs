@@ -1,27 +1,26 @@
 //! `rljob compare`: evaluations of several local runs beside each other, with intervals of their
 //! differences.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+mod run;
 
-use anyhow::{Context, ensure};
-use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
-use rljob_dashboard::records::Tail;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::ensure;
 use rljob_protocol::evaluation::PromptResult;
-use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::EvaluationMetrics;
 use serde::Serialize;
+
+use run::{EvaluatedRun, read};
 
 use super::status::Output;
 use super::table::{table, table_without};
 use crate::local::comparison::{self, Difference};
-use crate::local::inspect::{self, Run};
+use crate::local::inspect;
 use crate::local::lines::with_error;
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;
-/// Most results by prompt of one evaluation that are read.
-const MAX_PROMPTS: usize = 1 << 21;
 /// Cell without a value.
 const NONE: &str = "-";
 
@@ -49,30 +48,6 @@ pub struct CompareArgs {
 struct Comparison {
     runs: Vec<EvaluatedRun>,
     differences: Vec<Pair>,
-}
-
-/// A run with its evaluations.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EvaluatedRun {
-    /// `namespace/name`, or the directory if several runs have this name.
-    name: String,
-    directory: PathBuf,
-    status: &'static str,
-    /// Completed steps.
-    step: u32,
-    /// Tokens of all steps divided by their time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens_per_second: Option<f64>,
-    /// First evaluation, of each suite.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first: Option<EvaluationMetrics>,
-    /// Last evaluation, of each suite.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<EvaluationMetrics>,
-    /// Results by prompt of the last evaluations.
-    #[serde(skip)]
-    results: Vec<PromptResult>,
 }
 
 /// Differences of the last evaluations of two runs, of one suite if they have suites.
@@ -111,67 +86,6 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
         Output::Json => serde_json::to_string_pretty(&comparison)?,
         Output::Yaml => serde_yaml::to_string(&comparison)?,
     })
-}
-
-fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
-    let run = Run::read(directory)?;
-    let failed = || format!("failed to read the run in {}", directory.display());
-    let (mut tokens, mut seconds) = (0.0, 0.0);
-    Tail::new(directory.join(METRICS_FILE))
-        .each(|step: StepMetrics| {
-            let speed = step.scalars.get_or_zero(metrics::TOKENS_PER_SECOND);
-            if speed > 0.0 {
-                tokens += step.scalars.get_or_zero(metrics::TOKENS);
-                seconds += step.scalars.get_or_zero(metrics::TOKENS) / speed;
-            }
-            Ok(())
-        })
-        .with_context(failed)?;
-    let (mut first, mut last) = (None::<EvaluationMetrics>, None::<EvaluationMetrics>);
-    Tail::new(directory.join(EVALUATIONS_FILE))
-        .each(|evaluation: EvaluationMetrics| {
-            first = Some(match first.take() {
-                Some(first) => EvaluationMetrics::after(first, Some(&evaluation)),
-                None => evaluation.clone(),
-            });
-            last = Some(evaluation.after(last.as_ref()));
-            Ok(())
-        })
-        .with_context(failed)?;
-    let results = match &last {
-        Some(last) => results(directory, last).with_context(failed)?,
-        None => Vec::new(),
-    };
-    Ok(EvaluatedRun {
-        name: format!("{}/{}", run.config.namespace, run.config.name),
-        directory: directory.to_owned(),
-        status: run.status(),
-        step: run.metrics.as_ref().map_or(0, |metrics| metrics.step),
-        tokens_per_second: (seconds > 0.0).then(|| tokens / seconds),
-        first,
-        last,
-        results,
-    })
-}
-
-/// Results by prompt of the last evaluation of each suite.
-fn results(directory: &Path, last: &EvaluationMetrics) -> io::Result<Vec<PromptResult>> {
-    let steps: BTreeMap<Option<&str>, u32> =
-        last.by_suite().into_iter().map(|(suite, own)| (suite, own.step)).collect();
-    let mut results = Vec::new();
-    Tail::new(directory.join(EVALUATION_PROMPTS_FILE)).each(|result: PromptResult| {
-        if steps.get(&result.suite.as_deref()) == Some(&result.step) {
-            results.push(result);
-        }
-        if results.len() > MAX_PROMPTS {
-            let message = format!(
-                "{EVALUATION_PROMPTS_FILE} has more than {MAX_PROMPTS} lines of an evaluation"
-            );
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-        }
-        Ok(())
-    })?;
-    Ok(results)
 }
 
 /// Replaces names that several runs have.
@@ -218,8 +132,8 @@ fn text(comparison: &Comparison) -> String {
 /// One row for each evaluation that is shown.
 fn runs_table(runs: &[EvaluatedRun]) -> String {
     let head = [
-        "RUN", "STATUS", "STEP", "SUITE", "PROMPTS", "SAMPLED", "GREEDY", "PASS@1", "K", "PASS@K", "MAJ@K",
-        "LOSS", "TOKENS/S",
+        "RUN", "STATUS", "STEP", "SUITE", "PROMPTS", "SAMPLED", "GREEDY", "PASS@1", "K", "PASS@K",
+        "MAJ@K", "LOSS", "TOKENS/S",
     ];
     let mut rows = Vec::new();
     for run in runs {

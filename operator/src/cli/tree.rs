@@ -52,10 +52,12 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
     let mut branches = vec![leaf("run", run(view, now))];
     branches.extend(view.progress.as_ref().map(|at| leaf("progress", progress(at, now))));
     let newest = view.progress.as_ref().and_then(|progress| progress.evaluation.as_ref());
-    branches.extend(newest.map(|newest| Branch {
-        leaves: suites(newest),
-        ..leaf("evaluation", evaluation(newest))
-    }));
+    branches.extend(
+        newest.map(|newest| Branch {
+            leaves: suites(newest),
+            ..leaf("evaluation", evaluation(newest))
+        }),
+    );
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));

@@ -54,7 +54,9 @@ pub enum SelectError {
     Several(String),
     #[error("the file has no job `{name}`; it has {found}")]
     Missing { name: String, found: String },
-    #[error("--data replaces the rows of one dataset, but dataset.evaluation has suites: remove it")]
+    #[error(
+        "--data replaces the rows of one dataset, but dataset.evaluation has suites: remove it"
+    )]
     Suites,
 }
 

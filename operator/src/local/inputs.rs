@@ -53,7 +53,10 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
             )
         }),
         None => incomplete_model(&model)
-            .or_else(|| missing_weights(&model, job.spec.model.weights))
+            .or_else(|| {
+                let missing = missing_weights(&model, job.spec.model.weights);
+                missing.map(|what| format!("{what}, or set spec.model.weights: Random"))
+            })
             .or_else(|| missing_template(&model, &job.spec))
             .map(|what| format!("spec.model.path: {what}")),
     }
@@ -106,7 +109,7 @@ fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
     let is_there = || files.iter().any(|file| folder.join(file).is_file());
     (weights == InitialWeights::Pretrained && !is_there()).then(|| {
         format!(
-            "{} has no model.safetensors; download the weights, or set spec.model.weights: Random",
+            "{} has no model.safetensors: set the folder of a model with its weights",
             folder.display()
         )
     })
@@ -117,7 +120,8 @@ fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
     let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
     let suites = spec.dataset.suites().into_iter().map(|suite| suite.data.format);
     let mut formats = train.map(|train| train.format).into_iter().chain(suites);
-    if !formats.any(|format| format == PromptFormat::Chat) || folder.join("chat_template.jinja").is_file()
+    if !formats.any(|format| format == PromptFormat::Chat)
+        || folder.join("chat_template.jinja").is_file()
     {
         return None;
     }

@@ -133,13 +133,8 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let dataset = &mut spec.dataset;
     let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
     let teacher = spec.algorithm.distillation.iter_mut().map(|own| &mut own.teacher.path);
-    for path in spec
-        .model
-        .path
-        .iter_mut()
-        .chain(teacher)
-        .chain(dataset.paths_mut())
-        .chain(checkpoint)
+    for path in
+        spec.model.path.iter_mut().chain(teacher).chain(dataset.paths_mut()).chain(checkpoint)
     {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }

@@ -2,9 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{
-    EvaluationStatus, InferenceStatus, Progress, RLJobStatus, SuiteStatus,
-};
+use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus, SuiteStatus};
 use rljob_protocol::metrics::{self, EvaluationMetrics};
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -70,19 +68,18 @@ mod tests {
             "suites": {"gsm8k": {"step": 1, "prompts": 4, "seconds": 1.0, "greedy": 0.25}},
         }))
         .unwrap();
-        let expected =
-            Some(EvaluationStatus {
-                step: 2,
-                sampled: Some(0.5),
-                greedy: Some(0.625),
-                loss: None,
-                suites: vec![SuiteStatus {
-                    name: "gsm8k".to_owned(),
-                    step: 1,
-                    sampled: None,
-                    greedy: Some(0.25),
-                }],
-            });
+        let expected = Some(EvaluationStatus {
+            step: 2,
+            sampled: Some(0.5),
+            greedy: Some(0.625),
+            loss: None,
+            suites: vec![SuiteStatus {
+                name: "gsm8k".to_owned(),
+                step: 1,
+                sampled: None,
+                greedy: Some(0.25),
+            }],
+        });
         let engines = InferenceStatus::default();
         let evaluated = CoordinatorStatus { evaluation: Some(metrics), ..report() };
         let old = RLJobStatus {

@@ -9,6 +9,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod mixture;
 mod pairs;
 mod prompts;
 mod rewards;

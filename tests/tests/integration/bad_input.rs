@@ -64,7 +64,7 @@ fn rejection(folder: &TempDir, more: &[&str]) -> String {
 fn invalid_job_files_are_rejected_with_line_and_field() {
     let replaced =
         |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
-    let cases: [(&str, &str, &str); 8] = [
+    let cases: [(&str, &str, &str); 9] = [
         (
             "steps: 3, ",
             "steps: [3, ",
@@ -75,6 +75,12 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "steps: 3",
             "steps: three",
             "line 13: spec.training.steps: expected integer, found \"three\"",
+        ),
+        (
+            "answer: answer,",
+            "answer: answer, rewards: [other],",
+            "line 8: spec.dataset.train.rewards[0]: `other` is not the name of an entry of \
+                spec.rewards",
         ),
         (
             "grpo: {}",

@@ -1,6 +1,7 @@
 //! Batch server: packs the current training batch or the validation data for the ranks and caches
 //! it.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
@@ -172,6 +173,14 @@ async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     tokio::task::spawn_blocking(job).await?
 }
 
+/// Loader positions of a step that trains on completions of the data; empty of other algorithms.
+pub fn positions(config: &RunConfig, step: u32) -> Range<u64> {
+    let algorithm = config.spec.algorithm.resolve().filter(|algorithm| !algorithm.has_rollouts());
+    let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
+    let first = u64::from(step.saturating_sub(1)).saturating_mul(size.into());
+    first..first.saturating_add(size.into())
+}
+
 /// Samples of a step that trains on completions of the data: positions (s−1)·B .. s·B of the
 /// dataset. A pure function of dataset and spec.
 pub async fn supervised(
@@ -180,13 +189,8 @@ pub async fn supervised(
     step: u32,
 ) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
-        let algorithm = config.spec.algorithm.resolve();
-        let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
-        let size = u64::from(size);
-        let first = u64::from(step.saturating_sub(1)).saturating_mul(size);
-        let prompts: Result<Vec<_>, InputError> = (first..first.saturating_add(size))
-            .map(|position| Ok(input.train()?.prompt(position)?))
-            .collect();
+        let prompts: Result<Vec<_>, InputError> =
+            positions(&config, step).map(|position| Ok(input.train()?.prompt(position)?)).collect();
         let prompts = prompts?;
         for prompt in &prompts {
             let tokens = prompt.len_with_completion();

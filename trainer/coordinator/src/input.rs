@@ -163,7 +163,7 @@ impl Input {
             .map(|train| Dataset::open_train(&train, &tokenizer, seed, &kept))
             .transpose()?;
         let open = |suite: Suite| {
-            let data = Dataset::open_evaluation(&suite.data, &tokenizer, &kept)?;
+            let data = Dataset::open_evaluation(&suite, &tokenizer, &kept)?;
             Ok::<_, InputError>(SuiteData { suite, data })
         };
         let mut evaluation: Vec<SuiteData> =
@@ -205,6 +205,11 @@ impl Input {
     /// The run has none.
     pub fn train(&self) -> Result<&Dataset, InputError> {
         self.train.as_ref().ok_or(InputError::NoTrainingData)
+    }
+
+    /// The data of training and of all suites.
+    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.train.iter().chain(self.evaluation.iter().map(|own| &own.data))
     }
 
     /// Maximum length of the first completion after a prompt of this number of tokens.

@@ -1,11 +1,11 @@
-//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners and the suite
-//! of an evaluation.
+//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners and the
+//! suite of an evaluation.
 
 use std::time::Duration;
 
 use prometheus::{
-    Counter, CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec,
-    IntGauge, Opts, Registry, TextEncoder,
+    Counter, CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter,
+    IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 use rljob_protocol::metrics::{
     EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,

@@ -30,6 +30,15 @@ const CHARTS = [
     unit: "mean of the step's samples, before weights",
     lines: (run) => rewards(run).map((name) => [name.slice(7), column(run, name)]),
   },
+  {
+    title: "Mixture",
+    unit: "share of the step's prompts",
+    bounds: [0, 1],
+    lines: (run) =>
+      Object.keys(run.columns)
+        .filter((name) => name.startsWith("mixture/"))
+        .map((name) => [name.slice(8), column(run, name)]),
+  },
   { title: "Loss", unit: "per trainable token or pair", lines: both("loss") },
   {
     title: "Pair accuracy",

@@ -70,7 +70,7 @@ registry! {
     CLIP_FRACTION_DUAL, "clipFractionDual", "1", Learner, 1,
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
-        "Estimate of KL(learner ‖ reference) by `klEstimator`; absent without a reference model.";
+        "Estimate of KL(learner ‖ reference), of `distillation` ‖ teacher; absent without either.";
     KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
         "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
@@ -152,6 +152,10 @@ pub const GREEDY_FIRST_TURN: &str = "greedyFirstTurn";
 
 /// Prefix of the mean of a reward's component: `reward/<name>`. Since protocol version 2.
 pub const REWARD_COMPONENT_PREFIX: &str = "reward/";
+
+/// Prefix of the share of a part of `dataset.train.mixture` in the step's prompts:
+/// `mixture/<name>`.
+pub const MIXTURE_PREFIX: &str = "mixture/";
 
 /// Names without which a peer of version 1 rejects a step's metrics.
 const REQUIRED_BY_VERSION_1: &[&str] = &[

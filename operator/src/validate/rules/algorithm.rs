@@ -14,8 +14,8 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
-use super::rewards::{check_reward, check_reward_names};
-use super::{prompts, suites};
+use super::rewards::check_reward;
+use super::{mixture, suites};
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -39,11 +39,8 @@ pub(super) fn check_algorithm(
         check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
     }
     let train = &dataset.train;
-    prompts::check_train(train, problems);
-    let (path, hub) = (&train.path, &train.hugging_face);
     if !train.is_absent() {
-        check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
-        check_reward_names("spec.dataset.train", &train.rewards, rewards, problems);
+        mixture::check(train, rewards, problems);
     }
     if let Some(evaluation) = &dataset.evaluation {
         suites::check(evaluation, rewards, problems);
@@ -124,10 +121,6 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
 
 fn unused(path: &str) -> Problem {
     Problem::new(path, "is not used by algorithm.evaluation; remove it")
-}
-
-fn check_source(path: &str, has_path: bool, has_hub: bool, problems: &mut Vec<Problem>) {
-    exactly_one(path, &[("path", has_path), ("huggingFace", has_hub)], problems);
 }
 
 fn check_evaluation(

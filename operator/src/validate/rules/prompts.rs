@@ -24,9 +24,10 @@ struct Prompts<'a> {
     format: PromptFormat,
 }
 
-pub(super) fn check_train(dataset: &TrainDataset, problems: &mut Vec<Problem>) {
+/// Checks the prompts of training data at `path`.
+pub(super) fn check_train(path: &str, dataset: &TrainDataset, problems: &mut Vec<Problem>) {
     let prompts = Prompts {
-        path: "spec.dataset.train",
+        path,
         prompt: &dataset.prompt,
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),

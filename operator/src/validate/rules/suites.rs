@@ -44,10 +44,9 @@ pub(super) fn check(
 }
 
 fn check_suites(evaluation: &EvaluationDataset, problems: &mut Vec<Problem>) {
-    for (field, is_set) in [
-        ("completion", evaluation.completion.is_some()),
-        ("chosen", evaluation.chosen.is_some()),
-    ] {
+    for (field, is_set) in
+        [("completion", evaluation.completion.is_some()), ("chosen", evaluation.chosen.is_some())]
+    {
         if is_set {
             let message = "belongs to an evaluation without suites, which measure accuracy";
             problems.push(Problem::new(format!("{FIELD}.{field}"), message));

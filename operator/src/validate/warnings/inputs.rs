@@ -27,13 +27,10 @@ pub fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
 
 /// Templates that do not depend on the row, and a template where a field is expected.
 pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
-    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
-    let train = train.map(|own| ("spec.dataset.train", &own.prompt, own.answer.as_ref()));
-    let suites = spec.dataset.suites();
-    let suites = suites.iter().map(|own| {
-        (own.field.as_str(), &own.data.prompt, own.data.answer.as_ref())
-    });
-    let data: Vec<_> = train.into_iter().chain(suites).collect();
+    let (parts, suites) = (spec.dataset.train.parts(), spec.dataset.suites());
+    let train = parts.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
+    let suites = suites.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
+    let data: Vec<_> = train.chain(suites).collect();
     for (field, ..) in data.iter().filter(|(_, prompt, _)| !prompt.contains('{')) {
         let message = "uses no field of the row: all prompts are equal. For example {{question}}";
         warnings.push(Problem::new(format!("{field}.prompt"), message));

@@ -150,7 +150,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             evaluation(json!({"answer": "answer", "suites": [{"name": "a", "path": "/a"}]})),
             "set exactly one of path, huggingFace and suites",
         ),
-        (suites(json!({"huggingFace": {"repo": "a/b"}})), "set exactly one of path and huggingFace"),
+        (
+            suites(json!({"huggingFace": {"repo": "a/b"}})),
+            "set exactly one of path and huggingFace",
+        ),
         (suites(json!({"name": "a b"})), "suites[0].name"),
         (suites(json!({"completion": "{{answer}}"})), "unknown field"),
         (
@@ -196,7 +199,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"dataset": {"train": {"huggingFace": {"repo": "org/data"}}}}}),
-            "set exactly one of path and huggingFace",
+            "set exactly one of path, huggingFace and mixture",
         ),
         (
             json!({"spec": {"dataset": {"train": {

@@ -81,7 +81,7 @@ impl Feedback {
             answer: None,
         };
         let empty = Fields::default();
-        data.rows.iter().try_for_each(|row| {
+        data.rows().try_for_each(|row| {
             let location = || row.location.clone();
             self.rendered(row.fields.as_deref().unwrap_or(&empty), turn, |source| {
                 FeedbackError::Row { location: location(), source }

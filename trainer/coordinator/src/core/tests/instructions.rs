@@ -178,6 +178,22 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
 }
 
 #[test]
+fn each_suite_is_due_at_its_own_interval_and_after_the_last_step() {
+    let settings = || Settings { evaluation_every: vec![2, 3], total_steps: 7, ..settings() };
+    let due = |evaluated: &[u32], steps: u32| {
+        let evaluated = evaluated.iter().copied().collect();
+        let run = started_with(settings(), Facts { evaluated, ..Facts::default() });
+        run.suites_due(steps)
+    };
+    let both: Vec<usize> = vec![0, 1];
+    assert_eq!(due(&[], 0), both);
+    assert_eq!(due(&[0], 1), Vec::<usize>::new());
+    assert_eq!((due(&[0], 2), due(&[0, 2], 3)), (vec![0], vec![1]));
+    assert_eq!(due(&[0], 3), both, "the first is late");
+    assert_eq!((due(&[0, 2, 3, 4], 6), due(&[0, 2, 3, 4, 6], 7)), (both.clone(), both));
+}
+
+#[test]
 fn a_checkpoint_is_due_every_n_steps_once() {
     let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
