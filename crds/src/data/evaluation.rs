@@ -62,7 +62,7 @@ pub struct EvaluationDataset {
     /// Dataset repository of the Hugging Face Hub. The run downloads it once and keeps the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugging_face: Option<HubDatasetSource>,
-    /// Named suites, each with rows of its own, which are evaluated together. Results are reported
+    /// Named suites, each with separate rows, which are evaluated together. Results are reported
     /// by suite. The other fields here are the defaults of the suites. Default one evaluation
     /// without a name, of the rows of `path` or `huggingFace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -76,12 +76,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "steps: three",
             "line 13: spec.training.steps: expected integer, found \"three\"",
         ),
-        (
-            "answer: answer,",
-            "answer: answer, rewards: [other],",
-            "line 8: spec.dataset.train.rewards[0]: `other` is not the name of an entry of \
-                spec.rewards",
-        ),
+        ("format", "rewards: [x], format", "line 8: spec.dataset.train.rewards[0]: `x` is not the"),
         (
             "grpo: {}",
             "grpo: {}, sft: {}",

@@ -35,8 +35,8 @@ pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
         let message = "uses no field of the row: all prompts are equal. For example {{question}}";
         warnings.push(Problem::new(format!("{field}.prompt"), message));
     }
-    let is_template = |name: &Option<&String>| name.is_some_and(|name| name.contains("{{"));
-    for (field, ..) in data.iter().filter(|(.., answer)| is_template(answer)) {
+    let is_template = |name: Option<&String>| name.is_some_and(|name| name.contains("{{"));
+    for (field, ..) in data.iter().filter(|(.., answer)| is_template(*answer)) {
         let message = "is the name of a field of the row, not a template";
         warnings.push(Problem::new(format!("{field}.answer"), message));
     }

@@ -14,9 +14,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
     let suites = |fields: Value| {
-        let mut fields = fields;
-        merge(&mut fields, &json!({"name": "a", "path": "/data/test.jsonl"}));
-        evaluation(json!({"path": null, "answer": "answer", "suites": [fields]}))
+        let mut suite = json!({"name": "a", "path": "/data/test.jsonl"});
+        merge(&mut suite, &fields);
+        let data = json!({"prompt": "{{question}}", "answer": "answer", "suites": [suite]});
+        json!({"spec": {"dataset": {"evaluation": data}}})
     };
     // Without rewards and engines.
     let dpo = |settings: Value, train: Value| {

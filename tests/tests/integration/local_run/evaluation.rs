@@ -83,7 +83,7 @@ fn suites_are_evaluated_together_and_reported_and_compared_by_name() {
     for name in ["suites", "again"] {
         let arguments = ["evaluate", "-f", "suites.yaml", "--dir", "suites", "--name", name];
         let output = run(rljob().args(arguments)).unwrap();
-        assert!(output.contains("eval  0/0  twice  accuracy"), "{output}");
+        assert!(output.contains("  twice  accuracy"), "{output}");
     }
     let [evaluation] = &evaluations(&folder.join("suites/default/suites"))[..] else {
         panic!("more than one evaluation")

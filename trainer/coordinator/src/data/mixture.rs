@@ -78,7 +78,8 @@ fn slots(weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let exact = |weight: &f64| weight / sum * BLOCK.get() as f64;
     let mut slots: Vec<u64> = weights.iter().map(|weight| (exact(weight) as u64).max(1)).collect();
-    let missing = |slots: &[u64]| BLOCK.get() as i64 - slots.iter().sum::<u64>() as i64;
+    let missing =
+        |slots: &[u64]| (BLOCK.get() as i64).saturating_sub(slots.iter().sum::<u64>() as i64);
     while missing(&slots) != 0 {
         let step = missing(&slots).signum();
         // The part whose share differs most; the first of equal ones.

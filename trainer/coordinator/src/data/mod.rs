@@ -57,7 +57,7 @@ pub struct Prompt {
     pub tokens: Vec<i64>,
     /// Reference answer; `None` if the dataset has no answer field.
     pub answer: Option<String>,
-    /// Names of the rewards that score its completions; all if there are none.
+    /// Names of the rewards that score its completions; all if empty.
     pub rewards: Arc<[String]>,
     /// Category of an evaluation's row.
     pub category: Option<String>,

@@ -19,7 +19,7 @@ pub struct Part {
     pub(super) unusable: Vec<DroppedRow>,
     pub(super) seed: Option<u64>,
     pub(super) order: RowOrder,
-    /// Names of the rewards that score completions; all if there are none.
+    /// Names of the rewards that score completions; all if empty.
     pub(super) rewards: Arc<[String]>,
 }
 

@@ -3,14 +3,13 @@
 use serde_json::json;
 
 use super::{File, tokenizer};
-use crate::data::{Dataset, KeptFields};
+use crate::data::{Dataset, Feedback, KeptFields};
 
 /// Opens training data with these fields instead of the defaults of [`File::train`].
 fn open(file: &File, fields: serde_json::Value) -> Result<Dataset, String> {
     let mut spec = serde_json::to_value(file.train("{{q}}")).unwrap();
-    for (name, value) in fields.as_object().unwrap() {
-        spec[name] = value.clone();
-    }
+    let serde_json::Value::Object(fields) = fields else { panic!("not fields: {fields}") };
+    spec.as_object_mut().unwrap().extend(fields);
     let spec = serde_json::from_value(spec).unwrap();
     Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None)
         .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
@@ -89,4 +88,17 @@ fn a_mixture_serves_its_parts_by_weight_each_with_its_templates_and_order() {
     assert!((0..1000).rev().all(|at| again.prompt(at).unwrap() == prompts[at as usize]));
     assert_eq!(again.fingerprint(), data.fingerprint());
     assert_ne!(open(&easy, json!({})).unwrap().fingerprint(), data.fingerprint());
+}
+
+#[test]
+fn feedback_may_use_the_rewards_of_its_part_only() {
+    let file = File::new("{\"q\":\"x\",\"a\":1}\n");
+    let feedback = Feedback::new("{{turn.components.format}}").unwrap();
+    let check = |rewards: &[&str]| {
+        let data = open(&file, json!({"rewards": rewards})).unwrap();
+        feedback.check(&data, &["correct", "format"]).map_err(|error| error.to_string())
+    };
+    assert_eq!((check(&[]), check(&["format"])), (Ok(()), Ok(())));
+    let error = check(&["correct"]).unwrap_err();
+    assert!(error.contains("data.jsonl line 1"), "{error}");
 }
