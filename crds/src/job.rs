@@ -165,7 +165,8 @@ pub use crate::weight_sync::{RunningCompletions, WeightSyncMethod, WeightSyncSpe
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.dataset.evaluation) && \
-             has(self.dataset.evaluation.answer) && !has(self.dataset.evaluation.completion)")
+             (has(self.dataset.evaluation.answer) || has(self.dataset.evaluation.suites)) && \
+             !has(self.dataset.evaluation.completion)")
         .message("algorithm.evaluation needs dataset.evaluation with answer and without completion")
 )]
 #[x_kube(

@@ -175,7 +175,8 @@ pub const TOKENS_MOUNT: &str = "/rljob/tokens";
 /// In the run directory: the folder of repositories downloaded from the Hugging Face Hub.
 pub const HUB_DIR: &str = "hub";
 /// Mount path of the access tokens of the Hugging Face Hub, one file each: [`HUB_MODEL_TOKEN`],
-/// [`HUB_TRAIN_TOKEN`] and [`HUB_EVALUATION_TOKEN`].
+/// [`HUB_TRAIN_TOKEN`] and [`HUB_EVALUATION_TOKEN`], with `-INDEX` for parts of
+/// mixtures and for suites.
 pub const HUB_TOKENS_MOUNT: &str = "/rljob/hub";
 /// Token file of `model.huggingFace`.
 pub const HUB_MODEL_TOKEN: &str = "model";

@@ -40,9 +40,7 @@ pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
 
 /// The model's folder, if that and the data are local files.
 fn local_model(job: &ValidatedJob) -> Option<&str> {
-    let dataset = &job.spec.dataset;
-    let evaluation = dataset.evaluation.as_ref();
-    let downloaded = dataset.train.hugging_face.is_some()
-        || evaluation.is_some_and(|evaluation| evaluation.hugging_face.is_some());
+    let sources = job.spec.dataset.sources();
+    let downloaded = sources.iter().any(|source| source.hugging_face.is_some());
     job.spec.model.path.as_deref().filter(|_| !downloaded)
 }

@@ -16,7 +16,7 @@ use super::job_view::JobView;
 use super::status::{CLEAR, job};
 use super::tree::tree;
 use crate::local::inspect::{Run, find_one};
-use crate::local::lines;
+use crate::local::{lines, results};
 use crate::terminal::printable;
 
 /// Interval of reads.
@@ -145,7 +145,8 @@ impl Local {
         let total = run.config.spec.training.steps;
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
-        rest.extend(run.evaluation.as_ref().map(|newest| lines::evaluation(newest, total)));
+        let newest = run.evaluation.iter();
+        rest.extend(newest.flat_map(|newest| results::evaluation(newest, total)));
         rest.extend(run.state.failure.clone().filter(|_| !run.running));
         Ok(Frame {
             title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),

@@ -118,12 +118,8 @@ impl Servers {
         let model = spec.model.hugging_face.as_ref().filter(|_| downloads_model);
         ports.extend(model.map(|_| HTTPS));
         if role == Role::Coordinator {
-            let evaluation = spec.dataset.evaluation.as_ref();
-            let datasets = [
-                spec.dataset.train.hugging_face.as_ref(),
-                evaluation.and_then(|evaluation| evaluation.hugging_face.as_ref()),
-            ];
-            ports.extend(datasets.into_iter().flatten().map(|_| HTTPS));
+            let datasets = spec.dataset.sources().into_iter();
+            ports.extend(datasets.filter_map(|source| source.hugging_face).map(|_| HTTPS));
             let verifiers = spec.rewards.iter().filter_map(|reward| {
                 let http = reward.http.as_ref().map(|http| &http.url);
                 http.or(reward.model.as_ref().map(|model| &model.url))

@@ -131,17 +131,10 @@ fn at(file: &Path, error: EditError) -> JobsError {
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let spec = &mut job.spec;
     let dataset = &mut spec.dataset;
-    let evaluation = dataset.evaluation.iter_mut().flat_map(|evaluation| &mut evaluation.path);
     let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
     let teacher = spec.algorithm.distillation.iter_mut().map(|own| &mut own.teacher.path);
-    for path in spec
-        .model
-        .path
-        .iter_mut()
-        .chain(teacher)
-        .chain(&mut dataset.train.path)
-        .chain(evaluation)
-        .chain(checkpoint)
+    for path in
+        spec.model.path.iter_mut().chain(teacher).chain(dataset.paths_mut()).chain(checkpoint)
     {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }

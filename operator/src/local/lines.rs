@@ -1,8 +1,8 @@
-//! Terminal output of a run, as text. Pure.
+//! Terminal output of a run in progress, as text. Pure.
 
 use std::fmt::Write;
 
-use rljob_protocol::metrics::{self, EvaluationMetrics, Scalars, StepMetrics};
+use rljob_protocol::metrics::{self, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 /// Line of a step: step, reward, loss, accuracy and margin of pairs, KL, entropy, clip fraction,
@@ -43,29 +43,8 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     line
 }
 
-/// Line of an evaluation.
-pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
-    let mut line = counter("eval", metrics.step, total_steps);
-    if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
-        let (sampled, greedy) = (
-            with_error(sampled, metrics.sampled_standard_error),
-            with_error(greedy, metrics.greedy_standard_error),
-        );
-        push(&mut line, "accuracy", &format!("{sampled} sampled  {greedy} greedy"));
-    }
-    if let Some(loss) = metrics.loss {
-        push(&mut line, "loss", &significant(loss));
-    }
-    push_pairs(&mut line, &metrics.scalars);
-    let _ = write!(line, "  ({} prompts, {:.1} s)", metrics.prompts, metrics.seconds);
-    if let Some(rejected) = metrics.rejected.filter(|rejected| *rejected > 0) {
-        let _ = write!(line, "  {rejected} completions rejected by a verifier");
-    }
-    line
-}
-
 /// Adds accuracy and margin of pairs, if the algorithm learns from them.
-fn push_pairs(line: &mut String, scalars: &Scalars) {
+pub(super) fn push_pairs(line: &mut String, scalars: &Scalars) {
     let names = [("pair accuracy", metrics::PAIR_ACCURACY), ("margin", metrics::PAIR_MARGIN)];
     for (label, name) in names {
         if let Some(value) = scalars.get(name) {
@@ -105,6 +84,17 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     }
 }
 
+/// Means of a scalar over the first and over the last tenth of the steps, at most ten: a single
+/// step's batch is too small to compare.
+pub fn ends(steps: &[StepMetrics], name: &str) -> Option<(f64, f64)> {
+    let values: Vec<f64> = steps.iter().filter_map(|step| step.get(name)).collect();
+    let count = (values.len() / 10).clamp(1, 10);
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let first = values.get(..count)?;
+    let last = values.get(values.len().saturating_sub(count)..)?;
+    Some((mean(first), mean(last)))
+}
+
 /// The text as one line of about 600 characters. Its beginning names the process, and the cause is
 /// there or at the end of a log.
 pub fn one_line(text: &str) -> String {
@@ -121,17 +111,17 @@ pub fn one_line(text: &str) -> String {
     format!("{start} … {end}")
 }
 
-fn counter(what: &str, step: u32, total: u32) -> String {
+pub(super) fn counter(what: &str, step: u32, total: u32) -> String {
     let width = total.to_string().len();
     format!("{what} {step:>width$}/{total}")
 }
 
-fn push(line: &mut String, name: &str, value: &str) {
+pub(super) fn push(line: &mut String, name: &str, value: &str) {
     let _ = write!(line, "  {name} {value}");
 }
 
 /// Four decimals; scientific notation for very small and very large values.
-fn significant(value: f64) -> String {
+pub(super) fn significant(value: f64) -> String {
     if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) {
         format!("{value:.4}")
     } else {
@@ -181,32 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_line_contains_accuracy_and_loss() {
-        let metrics = EvaluationMetrics {
-            step: 0,
-            prompts: 256,
-            sampled: Some(0.375),
-            greedy: Some(0.9),
-            seconds: 1.25,
-            ..Default::default()
-        };
-        assert_eq!(
-            evaluation(&metrics, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"
-        );
-        let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
-        assert_eq!(
-            evaluation(&both, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"
-        );
-        let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
-        assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
-        let of_pairs = [(metrics::PAIR_ACCURACY, 0.75), (metrics::PAIR_MARGIN, -1.25)];
-        let pairs = EvaluationMetrics { scalars: of_pairs.into_iter().collect(), ..loss };
-        assert_eq!(
-            evaluation(&pairs, 30),
-            "eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"
-        );
+    fn ends_are_means_of_a_tenth_of_the_steps() {
+        let steps: Vec<_> = (1..=30)
+            .map(|step| StepMetrics::with_scalars(step, [(metrics::REWARD, f64::from(step))]))
+            .collect();
+        assert_eq!(super::ends(&steps, metrics::REWARD), Some((2.0, 29.0)));
+        assert_eq!(super::ends(&steps[..1], metrics::REWARD), Some((1.0, 1.0)));
+        assert_eq!(super::ends(&steps, metrics::LOSS), None);
     }
 
     #[test]

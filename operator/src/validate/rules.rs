@@ -9,11 +9,13 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod mixture;
 mod pairs;
 mod prompts;
 mod rewards;
 mod roles;
 mod sources;
+mod suites;
 mod template;
 mod workflow;
 

@@ -64,7 +64,7 @@ fn rejection(folder: &TempDir, more: &[&str]) -> String {
 fn invalid_job_files_are_rejected_with_line_and_field() {
     let replaced =
         |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
-    let cases: [(&str, &str, &str); 8] = [
+    let cases: [(&str, &str, &str); 9] = [
         (
             "steps: 3, ",
             "steps: [3, ",
@@ -76,6 +76,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "steps: three",
             "line 13: spec.training.steps: expected integer, found \"three\"",
         ),
+        ("format", "rewards: [x], format", "line 8: spec.dataset.train.rewards[0]: `x` is not the"),
         (
             "grpo: {}",
             "grpo: {}, sft: {}",

@@ -106,7 +106,8 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
                 group of one sample is normalized by nothing but itself",
             "spec.algorithm.ppo.rewardNormalization.scaleLevel: Group needs groupSize of at least \
                 2: a group of one sample is normalized by nothing but itself",
-            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5",
+            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5: \
+                lower it to 5 or less",
             "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
         ]
     );
@@ -378,7 +379,8 @@ fn steps_seconds_and_batches_must_be_consistent() {
             "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch \
                 of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
-            "spec.optimizer.warmupSteps: must not exceed training.steps = 10",
+            "spec.optimizer.warmupSteps: must not exceed training.steps = 10: lower it to 10 or \
+                less",
             "spec.optimizer.epsilon: must be above 0",
             "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
         ]

@@ -16,10 +16,11 @@ pub(super) fn check_unsampled(
     algorithm: Algorithm<'_>,
     warnings: &mut Vec<Problem>,
 ) {
-    let evaluation = spec.dataset.evaluation.as_ref();
-    let sampled = evaluation.filter(|evaluation| evaluation.answer.is_some());
+    let suites = spec.dataset.suites().into_iter().map(|suite| suite.data);
+    let sampled: Vec<_> = suites.filter(|data| data.answer.is_some()).collect();
+    let samples = !sampled.is_empty();
     let name = algorithm.name();
-    let reason = if sampled.is_some() {
+    let reason = if samples {
         format!("has no effect: {name} samples for the evaluation only")
     } else {
         format!("has no effect: {name} without dataset.evaluation.answer samples nothing")
@@ -29,12 +30,12 @@ pub(super) fn check_unsampled(
         (serde_json::to_value(&spec.rollout), serde_json::to_value(RolloutSpec::default()));
     let (own, default) = (own.unwrap_or_default(), default.unwrap_or_default());
     for (field, value) in own.as_object().into_iter().flatten() {
-        let replaced = sampled.is_some_and(|evaluation| match field.as_str() {
-            "maxNewTokens" => evaluation.max_new_tokens.is_some(),
-            "temperature" => evaluation.temperature.is_some(),
+        let replaced = sampled.iter().all(|data| match field.as_str() {
+            "maxNewTokens" => data.max_new_tokens.is_some(),
+            "temperature" => data.temperature.is_some(),
             _ => false,
         });
-        let is_used = sampled.is_some() && EVALUATION_FIELDS.contains(&field.as_str()) && !replaced;
+        let is_used = samples && EVALUATION_FIELDS.contains(&field.as_str()) && !replaced;
         if default.get(field) != Some(value) && !is_used {
             warn(format!("spec.rollout.{field}"));
         }
@@ -45,7 +46,7 @@ pub(super) fn check_unsampled(
     if spec.weight_sync.running_completions.is_some() {
         warn("spec.weightSync.runningCompletions".to_owned());
     }
-    if sampled.is_some() {
+    if samples {
         return;
     }
     if spec.weight_sync.method.is_some() {

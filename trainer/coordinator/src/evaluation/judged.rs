@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rljob_crds::data::EvaluationDataset;
+use rljob_crds::data::Suite;
 use rljob_protocol::evaluation::{PromptResult, pass_at};
 use rljob_protocol::version::Version;
 use serde::Serialize;
@@ -23,6 +23,8 @@ const SHOWN: u64 = 16;
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
     step: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suite: Option<String>,
     row: u64,
     index: u32,
     greedy: bool,
@@ -69,9 +71,10 @@ impl Judged {
     }
 
     /// The line of the prompt in `evaluation-prompts.jsonl`.
-    pub fn result(&self, step: u32) -> PromptResult {
+    pub fn result(&self, step: u32, suite: Option<&str>) -> PromptResult {
         PromptResult {
             step,
+            suite: suite.map(str::to_owned),
             row: self.row,
             prompt: self.prompt.clone(),
             category: self.category.clone(),
@@ -145,11 +148,12 @@ impl Judgement {
 
     pub fn judge(
         self,
-        spec: &EvaluationDataset,
+        suite: &Suite,
         rewards: Option<&Rewards>,
         step: u32,
         prompt: &Prompt,
     ) -> Judged {
+        let Suite { name, data: spec, .. } = suite;
         let samples = spec.samples;
         let Self { completions, rejected, tokens, newer_tokens } = self;
         let sampled: Vec<&Scored> =
@@ -159,7 +163,8 @@ impl Judgement {
         let values: Vec<f64> = sampled.iter().map(|scored| scored.reward.value).collect();
         let correct: Vec<bool> =
             values.iter().map(|reward| *reward >= spec.correct_reward).collect();
-        let votes = votes(&sampled, &correct, rewards);
+        let rewards = rewards.map(|rewards| rewards.named(&prompt.rewards));
+        let votes = votes(&sampled, &correct, rewards.as_ref());
         let right = correct.iter().filter(|correct| **correct).count() as u32;
         let by_size = || sizes(samples).into_iter();
         let pass =
@@ -178,7 +183,7 @@ impl Judgement {
             rejected,
             tokens,
             newer_tokens,
-            shown: shown(completions, samples, step, prompt),
+            shown: shown(completions, samples, (step, name.as_deref()), prompt),
         }
     }
 }
@@ -204,7 +209,7 @@ fn votes(
 fn shown(
     completions: BTreeMap<u32, Completed>,
     samples: u32,
-    step: u32,
+    (step, suite): (u32, Option<&str>),
     prompt: &Prompt,
 ) -> Vec<Shown> {
     if prompt.position >= SHOWN {
@@ -212,6 +217,7 @@ fn shown(
     }
     let show = |(index, completed): (u32, Completed)| Shown {
         step,
+        suite: suite.map(str::to_owned),
         row: prompt.row,
         index,
         greedy: index == samples,

@@ -40,7 +40,7 @@ pub async fn score(
     };
     let question =
         Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
-    match rewards.score(question).await {
+    match rewards.named(&prompt.rewards).score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),
         Err(down) => Err(WorkError::Verifier(down)),
