@@ -2,9 +2,10 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-prometheus setup-gitops setup-mlflow setup-openai setup-browser setup-network setup-cuda build-cuda quickstart test \
-	lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards krew objectives
+	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-openai setup-browser \
+	setup-network setup-cuda build-cuda quickstart test lint build unit e2e e2e-network \
+	e2e-sglang chaos bench docs compat advisories fuzz asan manifests dashboards krew objectives \
+	gangs
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -26,7 +27,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm prometheus gitops mlflow openai browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow openai browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -45,6 +46,9 @@ setup-s3:
 
 setup-helm:
 	tests/helm/build.sh >/dev/null
+
+setup-kubeconform:
+	tests/kubeconform/build.sh >/dev/null
 
 setup-prometheus:
 	tests/prometheus/build.sh >/dev/null
@@ -133,6 +137,10 @@ e2e-network: setup setup-network build ## Run a job on a node that enforces Netw
 
 chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE, CHAOS_FAULTS
 	$(CHAOS)
+
+gangs: setup build ## Start two gangs that each need all nodes: GANG_STARTS (100)
+	GANG_STARTS=$(or $(GANG_STARTS),100) $(CARGO_TEST) --test integration \
+		control_plane::gangs::native::two_gangs -- --nocapture
 
 e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods (not in `make test`)
 	$(CARGO_TEST) --test integration e2e::sglang:: -- --nocapture

@@ -37,6 +37,8 @@ pub mod dpo;
 
 pub mod failure_policy;
 
+pub mod gang;
+
 pub mod gpus;
 pub mod grpo;
 

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::gang::GangSpec;
 use crate::gpus;
 use crate::template::PodTemplate;
 
@@ -220,6 +221,9 @@ pub struct SchedulingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
+    /// Schedules engines and trainers all together or not at all. Default each pod alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangSpec>,
 }
 
 fn one() -> i32 {

@@ -8,13 +8,14 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt};
+use rljob_crds::gang::GangScheduler;
 use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::desired::{Resources, Role, meta, network_policy};
-use crate::queue;
 use crate::validate::Job;
+use crate::{gang, queue};
 
 /// Kind of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,10 +34,12 @@ pub enum Kind {
     StatefulSet,
     /// Place of a job in a queue of Kueue. Exists for queued jobs only.
     Workload,
+    /// Gang of a job for this scheduler. Exists while a job with a gang has pods.
+    PodGroup(GangScheduler),
 }
 
 impl Kind {
-    /// Kinds that are always watched: all except Secrets, and Workloads of Kueue.
+    /// Kinds that are always watched: all except Secrets, Workloads of Kueue, and PodGroups.
     pub const WATCHED: [Self; 5] = [
         Self::ConfigMap,
         Self::NetworkPolicy,
@@ -65,6 +68,7 @@ impl Kind {
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
             Self::Workload => kueue_resource("Workload", "workloads"),
+            Self::PodGroup(scheduler) => gang::pod_groups(scheduler),
         }
     }
 
@@ -97,8 +101,11 @@ where
 
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Variants are named like the kinds.
-        write!(f, "{self:?}")
+        match self {
+            Self::PodGroup(_) => f.write_str("PodGroup"),
+            // Variants are named like the kinds.
+            kind => write!(f, "{kind:?}"),
+        }
     }
 }
 

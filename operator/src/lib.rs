@@ -37,6 +37,8 @@ pub mod desired;
 
 pub mod queue;
 
+pub mod gang;
+
 pub mod execute;
 
 pub mod pods;

@@ -25,6 +25,14 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 /// Command line of the store.
 const STORE: &str = "etcd --data-dir";
 
+/// Further arguments of the programs of a control plane.
+#[derive(Debug, Default)]
+struct Arguments {
+    api_server: Vec<String>,
+    controller_manager: Vec<String>,
+    scheduler: Vec<String>,
+}
+
 /// A running cluster. Dropping it stops every process and removes all state.
 #[derive(Debug)]
 pub struct Cluster {
@@ -32,6 +40,7 @@ pub struct Cluster {
     authority: Authority,
     nodes: Vec<Node>,
     kubeconfig: PathBuf,
+    arguments: Arguments,
 }
 
 /// A copy of the API server's data, removed with the cluster.
@@ -51,7 +60,7 @@ impl Drop for StoppedNode {
 impl Cluster {
     /// Starts a control plane and nodes `node-1`, `node-2`, …, and waits until they are ready.
     pub fn start(nodes: u8) -> Result<Self> {
-        Self::start_with(nodes, |_| Ok(Vec::new()))
+        Self::start_with(nodes, |_| Ok(Arguments::default()))
     }
 
     /// Starts a control plane that audits the requests of `user` ([`Self::audited_requests`]) and
@@ -59,20 +68,33 @@ impl Cluster {
     /// to update the owner's finalizers.
     pub fn start_strict(user: &str) -> Result<Self> {
         Self::start_with(0, |state| {
-            let strict =
-                "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
-            Ok(audit::arguments(state, user)?.into_iter().chain([strict]).collect())
+            Ok(Arguments { api_server: strict(state, user)?, ..Arguments::default() })
         })
     }
 
-    fn start_with(nodes: u8, more: impl Fn(&Path) -> Result<Vec<String>>) -> Result<Self> {
+    /// Starts the control plane of [`Self::start_strict`] with gangs: PodGroups of
+    /// `scheduling.k8s.io` and their scheduler. Nodes are those of [`crate::idle_node`].
+    pub fn start_with_gangs(user: &str) -> Result<Self> {
+        Self::start_with(0, |state| {
+            let gate = || "--feature-gates=GenericWorkload=true".to_owned();
+            let api = "--runtime-config=scheduling.k8s.io/v1beta1=true".to_owned();
+            let controllers = "--controllers=*,-node-lifecycle-controller".to_owned();
+            Ok(Arguments {
+                api_server: strict(state, user)?.into_iter().chain([gate(), api]).collect(),
+                controller_manager: vec![gate(), controllers],
+                scheduler: vec![gate()],
+            })
+        })
+    }
+
+    fn start_with(nodes: u8, arguments: impl Fn(&Path) -> Result<Arguments>) -> Result<Self> {
         let sandbox = Sandbox::open()?;
         let authority = Authority::create(&sandbox.state.join("pki"))?;
         let kubeconfig =
             authority.kubeconfig("admin", "/O=system:masters/CN=admin", sandbox.address)?;
-        let mut cluster = Self { sandbox, authority, nodes: Vec::new(), kubeconfig };
-        let more = more(&cluster.sandbox.state)?;
-        match cluster.bring_up(nodes, more) {
+        let arguments = arguments(&sandbox.state)?;
+        let mut cluster = Self { sandbox, authority, nodes: Vec::new(), kubeconfig, arguments };
+        match cluster.bring_up(nodes) {
             Ok(()) => Ok(cluster),
             Err(error) => Err(error
                 .context(format!("the test cluster did not start\n{}", cluster.sandbox.logs()))),
@@ -198,7 +220,7 @@ impl Cluster {
         fs::remove_dir_all(self.store())?;
         copy_folder(&backup.0, &self.store())?;
         self.start_store()?;
-        self.start_api_server(Vec::new())?;
+        self.start_api_server()?;
         self.wait_for_api_server()?;
         self.start_controllers()
     }
@@ -214,12 +236,12 @@ impl Cluster {
         })
     }
 
-    fn bring_up(&mut self, nodes: u8, more: Vec<String>) -> Result<()> {
+    fn bring_up(&mut self, nodes: u8) -> Result<()> {
         for address in [API_ADDRESS, DNS_ADDRESS] {
             self.sandbox.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
         }
         self.start_store()?;
-        self.start_api_server(more)?;
+        self.start_api_server()?;
         self.wait_for_api_server()?;
         let kubectl = self.kubectl();
         self.start_controllers()?;
@@ -258,7 +280,7 @@ impl Cluster {
         self.sandbox.start("etcd", &files::kubernetes("etcd")?, &arguments)
     }
 
-    fn start_api_server(&mut self, more: Vec<String>) -> Result<()> {
+    fn start_api_server(&mut self) -> Result<()> {
         let names = format!(
             "IP:{API_ADDRESS},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc,\
              DNS:kubernetes.default.svc.cluster.local",
@@ -291,6 +313,7 @@ impl Cluster {
             "--authorization-mode=Node,RBAC".into(),
             "--enable-admission-plugins=NodeRestriction".into(),
         ];
+        let more = self.arguments.api_server.clone();
         let arguments: Vec<String> = arguments.into_iter().chain(more).collect();
         self.sandbox.start("kube-apiserver", &files::kubernetes("kube-apiserver")?, &arguments)
     }
@@ -324,7 +347,8 @@ impl Cluster {
             "--node-monitor-period=1s".into(),
             "--node-monitor-grace-period=20s".into(),
         ];
-        let arguments: Vec<String> = common(kubeconfig).chain(own).collect();
+        let more = self.arguments.controller_manager.clone();
+        let arguments: Vec<String> = common(kubeconfig).chain(own).chain(more).collect();
         self.sandbox.start(
             "kube-controller-manager",
             &files::kubernetes("kube-controller-manager")?,
@@ -332,7 +356,8 @@ impl Cluster {
         )?;
         let kubeconfig =
             self.authority.kubeconfig("scheduler", "/CN=system:kube-scheduler", API_ADDRESS)?;
-        let arguments: Vec<String> = common(kubeconfig).collect();
+        let more = self.arguments.scheduler.clone();
+        let arguments: Vec<String> = common(kubeconfig).chain(more).collect();
         self.sandbox.start("kube-scheduler", &files::kubernetes("kube-scheduler")?, &arguments)
     }
 
@@ -355,6 +380,12 @@ impl Cluster {
             &["-conf".into(), path.display().to_string()],
         )
     }
+}
+
+/// Arguments of an API server that audits the requests of `user` and checks owner references.
+fn strict(state: &Path, user: &str) -> Result<Vec<String>> {
+    let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
+    Ok(audit::arguments(state, user)?.into_iter().chain([strict]).collect())
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {

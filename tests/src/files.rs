@@ -46,6 +46,12 @@ pub fn helm(file: &str) -> Result<PathBuf> {
     installed(&Path::new("helm-4.3.1-monitoring-0.85.0").join(file))
 }
 
+/// `kubeconform`, or `swagger.json` of Kubernetes, from the cache that tests/kubeconform/build.sh
+/// fills.
+pub fn kubeconform(file: &str) -> Result<PathBuf> {
+    installed(&Path::new("kubeconform-0.8.0").join(file))
+}
+
 /// `prometheus` or `promtool`, from the cache that tests/prometheus/build.sh fills.
 pub fn prometheus(program: &str) -> Result<PathBuf> {
     installed(&Path::new("prometheus-3.16.0").join(program))

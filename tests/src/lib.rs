@@ -4,7 +4,7 @@
 //! ```text
 //!  Cluster ─┬─ Sandbox      Linux namespaces and cgroups; the kernel removes everything with them
 //!           ├─ pki          certificates and kubeconfigs
-//!           ├─ Node         containerd and kubelet
+//!           ├─ Node         containerd and kubelet; idle_node: nodes without them
 //!           └─ Image        OCI image of the workspace's binaries, imported without a registry
 //!  sglang                   image that runs the real SGLang on the CPU
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
@@ -37,6 +37,7 @@ pub mod firewall;
 pub mod gitops;
 pub mod helm;
 pub mod hub;
+pub mod idle_node;
 pub mod image;
 pub mod kubectl;
 pub mod link;

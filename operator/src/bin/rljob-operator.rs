@@ -26,6 +26,7 @@ use rljob_operator::context::Context;
 use rljob_operator::controller;
 use rljob_operator::desired::tokens::TokenKey;
 use rljob_operator::desired::{Labels, Scrapers, Settings, labels};
+use rljob_operator::gang::GangSchedulers;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
 use rljob_operator::leader::{Elector, Term};
 use rljob_operator::memory::Memory;
@@ -90,6 +91,11 @@ struct Arguments {
     /// it the label has no effect.
     #[arg(long)]
     kueue: bool,
+    /// Schedulers of the gangs that RLJobs may have (`spec.scheduling.gang`), of `native`,
+    /// `coscheduling` and `volcano`, separated by commas. Their PodGroup APIs must exist. Default
+    /// none.
+    #[arg(long, value_name = "NAMES")]
+    gang_schedulers: Option<GangSchedulers>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = (Ipv6Addr::UNSPECIFIED, METRICS_PORT).into())]
     listen: SocketAddr,
@@ -128,6 +134,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let app = App::new(metrics.clone(), term.clone());
     let stop = stop_on_signal()?;
     let server = server::serve(arguments.listen, app.clone(), stop.clone());
+    let gang_schedulers = arguments.gang_schedulers.unwrap_or_default();
     let leader = Leader {
         client,
         term: term.clone(),
@@ -140,8 +147,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 pods: arguments.metrics_pod_selector.unwrap_or_default(),
             }),
             kueue: arguments.kueue,
+            gang_schedulers,
         },
-        policy: Policy::of_operator(arguments.allow_host_path),
+        policy: Policy::of_operator(arguments.allow_host_path).with_gangs(gang_schedulers),
         token_key,
         metrics,
         app,
@@ -179,7 +187,8 @@ struct Leader {
 impl Leader {
     fn cache(&self) -> Cache {
         let queued = self.settings.kueue.then_some(Kind::Workload);
-        Cache::new(&Kind::WATCHED.into_iter().chain(queued).collect::<Vec<_>>())
+        let gangs = self.settings.gang_schedulers.iter().map(Kind::PodGroup);
+        Cache::new(&Kind::WATCHED.into_iter().chain(queued).chain(gangs).collect::<Vec<_>>())
     }
 
     /// Reconciles all jobs until `stop`, then finishes passes in progress. Ends earlier if the API

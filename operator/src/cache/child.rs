@@ -44,6 +44,8 @@ pub struct ObservedChild {
     pub set: Option<LiveSet>,
     /// Content of a Workload of Kueue.
     pub workload: Option<Arc<Workload>>,
+    /// Pods that a PodGroup needs.
+    pub least_pods: Option<i64>,
     fields: FieldHashes,
 }
 
@@ -77,6 +79,7 @@ impl ObservedChild {
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
             set: (kind == Kind::StatefulSet).then(|| stateful_set(object, &whole)),
             workload: (kind == Kind::Workload).then(|| Arc::new(workload(object))),
+            least_pods: matches!(kind, Kind::PodGroup(_)).then(|| least_pods(object)).flatten(),
             fields: FieldHashes::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
         }
     }
@@ -111,6 +114,11 @@ impl DesiredChild {
 /// Content that is not understood counts as a Workload without quota.
 fn workload(object: &DynamicObject) -> Workload {
     serde_json::from_value(object.data.clone()).unwrap_or_default()
+}
+
+fn least_pods(object: &DynamicObject) -> Option<i64> {
+    let native = object.data.pointer("/spec/schedulingPolicy/gang/minCount");
+    native.or_else(|| object.data.pointer("/spec/minMember"))?.as_i64()
 }
 
 fn stateful_set(object: &DynamicObject, whole: &Value) -> LiveSet {
@@ -180,7 +188,8 @@ fn shortened(
         | Kind::NetworkPolicy
         | Kind::PodDisruptionBudget
         | Kind::Service
-        | Kind::Workload => {}
+        | Kind::Workload
+        | Kind::PodGroup(_) => {}
     }
     whole
 }

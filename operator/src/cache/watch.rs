@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use super::health::WatchHealth;
 use super::pod::Pod;
 use super::store::Cache;
-use crate::children::objects;
+use crate::children::{Kind, objects};
 
 /// Page size of lists; bounds the memory use of a start.
 const PAGE: u32 = 100;
@@ -49,13 +49,22 @@ pub fn changes(
             move |event| cache.handle_child(kind, event)
         };
         let rejected = move || cache.skip(kind);
-        all.push(jobs(api, kind.resource().plural, health.clone(), handle, rejected));
+        all.push(jobs(api, watch_name(kind), health.clone(), handle, rejected));
     }
     let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
     let handle = move |event| cache.handle_pod(event);
     all.push(jobs(pods, "pods".to_owned(), health.clone(), handle, || ()));
     all
+}
+
+/// Name of a watch in reports: the resource, and its group if several groups have it.
+fn watch_name(kind: Kind) -> String {
+    let resource = kind.resource();
+    match kind {
+        Kind::PodGroup(_) => format!("{}.{}", resource.plural, resource.group),
+        _ => resource.plural,
+    }
 }
 
 /// Jobs of the events of one watch. `rejected` is called when the API server rejects it.

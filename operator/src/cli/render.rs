@@ -7,11 +7,15 @@ use anyhow::Context;
 
 use crate::children::children;
 use crate::decide::WantedRoles;
+use crate::desired::gang::build_pod_group;
 use crate::desired::meta::OPERATOR_NAMESPACE;
 use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
+use crate::gang::GangSchedulers;
 use crate::install::DEFAULT_IMAGE;
 use crate::local::set::Set;
 use crate::queue::build::build_workload;
+use crate::queue::placement::{place, requested};
+use crate::queue::workload_name;
 use crate::validate::{Policy, ValidatedJob, validate};
 
 /// Prints the objects that the operator would create for a job.
@@ -45,7 +49,8 @@ pub struct RenderArgs {
     )]
     pub metrics_pod_selector: Option<Labels>,
     /// As for the operator: a job in a queue of Kueue has a Workload, here without the priority of
-    /// a class of the cluster.
+    /// a class of the cluster, and pods of roles with an annotation of a topology wait behind its
+    /// scheduling gate.
     #[arg(long)]
     pub kueue: bool,
 }
@@ -59,6 +64,7 @@ impl RenderArgs {
             namespace: self.operator_namespace.clone(),
             scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
             kueue: self.kueue,
+            gang_schedulers: GangSchedulers::ALL,
         }
     }
 }
@@ -74,9 +80,16 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     for mut job in super::read_jobs(&arguments.file, &sets)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
         let name = job.metadata.name.clone().unwrap_or_default();
-        let job: ValidatedJob = validate(&job, Policy::of_operator(true)).with_context(|| {
+        let policy = Policy::of_operator(true).with_gangs(settings.gang_schedulers);
+        let mut job: ValidatedJob = validate(&job, policy).with_context(|| {
             format!("cannot render rljob {name} of {}", arguments.file.display())
         })?;
+        let pod_group = build_pod_group(&job, &settings, false).filter(|_| !job.spec.suspend);
+        let workload = if arguments.kueue { build_workload(&job, &settings, None) } else { None };
+        if workload.is_some() {
+            let placements = requested(&workload_name(&job), &job.spec);
+            place(&mut job.spec, &placements);
+        }
         let resources = build(
             &job,
             if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },
@@ -84,10 +97,8 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
             &Tokens::placeholders(),
             &Pinned::default(),
         );
-        let workload = if arguments.kueue { build_workload(&job, &settings, None) } else { None };
-        for object in
-            workload.into_iter().chain(children(&resources).into_iter().map(|child| child.object))
-        {
+        let children = pod_group.into_iter().chain(children(&resources));
+        for object in workload.into_iter().chain(children.map(|child| child.object)) {
             text.push_str("---\n");
             text.push_str(&serde_yaml::to_string(&object)?);
         }
@@ -135,5 +146,14 @@ mod tests {
         std::fs::write(&path, queued).unwrap();
         let kinds = |text: &str| text.matches("\nkind: Workload\n").count();
         assert_eq!((kinds(&of(&[])), kinds(&of(&["--kueue"]))), (0, 1), "{}", of(&["--kueue"]));
+        let gates = |more: &[&str]| of(more).matches("name: kueue.x-k8s.io/topology").count();
+        let topology = "--set=spec.trainer.template={metadata: {annotations: \
+            {kueue.x-k8s.io/podset-required-topology: rack}}}";
+        let numbers = (gates(&["--kueue"]), gates(&[topology]), gates(&["--kueue", topology]));
+        assert_eq!(numbers, (0, 0, 1));
+        let gang = of(&["--set=spec.scheduling.gang={native: {}}"]);
+        let parts = ["kind: PodGroup\n", "minCount: 3\n", "schedulingGroup:\n"];
+        let counts = parts.map(|part| gang.matches(part).count());
+        assert_eq!(counts, [1, 1, 2], "{gang}");
     }
 }

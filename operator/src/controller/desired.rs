@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use rljob_crds::status::RLJobStatus;
 use rljob_http::Role;
 
+use super::gang;
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
 use crate::children::{Child, Kind, children};
@@ -43,6 +44,7 @@ pub(super) fn actions(
             }
             _ => blocked_child_action(decision),
         },
+        pod_groups: gang::obsolete(job, observed, decision),
         workload: (workload_name(job), workload),
         coordinator: coordinator_action(job, observed, decision, tokens),
     }
@@ -90,7 +92,11 @@ fn child_action(
     if observed.unreadable.iter().any(|(kind, _)| kind.is_essential()) {
         return ChildAction::Keep;
     }
+    if gang::awaits_deletion(observed, wanted) {
+        return ChildAction::Keep;
+    }
     let mut children = children(&build(job, wanted, settings, tokens, &pinned));
+    children.extend(gang::pod_group(job, observed, wanted, settings));
     children.retain(|child| !observed.unreadable.contains(&child.name));
     if queue_action(job, observed, decision, now) == WorkloadAction::Apply {
         let priority = observed.queue.priority.as_ref();

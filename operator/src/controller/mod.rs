@@ -12,6 +12,7 @@
 //! version that was observed, so a pass over outdated state changes nothing.
 
 mod desired;
+mod gang;
 mod reconcile;
 mod requeue;
 mod restored;

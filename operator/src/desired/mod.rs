@@ -6,6 +6,7 @@
 //!  Secret tokens               StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
 //!  run store                   NetworkPolicies for all pods and for roles
+//!                              PodGroup of engines and trainers, if they are a gang
 //! ```
 //!
 //! Templates of existing pods are *pinned* ([`pin`]): until the job is resumed, they stay as first
@@ -24,10 +25,13 @@ use crate::validate::ValidatedJob;
 pub mod certificates;
 mod config_map;
 mod disruption_budget;
+pub mod gang;
 pub mod meta;
 pub mod network_policy;
 pub mod pin;
 mod pod;
+mod quantity;
+mod requests;
 mod rewards;
 mod secret;
 mod service;

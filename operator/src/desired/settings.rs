@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::meta::OPERATOR_NAMESPACE;
+use crate::gang::GangSchedulers;
 
 /// Settings of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Settings {
     pub scrapers: Option<Scrapers>,
     /// Whether jobs with a queue name wait until Kueue admits them.
     pub kueue: bool,
+    /// Schedulers whose PodGroups jobs may have.
+    pub gang_schedulers: GangSchedulers,
 }
 
 impl Settings {
@@ -25,6 +28,7 @@ impl Settings {
             namespace: OPERATOR_NAMESPACE.to_owned(),
             scrapers: None,
             kueue: false,
+            gang_schedulers: GangSchedulers::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdate
 use rljob_crds::names::ANNOTATION_TEMPLATE;
 use serde_json::{Value, json};
 
-use super::{Pinned, Role, Settings, meta, pin, pod, rewards, template};
+use super::{Pinned, Role, Settings, gang, meta, pin, pod, rewards, template};
 use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
 
@@ -18,7 +18,8 @@ pub(super) fn build_stateful_set(
     settings: &Settings,
     pinned: &Pinned,
 ) -> Value {
-    let template = rendered_template(job, role, settings);
+    let mut template = rendered_template(job, role, settings);
+    gang::join(&mut template, job, role);
     let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
     let template = if pin::is_mark(&text) { json!({}) } else { template };
     let name = meta::role_name(job, role);
@@ -49,7 +50,7 @@ pub(super) fn build_stateful_set(
     set
 }
 
-/// The pod template of a role, as a start would render it.
+/// The pod template of a role, as a start would render it, except its membership of a gang.
 pub fn rendered_template(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
     let mut template = pod::build_template(job, role, settings);
     rewards::add_runner(job, role, &mut template);

@@ -2,7 +2,7 @@
 
 use rljob_crds::status::RLJobStatus;
 
-use crate::children::Child;
+use crate::children::{Child, ChildName};
 use crate::pods::PodPlan;
 use crate::poll::CoordinatorOrder;
 use crate::queue::plan::WorkloadAction;
@@ -14,6 +14,8 @@ pub struct Actions {
     /// `None` if the pods must not be touched in this pass.
     pub pods: Option<PodPlan>,
     pub children: ChildAction,
+    /// PodGroups to delete.
+    pub pod_groups: Vec<ChildName>,
     /// Name of the Workload of Kueue, and the action on it.
     pub workload: (String, WorkloadAction),
     pub coordinator: CoordinatorAction,

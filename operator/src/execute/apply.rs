@@ -20,6 +20,7 @@ use super::actions::Secrets;
 use crate::cache::{Cache, DesiredChild, ObservedChild};
 use crate::children::{Child, ChildName, Kind};
 use crate::desired::{Role, pin};
+use crate::gang;
 use crate::memory::{Applied, AppliedChild};
 use crate::observe::ObservedChildren;
 
@@ -206,16 +207,19 @@ impl Target<'_> {
 
     fn failed(&self, child: &ChildName, error: kube::Error) -> ApplyError {
         let (kind, name) = child.clone();
-        match error {
-            kube::Error::Api(status) if status.code == 409 => {
+        match (kind, error) {
+            (_, kube::Error::Api(status)) if status.code == 409 => {
                 self.applied.remove(self.uid, child);
                 ApplyError::Conflict { kind, name }
             }
+            (Kind::PodGroup(scheduler), kube::Error::Api(status)) if status.code == 404 => {
+                ApplyError::Rejected { kind, name, message: gang::unserved(scheduler) }
+            }
             // 400 and 422: invalid; 403: a policy or a quota.
-            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => {
+            (_, kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
                 ApplyError::Rejected { kind, name, message: status.message }
             }
-            error => ApplyError::Failed { kind, name, source: Box::new(error) },
+            (_, error) => ApplyError::Failed { kind, name, source: Box::new(error) },
         }
     }
 }

@@ -1,16 +1,21 @@
-//! Removal of a finished job's children, each by the UID and resourceVersion that were observed.
+//! Removal of children of a finished job, and of PodGroups that no pod needs: each by the UID and
+//! resourceVersion that were observed.
 //! The ConfigMap is deleted last: while it exists, an interrupted removal is continued.
 
 use futures::future::join_all;
 use kube::api::{DeleteParams, Preconditions};
+use rljob_crds::gang::GangScheduler;
 
 use super::apply::{ApplyError, Target};
 use crate::children::{Child, ChildName, Kind};
 use crate::observe::ObservedChildren;
 
 /// The order in which kinds are deleted.
-const ORDER: [Kind; 7] = [
+const ORDER: [Kind; 10] = [
     Kind::StatefulSet,
+    Kind::PodGroup(GangScheduler::Native),
+    Kind::PodGroup(GangScheduler::Coscheduling),
+    Kind::PodGroup(GangScheduler::Volcano),
     Kind::Workload,
     Kind::Service,
     Kind::PodDisruptionBudget,
@@ -54,6 +59,23 @@ pub(super) async fn remove(
         }))
         .await;
         outcomes.into_iter().collect::<Result<(), RemoveError>>()?;
+    }
+    Ok(())
+}
+
+/// Deletes these children, if they were observed.
+///
+/// # Errors
+/// The first child that is not deleted. A child that does not exist is skipped.
+pub(super) async fn remove_named(
+    target: &Target<'_>,
+    names: &[ChildName],
+    observed: &ObservedChildren,
+) -> Result<(), RemoveError> {
+    for name in names {
+        if let Some(child) = observed.get(name) {
+            remove_one(target, name, child.uid.to_string(), child.version.to_string()).await?;
+        }
     }
     Ok(())
 }

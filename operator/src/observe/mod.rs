@@ -19,6 +19,7 @@ use crate::queue::workload_name;
 use crate::validate::{InvalidSpec, Job};
 
 mod facts;
+mod gang;
 mod objects;
 mod queue;
 mod warnings;
@@ -55,9 +56,10 @@ pub async fn observe(
         .iter()
         .map(|child| ((Kind::Workload, workload_name(job)), child.clone()))
         .collect();
+    found.extend(gang::obsolete(context, job));
     let mut unknown = Vec::new();
     let mut unreadable = Vec::new();
-    for name in readable(job) {
+    for name in readable(job).into_iter().chain(gang::wanted(job, old)) {
         match context.cache.child(&job.namespace, &name) {
             Some(child) => found.push((name, child)),
             None => unknown.push(name),

@@ -75,6 +75,28 @@ pub fn placements(
     placements
 }
 
+/// Placement of the roles whose templates request a topology, before the Workload of this name has
+/// nodes.
+pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
+    let templates = [
+        (Role::Inference, &spec.inference.template),
+        (Role::Coordinator, &spec.coordinator.template),
+        (Role::Trainer, &spec.trainer.template),
+    ];
+    let requests = ["required", "preferred", "unconstrained"].map(topology_annotation);
+    let is_requested = |template: &PodTemplate| {
+        requests.iter().any(|request| template.metadata.annotations.contains_key(request))
+    };
+    let requested =
+        templates.into_iter().filter(|(_, template)| template.as_ref().is_some_and(is_requested));
+    let gated = |(role, _): (Role, _)| {
+        let labels = [(LABEL_POD_SET.to_owned(), role.as_str().to_owned())].into();
+        let annotations = [(ANNOTATION_WORKLOAD.to_owned(), name.to_owned())].into();
+        (role, Placement { labels, annotations, is_gated: true, ..Placement::default() })
+    };
+    requested.map(gated).collect()
+}
+
 impl Placement {
     fn add_tolerations(&mut self, tolerations: &[Value]) {
         for toleration in tolerations {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::gang::GangSchedulers;
+
 /// A problem of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -49,15 +51,31 @@ pub struct Policy {
     /// Whether the processes of the run share the run directory although `storage.s3` stores it, as
     /// in a local run.
     pub shared_run_directory: bool,
+    /// Schedulers whose gangs the operator creates.
+    pub gang_schedulers: GangSchedulers,
 }
 
 impl Policy {
     /// Policy of local runs and of `rljob validate`, which knows no operator.
-    pub const LOCAL: Self =
-        Self { allow_host_path: true, allow_relative_paths: true, shared_run_directory: true };
+    pub const LOCAL: Self = Self {
+        allow_host_path: true,
+        allow_relative_paths: true,
+        shared_run_directory: true,
+        gang_schedulers: GangSchedulers::ALL,
+    };
 
-    /// Policy of an operator.
+    /// Policy of an operator without gang schedulers.
     pub fn of_operator(allow_host_path: bool) -> Self {
-        Self { allow_host_path, allow_relative_paths: false, shared_run_directory: false }
+        Self {
+            allow_host_path,
+            allow_relative_paths: false,
+            shared_run_directory: false,
+            gang_schedulers: GangSchedulers::default(),
+        }
+    }
+
+    /// The same with these gang schedulers.
+    pub fn with_gangs(self, gang_schedulers: GangSchedulers) -> Self {
+        Self { gang_schedulers, ..self }
     }
 }

@@ -9,6 +9,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod gang;
 mod mixture;
 mod pairs;
 mod prompts;
@@ -63,6 +64,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     algorithm::check_training(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
+    gang::check_gang(spec, policy, &mut problems);
     for (role, resources, template) in [
         (INFERENCE, &spec.inference.resources, &spec.inference.template),
         (TRAINER, &spec.trainer.resources, &spec.trainer.template),

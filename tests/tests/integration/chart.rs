@@ -11,7 +11,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 mod documents;
+mod gangs;
 mod queues;
+mod schemas;
 mod values;
 
 /// Namespace of the rendered release.

@@ -19,6 +19,7 @@ mod devices;
 mod faults;
 mod fields;
 mod fixture;
+mod gangs;
 mod gitops;
 mod idle;
 mod invalid;

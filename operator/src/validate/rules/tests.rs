@@ -8,6 +8,7 @@ use super::problems;
 
 mod devices;
 mod documents;
+mod gangs;
 mod lora;
 mod pairs;
 mod rewards;

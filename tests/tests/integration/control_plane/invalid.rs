@@ -75,6 +75,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "set exactly one of multiTurn, environment and agent",
         ),
         (
+            json!({"spec": {"scheduling": {"gang": {"native": {}, "volcano": {}}}}}),
+            "set exactly one of native, coscheduling and volcano",
+        ),
+        (
             json!({"spec": {"rewards": [
                 {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
             ]}}),

@@ -9,9 +9,14 @@ use super::operator::{LIMIT, Operator, field, namespace_with, status, wait_for_p
 
 /// Binds a pod to a nonexistent node.
 pub(super) fn bind(namespace: &Namespace, pod: &str) {
+    bind_to(namespace, pod, "ghost");
+}
+
+/// Binds a pod, as a scheduler does.
+pub(super) fn bind_to(namespace: &Namespace, pod: &str, node: &str) {
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
-        "target": {"kind": "Node", "name": "ghost"},
+        "target": {"kind": "Node", "name": node},
     });
     post(namespace, pod, "binding", &binding);
 }

@@ -17,7 +17,7 @@ use super::pods::{bind, set_status};
 
 use self::permissions::{Permission, Role, granted};
 
-mod permissions;
+pub(super) mod permissions;
 mod queues;
 
 /// Sets the status of an engine whose container restarted after its gate was opened; the operator
@@ -114,9 +114,9 @@ fn can(namespace: &Namespace, permission: &Permission) -> bool {
     namespace.kubectl.run(&ask).is_ok()
 }
 
-/// Removes one permission, starts a job in the namespace, and returns the message of its condition
-/// `Stalled`.
-fn without(namespace: &Namespace, permission: &Permission) -> String {
+/// Removes one permission, starts a job, modified by a merge patch, in the namespace, and returns
+/// the message of its condition `Stalled`.
+pub(super) fn without(namespace: &Namespace, permission: &Permission, job: &Value) -> String {
     let kubectl = &namespace.kubectl;
     let role = format!("{}/{}", permission.role.kind, permission.role.name);
     let mut rules = kubectl.get(&[&role]).unwrap()["rules"].take();
@@ -135,7 +135,7 @@ fn without(namespace: &Namespace, permission: &Permission) -> String {
     rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
     replace(&rules);
     wait_until("the permission to be removed", LIMIT, || Ok(!can(namespace, permission))).unwrap();
-    apply_job(namespace, &json!({}));
+    apply_job(namespace, job);
     wait_for_condition(namespace, "Stalled");
     let message =
         field(namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
@@ -149,13 +149,16 @@ fn without(namespace: &Namespace, permission: &Permission) -> String {
 fn delete_job(namespace: &Namespace) {
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
     wait_until("the children to be deleted", LIMIT, || {
+        // A node without a kubelet ends no pod.
+        let end = ["delete", "pods", OWN, "--grace-period=0", "--force", "--ignore-not-found"];
+        namespace.kubectl.run(&end)?;
         Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
     })
     .unwrap();
 }
 
 /// The admission plugin discovers new kinds with a delay.
-fn wait_for_owners(cluster: &Cluster) {
+pub(super) fn wait_for_owners(cluster: &Cluster) {
     let owner = json!({
         "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "x", "uid": "x",
         "controller": true, "blockOwnerDeletion": true,
@@ -217,13 +220,13 @@ fn assert_all_are_needed(namespace: &Namespace, role: Role<'_>, granted: &[Permi
             && permission.group != "events.k8s.io"
     };
     for permission in granted.iter().filter(creates) {
-        let message = without(namespace, permission);
+        let message = without(namespace, permission, &json!({}));
         assert!(
             message.contains(&format!("cannot create resource \"{}\"", permission.resource)),
             "without {permission:?}: {message}"
         );
     }
-    let message = without(namespace, &finalizers(role));
+    let message = without(namespace, &finalizers(role), &json!({}));
     assert!(
         message.contains(
             "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set \

@@ -219,6 +219,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "env": [{"name": "RUST_LOG", "value": "debug"}],
             "serviceAccount": {"annotations": {"a": "b"}},
             "kueue": {"enabled": true},
+            "gangSchedulers": ["native", "coscheduling", "volcano"],
             "networkPolicy": {"scrapers": peers},
             "podMonitor": {"enabled": true, "labels": {"a": "b"}},
             "prometheusRule": {"enabled": true, "labels": {"a": "b"}},

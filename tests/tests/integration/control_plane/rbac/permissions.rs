@@ -5,27 +5,27 @@ use serde_json::Value;
 
 /// A role of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Role<'a> {
+pub(in super::super) struct Role<'a> {
     /// `ClusterRole` or `Role`.
-    pub(super) kind: &'a str,
+    pub(in super::super) kind: &'a str,
     /// Any namespace for a ClusterRole.
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
+    pub(in super::super) namespace: &'a str,
+    pub(in super::super) name: &'a str,
 }
 
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Permission<'a> {
-    pub(super) role: Role<'a>,
-    pub(super) group: String,
-    pub(super) resource: String,
-    pub(super) verb: String,
+pub(in super::super) struct Permission<'a> {
+    pub(in super::super) role: Role<'a>,
+    pub(in super::super) group: String,
+    pub(in super::super) resource: String,
+    pub(in super::super) verb: String,
     /// Restricts the permission to these names unless empty.
     names: Vec<String>,
 }
 
 impl<'a> Permission<'a> {
-    pub(super) fn new(role: Role<'a>, group: &str, resource: &str, verb: &str) -> Self {
+    pub(in super::super) fn new(role: Role<'a>, group: &str, resource: &str, verb: &str) -> Self {
         Self {
             role,
             group: group.to_owned(),
@@ -36,7 +36,7 @@ impl<'a> Permission<'a> {
     }
 
     /// Whether this permission allowed a request.
-    pub(super) fn allows(&self, request: &AuditedRequest) -> bool {
+    pub(in super::super) fn allows(&self, request: &AuditedRequest) -> bool {
         let same = (&self.group, &self.resource) == (&request.group, &request.resource);
         // An apply that creates the object is authorized for both verbs.
         let verb = self.verb == request.verb
@@ -57,7 +57,7 @@ fn texts(values: &Value) -> Vec<String> {
 }
 
 /// All permissions of a role.
-pub(super) fn granted<'a>(cluster: &Cluster, role: Role<'a>) -> Vec<Permission<'a>> {
+pub(in super::super) fn granted<'a>(cluster: &Cluster, role: Role<'a>) -> Vec<Permission<'a>> {
     let object = cluster
         .kubectl()
         .in_namespace(role.namespace)

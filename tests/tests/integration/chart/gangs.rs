@@ -1,0 +1,28 @@
+//! Objects of the chart for gangs.
+
+use serde_json::{Value, json};
+
+use super::render;
+use super::values::{more_arguments, part};
+
+#[test]
+fn gangs_need_a_flag_of_the_operator_and_permissions_of_their_schedulers() {
+    let values = json!({"gangSchedulers": ["native", "volcano"]});
+    assert_eq!(more_arguments(&values), json!(["--gang-schedulers=native,volcano"]));
+    let in_one = json!({"gangSchedulers": ["coscheduling"], "jobs": {"namespace": "team-a"}});
+    for (values, role, groups) in [
+        (
+            &values,
+            "ClusterRole /rljob-operator",
+            vec!["scheduling.k8s.io", "scheduling.volcano.sh"],
+        ),
+        (&in_one, "Role team-a/rljob-operator-jobs", vec!["scheduling.x-k8s.io"]),
+    ] {
+        let Value::Array(rules) = part(values, role, "/rules") else { panic!("no rules") };
+        let of_gangs = rules.iter().filter(|rule| rule["resources"] == json!(["podgroups"]));
+        let found: Vec<&Value> = of_gangs.map(|rule| &rule["apiGroups"][0]).collect();
+        assert_eq!(found, groups);
+    }
+    let without = render(&json!({}));
+    assert!(without.iter().all(|object| !object.to_string().contains("podgroups")));
+}
