@@ -64,7 +64,7 @@ fn rejection(folder: &TempDir, more: &[&str]) -> String {
 fn invalid_job_files_are_rejected_with_line_and_field() {
     let replaced =
         |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
-    let cases: [(&str, &str, &str); 8] = [
+    let cases: [(&str, &str, &str); 11] = [
         (
             "steps: 3, ",
             "steps: [3, ",
@@ -86,6 +86,25 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "batchSize: 4",
             "batchSize: 4, workflow: {multiTurn: {feedback: '{{'}}",
             "line 11: spec.rollout.workflow.multiTurn.feedback: is not a valid template: ",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: '', description: x, http: {url: \
+                'http://a'}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].name: must ",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, parameters: \
+                {type: object, properties: [x]}, http: {url: 'http://a'}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].parameters.properties: must be an \
+                object with a JSON schema for each argument",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, http: {url: \
+                tools.lab}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].http.url: must ",
         ),
         (
             "minibatches: 2",

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::request::ChatRequest;
+use crate::text::ToolCall;
 
 /// The completions of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,9 +16,10 @@ pub struct Completed {
 /// A completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Without special tokens and the stop string.
+    /// Without special tokens, the stop string and calls.
     pub text: String,
-    /// `stop` or `length`.
+    pub tool_calls: Vec<ToolCall>,
+    /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
     /// Text and log-probability of each token.
     pub tokens: Vec<(String, f32)>,
@@ -29,7 +31,7 @@ impl Completed {
         let choices = (0_u32..).zip(&self.choices).map(|(index, choice)| {
             json!({
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": null},
+                "message": self.message(index, choice, false),
                 "finish_reason": choice.finish_reason,
                 "logprobs": request.logprobs.then(|| logprobs(choice)),
             })
@@ -50,9 +52,8 @@ impl Completed {
         };
         let mut chunks = Vec::new();
         for (index, choice) in (0_u32..).zip(&self.choices) {
-            let delta = json!({"role": "assistant", "content": choice.text});
             let text = json!([{
-                "index": index, "delta": delta, "finish_reason": null,
+                "index": index, "delta": self.message(index, choice, true), "finish_reason": null,
                 "logprobs": request.logprobs.then(|| logprobs(choice)),
             }]);
             chunks.push(chunk(text, Value::Null));
@@ -66,6 +67,30 @@ impl Completed {
             chunks.push(chunk(json!([]), self.usage()));
         }
         chunks
+    }
+
+    /// The message of the assistant; in a stream, calls have an index.
+    fn message(&self, index: u32, choice: &Choice, streamed: bool) -> Value {
+        let content = Some(&choice.text).filter(|text| {
+            // A message that is only calls has no content.
+            !text.is_empty() || choice.tool_calls.is_empty()
+        });
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        let call = |(number, call): (usize, &ToolCall)| {
+            let arguments = Value::Object(call.arguments.clone()).to_string();
+            let mut value = json!({
+                "id": format!("call-{}-{index}-{number}", self.id), "type": "function",
+                "function": {"name": call.name, "arguments": arguments},
+            });
+            if streamed {
+                value["index"] = number.into();
+            }
+            value
+        };
+        if !choice.tool_calls.is_empty() {
+            message["tool_calls"] = choice.tool_calls.iter().enumerate().map(call).collect();
+        }
+        message
     }
 
     fn usage(&self) -> Value {

@@ -117,8 +117,7 @@ impl Rewards {
         let create = |spec: &RewardSpec| {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
             let verifier = verifier(spec, runner).map_err(create_error)?;
-            // Name and verifier, for messages.
-            let label = format!("{} ({})", spec.name, verifier.description());
+            let label = format!("reward {} ({})", spec.name, verifier.description());
             Ok(WeightedVerifier {
                 name: spec.name.clone(),
                 weight: spec.weight,
