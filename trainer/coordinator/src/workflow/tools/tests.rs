@@ -49,9 +49,10 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
     let request = json!({
         "name": "add", "arguments": {"a": 1}, "session": "run-rollout-2-7-3", "turn": 2, "call": 0,
     });
+    let request = request.to_string();
     let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
     let expected = [
-        request.to_string().as_str(),
+        request.as_str(),
         "error: the tool call has no name: add \"name\"",
         "error: a is missing",
         "error: no tool subtract; the tools are add, halve",
