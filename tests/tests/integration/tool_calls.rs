@@ -16,7 +16,7 @@ use crate::local_run::{LocalRun, evaluations};
 
 /// The sample, smaller. The journal keeps the samples after the oldest checkpoint.
 const SMALL: [&str; 13] = [
-    "tools-sft:spec.training.steps=60",
+    "tools-sft:spec.training.steps=120",
     "tools-sft:spec.dataset.train.path=data/teacher.jsonl",
     "tools-sft:spec.model.path=data/model",
     "tools:spec.dataset.train.path=data/train.jsonl",
@@ -91,8 +91,13 @@ fn check_samples(directory: &Path) {
     let answer = "json_extract(segments, '$[3].text')";
     let right = format!("{turns} = 2 AND {result} = {answer} AND reward = 1");
     assert!(count(directory, &right) > 0);
-    let wrong = format!("{turns} = 2 AND {result} = {answer} AND length({answer}) = 3");
-    assert_eq!(count(directory, &format!("{wrong} AND reward != 1")), 0);
+    let prompt = "json_extract(segments, '$[0].text')";
+    let [a, b] = [1, 4].map(|from| format!("substr({prompt}, {from}, 2)"));
+    let call = format!("'%\"a\": \"' || {a} || '\", \"b\": \"' || {b} || '\"}}}}%'");
+    let called = format!("{turns} > 1 AND json_extract(segments, '$[1].text') LIKE {call}");
+    assert!(count(directory, &called) > 0);
+    let sum = format!("printf('%03d', CAST({a} AS INTEGER) + CAST({b} AS INTEGER))");
+    assert_eq!(count(directory, &format!("{called} AND {result} != {sum}")), 0);
     let first = "json_extract(turn_rewards, '$[0]')";
     assert_eq!(count(directory, &format!("{turns} > 1 AND {first} != 0")), 0);
     let trained = "json_extract(segments, '$[2].trained')";
@@ -131,12 +136,13 @@ fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
         python.display(),
         program.display()
     );
-    let small = ["training.steps=1", "rollout.batchSize=4", "rewards=[]"];
+    let small = ["training.steps=2", "rollout.batchSize=4", "rewards=[]"];
     let small = small.map(|set| format!("tools:spec.{set}"));
     let settings: Vec<String> = [agent].into_iter().chain(small).collect();
     let folder = folder();
     let directory = finished(start(folder.path(), "agent-tools", &settings));
-    // The program fails unless the proxy returns calls and continues their conversation.
+    // The program fails unless the proxy returns calls and continues their conversation. The journal
+    // has the samples of the last step.
     let turns = "json_array_length(turn_rewards)";
     assert_eq!(count(&directory, "TRUE"), 32);
     assert!(count(&directory, &format!("{turns} = 2 AND reward = 1")) > 0);
