@@ -100,7 +100,6 @@ fn parameters(_: &mut SchemaGenerator) -> Schema {
         "properties": {"type": {
             "type": "string", "enum": ["object"], "description": "Arguments are an object.",
         }},
-        "required": ["type"],
         "x-kubernetes-preserve-unknown-fields": true,
     })
 }

@@ -127,6 +127,7 @@ impl TextTokenizer {
     }
 
     /// The same tokenizer with tools that the chat template describes.
+    #[must_use]
     pub fn with_tools(&self, tools: Tools) -> Self {
         Self { inner: Arc::clone(&self.inner), tools }
     }

@@ -71,26 +71,26 @@ impl Completed {
 
     /// The message of the assistant; in a stream, calls have an index.
     fn message(&self, index: u32, choice: &Choice, streamed: bool) -> Value {
-        let content = Some(&choice.text).filter(|text| {
-            // A message that is only calls has no content.
-            !text.is_empty() || choice.tool_calls.is_empty()
-        });
-        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-        let call = |(number, call): (usize, &ToolCall)| {
-            let arguments = Value::Object(call.arguments.clone()).to_string();
-            let mut value = json!({
-                "id": format!("call-{}-{index}-{number}", self.id), "type": "function",
-                "function": {"name": call.name, "arguments": arguments},
-            });
-            if streamed {
-                value["index"] = number.into();
-            }
-            value
-        };
-        if !choice.tool_calls.is_empty() {
-            message["tool_calls"] = choice.tool_calls.iter().enumerate().map(call).collect();
-        }
-        message
+        // A message that is only calls has no content.
+        let content =
+            Some(&choice.text).filter(|text| !text.is_empty() || choice.tool_calls.is_empty());
+        let fields =
+            [("role", json!("assistant")), ("content", json!(content)), ("refusal", Value::Null)];
+        let calls = choice.tool_calls.iter().enumerate();
+        let calls: Vec<Value> =
+            calls.map(|(number, call)| self.call(index, number, call, streamed)).collect();
+        let calls = (!calls.is_empty()).then_some(("tool_calls", Value::Array(calls)));
+        object(fields.into_iter().chain(calls))
+    }
+
+    fn call(&self, index: u32, number: usize, call: &ToolCall, streamed: bool) -> Value {
+        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let fields = [
+            ("id", json!(format!("call-{}-{index}-{number}", self.id))),
+            ("type", json!("function")),
+            ("function", json!({"name": call.name, "arguments": arguments})),
+        ];
+        object(fields.into_iter().chain(streamed.then(|| ("index", json!(number)))))
     }
 
     fn usage(&self) -> Value {
@@ -100,6 +100,10 @@ impl Completed {
             "total_tokens": self.prompt_tokens.saturating_add(completion),
         })
     }
+}
+
+fn object(fields: impl Iterator<Item = (&'static str, Value)>) -> Value {
+    fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn logprobs(choice: &Choice) -> Value {

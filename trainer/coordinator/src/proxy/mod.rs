@@ -15,7 +15,7 @@ pub mod request;
 mod server;
 mod sessions;
 mod stream;
-mod tools;
+pub mod tools;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::ProxyError;
-use super::tools::{RawToolCall, calls, parses_calls};
+use super::tools::{RawToolCall, ToolChoice, calls, tool_choice};
 use crate::text::{Message, Tool, Tools};
 
 /// Most choices of a request.
@@ -48,8 +48,7 @@ pub struct ChatRequest {
     pub model: String,
     pub messages: Vec<Message>,
     pub tools: Tools,
-    /// Whether calls of tools are parsed.
-    pub parses_calls: bool,
+    pub tool_choice: ToolChoice,
     /// Number of choices.
     pub n: u32,
     pub max_tokens: Option<u32>,
@@ -168,7 +167,7 @@ pub fn chat(body: &[u8], rules: &Rules) -> Result<ChatRequest, ProxyError> {
     Ok(ChatRequest {
         model: body.model,
         messages,
-        parses_calls: parses_calls(body.tool_choice.as_ref())?,
+        tool_choice: tool_choice(body.tool_choice.as_ref())?,
         tools: body.tools.unwrap_or_default().into_iter().collect(),
         n,
         max_tokens,

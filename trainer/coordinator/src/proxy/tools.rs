@@ -19,13 +19,22 @@ struct RawFunction {
     arguments: String,
 }
 
-/// Whether calls are parsed. With `none`, the tools stay in the prompt, so that a request continues
-/// its conversation.
-pub fn parses_calls(tool_choice: Option<&Value>) -> Result<bool, ProxyError> {
-    match tool_choice {
-        None | Some(Value::Null) => Ok(true),
-        Some(Value::String(choice)) if choice == "auto" => Ok(true),
-        Some(Value::String(choice)) if choice == "none" => Ok(false),
+/// What becomes of calls. The tools are in the prompt in both cases, so that a request continues its
+/// conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// Calls are parsed.
+    Auto,
+    /// Calls are text.
+    None,
+}
+
+/// Parses `tool_choice`.
+pub fn tool_choice(given: Option<&Value>) -> Result<ToolChoice, ProxyError> {
+    match given {
+        None | Some(Value::Null) => Ok(ToolChoice::Auto),
+        Some(Value::String(choice)) if choice == "auto" => Ok(ToolChoice::Auto),
+        Some(Value::String(choice)) if choice == "none" => Ok(ToolChoice::None),
         Some(_) => Err(ProxyError::parameter("tool_choice", "must be \"auto\" or \"none\"")),
     }
 }

@@ -18,7 +18,7 @@ fn a_request_has_the_defaults_of_the_api() {
         model: "m".to_owned(),
         messages: vec![Message::user("1+1")],
         tools: Tools::default(),
-        parses_calls: true,
+        tool_choice: ToolChoice::Auto,
         n: 1,
         max_tokens: None,
         stop: Vec::new(),
@@ -59,7 +59,7 @@ fn tools_keep_their_fields_and_calls_have_parsed_arguments() {
     let request = parsed(&more).unwrap();
     let expected = Tool::new("add", "Adds.", &json!({"type": "object"}));
     assert_eq!(request.tools.iter().collect::<Vec<_>>(), [&expected]);
-    assert!(!request.parses_calls);
+    assert_eq!(request.tool_choice, ToolChoice::None);
     let arguments = Map::from_iter([("a".to_owned(), json!(1))]);
     let call = crate::text::ToolCall { name: "add".to_owned(), arguments };
     let calls = Message { tool_calls: vec![call], ..Message::new("assistant", "") };

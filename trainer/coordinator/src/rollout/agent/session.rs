@@ -13,6 +13,7 @@ use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
 use crate::proxy::error::ProxyError;
 use crate::proxy::request::{ChatRequest, CompletionId};
+use crate::proxy::tools::ToolChoice;
 use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
@@ -223,7 +224,8 @@ impl Session<'_> {
         let id = format!("chatcmpl-{position}-{index}-{}", planned.number);
         let stop = [&planned.request.stop, self.episodes.sampler.stops.strings.as_slice()].concat();
         let tokenizer = self.episodes.input.tokenizer.clone();
-        let has_calls = planned.request.parses_calls && !planned.request.tools.is_empty();
+        let has_calls =
+            planned.request.tool_choice == ToolChoice::Auto && !planned.request.tools.is_empty();
         let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
         let decode = move || {
             let choice = |sampled: &Sampled| choice(&tokenizer, sampled, &stop, format);

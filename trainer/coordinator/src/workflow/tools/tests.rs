@@ -31,18 +31,18 @@ async fn tools() -> ToolServers {
     ToolServers::new(&serde_json::from_value(spec).unwrap(), "Run").unwrap()
 }
 
-fn call(name: &str, arguments: Value) -> Result<ToolCall, ToolCallError> {
+fn call(name: &str, arguments: &Value) -> ToolCall {
     let arguments = arguments.as_object().unwrap().clone();
-    Ok(ToolCall { name: name.to_owned(), arguments })
+    ToolCall { name: name.to_owned(), arguments }
 }
 
 #[tokio::test]
 async fn results_and_errors_follow_in_the_order_of_the_calls() {
     let calls = [
-        call("add", json!({"a": 1})),
+        Ok(call("add", &json!({"a": 1}))),
         Err(ToolCallError::NoName),
-        call("add", json!({})),
-        call("subtract", json!({})),
+        Ok(call("add", &json!({}))),
+        Ok(call("subtract", &json!({}))),
     ];
     let messages = tools().await.execute(KEY, 2, &calls).await.unwrap();
     assert!(messages.iter().all(|message| message.role == "tool"));
@@ -62,7 +62,7 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
 
 #[tokio::test]
 async fn a_completion_has_a_bounded_number_of_calls() {
-    let calls = vec![call("none", json!({})); MAX_CALLS + 5];
+    let calls = vec![Ok(call("none", &json!({}))); MAX_CALLS + 5];
     let messages = tools().await.execute(KEY, 1, &calls).await.unwrap();
     assert_eq!(messages.len(), MAX_CALLS + 1);
     let last = messages.last().unwrap();
@@ -74,7 +74,7 @@ async fn a_tool_that_fails_rejects_the_sample_and_names_itself() {
     let mut tools = tools().await;
     let server = tools.servers.get_mut("add").unwrap();
     server.url = server.url.replace("/echo", "/missing");
-    let error = tools.execute(KEY, 1, &[call("add", json!({}))]).await.unwrap_err();
+    let error = tools.execute(KEY, 1, &[Ok(call("add", &json!({})))]).await.unwrap_err();
     let line = crate::error_line(&error);
     assert!(line.starts_with("tool add (http://127.0.0.1:"), "{line}");
     let cause = "failed 1 times for a completion; last error: the server returned 404 Not Found: ";
