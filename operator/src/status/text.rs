@@ -49,13 +49,13 @@ pub(super) fn tracker_failure(facts: &Facts) -> Option<String> {
     Some(clip(&format!("{failure}; the run continues, and its metrics are sent again")))
 }
 
-/// The verifier that is down, and why.
+/// The verifier, environment or tool that is down, and why.
 pub(super) fn reward_outage(facts: &Facts) -> String {
     let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {
         return String::new();
     };
     // Without the duration, which would change the status at every observation.
-    format!("sampling waits for reward {}: {}", outage.reward, outage.cause)
+    format!("sampling waits for {}: {}", outage.reward, outage.cause)
 }
 
 /// Since when no step was completed, and the pods that are missing.

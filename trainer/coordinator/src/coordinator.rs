@@ -24,7 +24,6 @@ use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
 use crate::tracking::failures::Failures;
-use crate::workflow::Environment;
 
 /// The handles of one coordinator process.
 pub struct Coordinator {
@@ -68,7 +67,7 @@ impl Coordinator {
         status.download = self.downloads.progress();
         status.reward_outage = self.batches.input().and_then(|input| {
             let rewards = input.rewards.as_ref().and_then(Rewards::outage);
-            rewards.or_else(|| input.workflow.environment().and_then(Environment::outage))
+            rewards.or_else(|| input.workflow.outage())
         });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();

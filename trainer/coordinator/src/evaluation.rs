@@ -41,7 +41,6 @@ use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
-use crate::workflow::Workflow;
 use judged::{Judged, Judgement};
 use summary::{combined, first_turns, summary};
 
@@ -105,12 +104,15 @@ impl Evaluator {
             let mut judged: Vec<Judged> = judged.into_values().collect();
             shown.extend(judged.iter_mut().flat_map(|judged| std::mem::take(&mut judged.shown)));
             results.extend(judged.iter().map(|judged| judged.result(version.step, name)));
-            let mut metrics = summary(version.step, samples, &judged, seconds)
-                .ok_or(WorkError::AllRejected { step: version.step })?;
+            let mut metrics =
+                summary(version.step, samples, &judged, seconds).ok_or_else(|| {
+                    let cause = judged.iter().find_map(|judged| judged.cause.clone());
+                    WorkError::AllRejected { step: version.step, cause: cause.unwrap_or_default() }
+                })?;
             if !beside {
                 metrics.newer_tokens = None;
             }
-            if !matches!(self.input.workflow, Workflow::SingleTurn) {
+            if self.input.workflow.has_first_turn_reward() {
                 first_turns(&judged).for_each(|(name, mean)| metrics.scalars.set(name, mean));
             }
             found.push((name, metrics));

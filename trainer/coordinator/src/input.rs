@@ -2,6 +2,7 @@
 //! input fails the run without a restart.
 
 pub mod hub;
+mod workflow_checks;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,9 @@ use crate::data::{DataError, Dataset, FeedbackError};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
-use crate::text::{Message, TextError, TextTokenizer};
-use crate::workflow::{Lengths, Workflow, WorkflowError};
+use crate::text::{TextError, TextTokenizer, ToolCallFormat};
+use crate::workflow::{Lengths, ToolServers, Workflow, WorkflowError};
+use workflow_checks::{check_workflow, tool_call_format};
 
 /// Input that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +132,8 @@ pub struct Input {
     pub rewards: Option<Rewards>,
     /// Turns of a sample.
     pub workflow: Workflow,
+    /// Format of the model's tool calls, if it is known and needed.
+    pub tool_call_format: Option<ToolCallFormat>,
     /// Token ids are below this.
     pub vocabulary: i64,
     /// Longest sequence in tokens.
@@ -157,13 +161,16 @@ impl Input {
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
         let workflow = Workflow::new(&spec.rollout, &config.uid)?;
+        let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
+        let tools = workflow.tools().map(ToolServers::described).unwrap_or_default();
+        let with_tools = tokenizer.with_tools(tools);
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())
             .filter(|train| !train.is_absent())
-            .map(|train| Dataset::open_train(&train, &tokenizer, seed, &kept))
+            .map(|train| Dataset::open_train(&train, &with_tools, seed, &kept))
             .transpose()?;
         let open = |suite: Suite| {
-            let data = Dataset::open_evaluation(&suite, &tokenizer, &kept)?;
+            let data = Dataset::open_evaluation(&suite, &with_tools, &kept)?;
             Ok::<_, InputError>(SuiteData { suite, data })
         };
         let mut evaluation: Vec<SuiteData> =
@@ -194,6 +201,7 @@ impl Input {
             evaluation,
             rewards,
             workflow,
+            tool_call_format,
             vocabulary: model.vocab_size,
             context: model.max_position_embeddings,
         })
@@ -248,24 +256,6 @@ fn check_vocabulary(
         }
         None => Ok(()),
     }
-}
-
-/// Checks that every row has feedback, and that turns can follow an assistant's turn.
-fn check_workflow(
-    spec: &RLJobSpec,
-    workflow: &Workflow,
-    data: &Dataset,
-    tokenizer: &TextTokenizer,
-) -> Result<(), InputError> {
-    if matches!(workflow, Workflow::SingleTurn) {
-        return Ok(());
-    }
-    if let Some(feedback) = workflow.feedback() {
-        let rewards: Vec<&str> = spec.rewards.iter().map(|reward| reward.name.as_str()).collect();
-        feedback.check(data, &rewards)?;
-    }
-    tokenizer.encode_continuation(&[], &[Message::user("x")], data.style())?;
-    Ok(())
 }
 
 /// Checks that the chat template fits the tokenizer and the arguments of the spec.

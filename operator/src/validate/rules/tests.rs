@@ -12,6 +12,7 @@ mod gangs;
 mod lora;
 mod pairs;
 mod rewards;
+mod workflow;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {
@@ -167,12 +168,12 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let workflow =
         |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
-    let expected =
-        "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, found none";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and agent, found \
+         none";
     assert_eq!(workflow(json!({})), [expected]);
     let both = json!({"multiTurn": {"feedback": "No"}, "agent": {"command": ["agent"]}});
-    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, \
-        found multiTurn and agent";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \
+        agent, found multiTurn and agent";
     assert_eq!(workflow(both), [expected]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";

@@ -72,7 +72,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"rollout": {"workflow": {}}}}),
-            "set exactly one of multiTurn, environment and agent",
+            "set exactly one of multiTurn, environment, tools and agent",
         ),
         (
             json!({"spec": {"scheduling": {"gang": {"native": {}, "volcano": {}}}}}),

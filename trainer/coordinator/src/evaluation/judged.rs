@@ -55,6 +55,8 @@ pub struct Judged {
     pub majority_at: BTreeMap<u32, bool>,
     /// Completions without a reward.
     pub rejected: u32,
+    /// Why the last one of them has none.
+    pub cause: Option<String>,
     pub tokens: u64,
     /// Tokens of weights newer than the evaluated ones.
     pub newer_tokens: u64,
@@ -116,6 +118,8 @@ pub struct Judgement {
     /// By index; the greedy one is last.
     pub completions: BTreeMap<u32, Completed>,
     pub rejected: u32,
+    /// Why the last rejected one was.
+    pub cause: Option<String>,
     pub tokens: u64,
     pub newer_tokens: u64,
 }
@@ -131,7 +135,8 @@ impl Judgement {
         let tokens = count(false);
         self.tokens = self.tokens.saturating_add(tokens);
         self.newer_tokens = self.newer_tokens.saturating_add(count(true));
-        if episode.rejected.is_some() {
+        if let Some(rejected) = &episode.rejected {
+            self.cause = Some(rejected.line());
             self.rejected = self.rejected.saturating_add(1);
             return;
         }
@@ -155,7 +160,7 @@ impl Judgement {
     ) -> Judged {
         let Suite { name, data: spec, .. } = suite;
         let samples = spec.samples;
-        let Self { completions, rejected, tokens, newer_tokens } = self;
+        let Self { completions, rejected, cause, tokens, newer_tokens } = self;
         let sampled: Vec<&Scored> =
             completions.range(..samples).map(|(_, completed)| &completed.scored).collect();
         let greedy = completions.get(&samples);
@@ -181,6 +186,7 @@ impl Judgement {
             pass_at: pass,
             majority_at: majority,
             rejected,
+            cause,
             tokens,
             newer_tokens,
             shown: shown(completions, samples, (step, name.as_deref()), prompt),

@@ -119,7 +119,7 @@ impl Rewards {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
             let verifier = verifier(spec, runner).map_err(create_error)?;
             // Name and verifier, for messages.
-            let label = format!("{} ({})", spec.name, verifier.description());
+            let label = format!("reward {} ({})", spec.name, verifier.description());
             Ok(Arc::new(WeightedVerifier {
                 name: spec.name.clone(),
                 weight: spec.weight,
