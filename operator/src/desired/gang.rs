@@ -8,6 +8,11 @@
 //! A PodGroup exists while the job has pods. The coordinator is no member: it starts before pods
 //! with GPUs.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rendered templates are objects, whose fields JSON values index without panics"
+)]
+
 use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::gang::GangScheduler;
 use serde_json::{Value, json};

@@ -75,6 +75,7 @@ impl Policy {
     }
 
     /// The same with these gang schedulers.
+    #[must_use]
     pub fn with_gangs(self, gang_schedulers: GangSchedulers) -> Self {
         Self { gang_schedulers, ..self }
     }
