@@ -32,7 +32,9 @@ fn run(name: &str, gang: &Value, group: &str) -> [Value; 3] {
     if group == "scheduling.k8s.io" {
         wait_until_placed(&namespace, SIZE);
     } else {
-        names.iter().for_each(|pod| bind_to(&namespace, pod, name));
+        for pod in names {
+            bind_to(&namespace, pod, name);
+        }
     }
     let started = wait_for_least(&namespace, group, 1);
     assert_eq!(started["spec"].get("minResources"), None, "{started:#}");
