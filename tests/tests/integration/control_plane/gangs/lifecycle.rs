@@ -32,7 +32,7 @@ fn run(name: &str, gang: &Value, group: &str) -> [Value; 3] {
     if group == "scheduling.k8s.io" {
         wait_until_placed(&namespace, SIZE);
     } else {
-        for pod in names {
+        for pod in &names {
             bind_to(&namespace, pod, name);
         }
     }
