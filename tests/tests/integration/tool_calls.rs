@@ -141,8 +141,8 @@ fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
     let settings: Vec<String> = [agent].into_iter().chain(small).collect();
     let folder = folder();
     let directory = finished(start(folder.path(), "agent-tools", &settings));
-    // The program fails unless the proxy returns calls and continues their conversation. The journal
-    // has the samples of the last step.
+    // The program fails unless the proxy returns calls and continues their conversation. The
+    // journal has the samples of the last step.
     let turns = "json_array_length(turn_rewards)";
     assert_eq!(count(&directory, "TRUE"), 32);
     assert!(count(&directory, &format!("{turns} = 2 AND reward = 1")) > 0);

@@ -20,7 +20,7 @@ use rljob_protocol::status::RewardOutage;
 
 use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts};
 use crate::reward::Reward;
-use crate::text::Message;
+use crate::text::{Message, TextError};
 
 pub use environment::Environment;
 pub use tools::ToolServers;
@@ -49,6 +49,8 @@ pub struct MultiTurn {
 pub enum WorkflowError {
     #[error(transparent)]
     Feedback(#[from] FeedbackError),
+    #[error(transparent)]
+    Text(#[from] TextError),
     #[error("failed to create the client of the servers of rollout.workflow")]
     Client(#[source] reqwest::Error),
 }
@@ -100,7 +102,7 @@ impl Workflow {
         }
     }
 
-    /// Whether the first of several turns has a reward of its own.
+    /// Whether the first of several turns has a separate reward.
     pub fn has_first_turn_reward(&self) -> bool {
         !matches!(self, Self::SingleTurn | Self::Tools(_))
     }

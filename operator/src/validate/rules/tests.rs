@@ -168,8 +168,8 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let workflow =
         |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
-    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and agent, found \
-         none";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \
+        agent, found none";
     assert_eq!(workflow(json!({})), [expected]);
     let both = json!({"multiTurn": {"feedback": "No"}, "agent": {"command": ["agent"]}});
     let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \

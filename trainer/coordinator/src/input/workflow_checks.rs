@@ -2,10 +2,9 @@
 
 use rljob_crds::RLJobSpec;
 
-use super::InputError;
 use crate::data::Dataset;
 use crate::text::{Message, TextError, TextTokenizer, ToolCallFormat};
-use crate::workflow::Workflow;
+use crate::workflow::{Workflow, WorkflowError};
 
 /// Checks that every row has feedback, and that turns can follow an assistant's turn.
 pub(super) fn check_workflow(
@@ -13,7 +12,7 @@ pub(super) fn check_workflow(
     workflow: &Workflow,
     data: &Dataset,
     tokenizer: &TextTokenizer,
-) -> Result<(), InputError> {
+) -> Result<(), WorkflowError> {
     if matches!(workflow, Workflow::SingleTurn) {
         return Ok(());
     }

@@ -19,8 +19,8 @@ struct RawFunction {
     arguments: String,
 }
 
-/// What becomes of calls. The tools are in the prompt in both cases, so that a request continues its
-/// conversation.
+/// Whether calls are parsed. The tools are in the prompt in both cases, so that a request continues
+/// its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolChoice {
     /// Calls are parsed.

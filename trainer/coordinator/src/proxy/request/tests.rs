@@ -28,7 +28,8 @@ fn a_request_has_the_defaults_of_the_api() {
     };
     assert_eq!(parsed(&json!({})), Ok(expected.clone()));
     let neutral = json!({
-        "temperature": 0.8, "top_p": 1, "presence_penalty": 0, "tools": null, "user": "me", "tool_choice": "auto",
+        "temperature": 0.8, "top_p": 1, "presence_penalty": 0, "tools": null, "user": "me",
+        "tool_choice": "auto",
         "response_format": {"type": "text"},
     });
     assert_eq!(parsed(&neutral), Ok(expected.clone()));
