@@ -7,12 +7,12 @@ use anyhow::Context;
 
 use crate::children::children;
 use crate::decide::WantedRoles;
-use crate::desired::gang::build_pod_group;
 use crate::desired::meta::OPERATOR_NAMESPACE;
 use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
 use crate::gang::GangSchedulers;
 use crate::install::DEFAULT_IMAGE;
 use crate::local::set::Set;
+use crate::pod_group::build_pod_group;
 use crate::queue::build::build_workload;
 use crate::queue::placement::{place, requested};
 use crate::queue::workload_name;

@@ -3,8 +3,9 @@
 use crate::children::{Child, ChildName, Kind};
 use crate::decide::{Decision, WantedRoles};
 use crate::desired::Settings;
-use crate::desired::gang::{build_pod_group, is_member, pod_group_name, size};
+use crate::desired::gang::{is_member, size};
 use crate::observe::Observed;
+use crate::pod_group::{build_pod_group, pod_group_name};
 use crate::pods::PodFacts;
 use crate::validate::{Job, ValidatedJob};
 

@@ -1,47 +1,29 @@
-//! Gang of a job: its PodGroup, and the fields that make pods its members.
+//! Gang of a job: which pods are its members, and the fields that make them so. Its PodGroup is
+//! [`crate::pod_group`].
 //!
-//! ```text
-//!  not started    PodGroup needs all engines and trainers: none gets a node before all have one
-//!  started        PodGroup needs 1 pod: lost and added pods get nodes one by one
-//! ```
-//!
-//! A PodGroup exists while the job has pods. The coordinator is no member: it starts before pods
-//! with GPUs.
+//! The coordinator is no member: it starts before pods with GPUs.
 
 #![expect(
     clippy::indexing_slicing,
     reason = "rendered templates are objects, whose fields JSON values index without panics"
 )]
 
-use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::gang::GangScheduler;
 use serde_json::{Value, json};
 
-use super::requests::{self, Requests};
-use super::stateful_set::rendered_template;
-use super::{Role, Settings, meta};
-use crate::children::{Child, ChildName, Kind};
-use crate::validate::{Job, ValidatedJob};
+use super::Role;
+use crate::validate::Job;
 
 /// Label of pods for the coscheduling plugin.
 const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
-
-/// Kind and name of the job's PodGroup; `None` without a gang.
-pub fn pod_group_name(job: &Job) -> Option<ChildName> {
-    Some((Kind::PodGroup(scheduler(job)?), name(job)))
-}
+pub const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
     format!("{}-gang", job.name)
-}
-
-fn scheduler(job: &Job) -> Option<GangScheduler> {
-    job.spec.scheduling.gang.as_ref()?.scheduler()
 }
 
 /// Whether pods of the role are members.
@@ -54,72 +36,13 @@ pub fn size(job: &Job) -> i32 {
     MEMBERS.into_iter().map(|role| replicas(job, role)).fold(0, i32::saturating_add)
 }
 
-fn replicas(job: &Job, role: Role) -> i32 {
+/// Members of a role.
+pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
         Role::Inference => job.spec.inference.replicas,
         Role::Trainer => job.spec.trainers(),
         Role::Coordinator => 0,
     }
-}
-
-/// The PodGroup; `None` without a gang. `is_started`: every member had a node.
-pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool) -> Option<Child> {
-    let gang = job.spec.scheduling.gang.as_ref()?;
-    let (kind, name) = pod_group_name(job)?;
-    let least = if is_started { 1 } else { size(job).max(1) };
-    let mut spec = match gang.scheduler()? {
-        GangScheduler::Native => json!({
-            "schedulingPolicy": {"gang": {"minCount": least}},
-            "priorityClassName": priority_class(job),
-        }),
-        GangScheduler::Coscheduling => json!({
-            "minMember": least,
-            "scheduleTimeoutSeconds":
-                gang.coscheduling.as_ref().and_then(|settings| settings.timeout_seconds),
-        }),
-        GangScheduler::Volcano => json!({
-            "minMember": least,
-            "queue": gang.volcano.as_ref().and_then(|settings| settings.queue.as_deref()),
-            "priorityClassName": priority_class(job),
-        }),
-    };
-    if let Some(fields) = spec.as_object_mut() {
-        if gang.native.is_none() && !is_started {
-            let needed = needed(job, settings);
-            fields.insert("minResources".to_owned(), json!(requests::texts(&needed)));
-        }
-        fields.retain(|_, value| !value.is_null());
-    }
-    let resource = kind.resource();
-    let object = json!({
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": meta::child(job, name.clone(), None),
-        "spec": spec,
-    });
-    Some(Child { name: (kind, name), object })
-}
-
-/// Resources of all members.
-fn needed(job: &ValidatedJob, settings: &Settings) -> Requests {
-    let mut all = Requests::new();
-    for role in MEMBERS.into_iter().filter(|role| replicas(job, *role) > 0) {
-        let mut template = rendered_template(job, role, settings);
-        // Templates are valid pod specs: validation parses them.
-        let pod: PodSpec = serde_json::from_value(template["spec"].take()).unwrap_or_default();
-        requests::add(&mut all, &requests::of_pod(&pod), replicas(job, role));
-    }
-    all
-}
-
-/// Priority class of the members: validation rejects two.
-fn priority_class(job: &Job) -> Option<&str> {
-    let template = match replicas(job, Role::Inference) {
-        0 => job.spec.trainer.template.as_ref(),
-        _ => job.spec.inference.template.as_ref(),
-    };
-    let own = template.and_then(|template| template.spec.get("priorityClassName")?.as_str());
-    own.or(job.spec.scheduling.priority_class_name.as_deref())
 }
 
 /// Makes pods of the template members of the job's gang.
@@ -154,47 +77,13 @@ fn set_scheduler(template: &mut Value, name: &str) {
 mod tests {
     use super::*;
     use crate::decide::WantedRoles;
-    use crate::desired::Pinned;
     use crate::desired::stateful_set::build_stateful_set;
+    use crate::desired::{Pinned, Settings};
+    use crate::validate::ValidatedJob;
     use crate::validate::test_support::with_spec;
 
     fn job(gang: &Value) -> ValidatedJob {
         with_spec(&json!({"scheduling": {"gang": gang, "priorityClassName": "high"}}))
-    }
-
-    fn spec(gang: &Value, is_started: bool) -> Value {
-        let group = build_pod_group(&job(gang), &Settings::new("rljob:7"), is_started).unwrap();
-        assert_eq!(group.object["metadata"]["name"], "sums-gang");
-        assert_eq!(group.object["kind"], "PodGroup");
-        group.object["spec"].clone()
-    }
-
-    #[test]
-    fn a_pod_group_needs_all_members_until_they_have_started() {
-        let native = json!({"native": {}});
-        assert_eq!(size(&job(&native)), 3, "2 engines and a trainer");
-        assert_eq!(
-            spec(&native, false),
-            json!({"schedulingPolicy": {"gang": {"minCount": 3}}, "priorityClassName": "high"})
-        );
-        assert_eq!(spec(&native, true)["schedulingPolicy"]["gang"]["minCount"], 1);
-        let resources = json!({"cpu": "750m", "memory": "3221225472"});
-        assert_eq!(
-            spec(&json!({"coscheduling": {"timeoutSeconds": 60}}), false),
-            json!({"minMember": 3, "minResources": resources, "scheduleTimeoutSeconds": 60})
-        );
-        assert_eq!(spec(&json!({"coscheduling": {}}), true), json!({"minMember": 1}));
-        let volcano = json!({"volcano": {"queue": "research"}});
-        let class = "high";
-        assert_eq!(
-            spec(&volcano, false),
-            json!({
-                "minMember": 3, "minResources": resources, "queue": "research",
-                "priorityClassName": class,
-            })
-        );
-        let without = with_spec(&json!({}));
-        assert_eq!(build_pod_group(&without, &Settings::new("rljob:7"), false), None);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub mod network_policy;
 pub mod pin;
 mod pod;
 mod quantity;
-mod requests;
+pub(crate) mod requests;
 mod rewards;
 mod secret;
 mod service;

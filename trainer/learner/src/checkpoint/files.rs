@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rljob_crds::algorithm::ModelRole;
 
 use super::manifest::ModelShape;
-use super::shard::PARTS;
 use crate::fsdp::shard_numel;
 
+/// Parts of each block, in the order of [`super::Restored::blocks`].
+pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
 /// Bytes of a file at most, unless one tensor has more.
 pub const FILE_BYTES: u64 = 1 << 30;
 

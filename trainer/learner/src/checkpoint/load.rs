@@ -15,12 +15,12 @@ use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::files::{Piece, division, file_names};
+use super::files::{PARTS, Piece, division, file_names};
 use super::manifest::{
     FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape,
     OptimizerProgress, role_name,
 };
-use super::shard::{CHUNK, PARTS, tensor_name};
+use super::shard::{CHUNK, tensor_name};
 use crate::fsdp::shard_numel;
 
 /// Longest header of a file, in bytes.

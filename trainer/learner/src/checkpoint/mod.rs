@@ -8,8 +8,8 @@
 //! ```
 //! Writers use no collectives: ranks synchronize through the files of the shared folder.
 //!
-//! A part of more than a GiB has several files, `rank-r-of-W-file-i-of-N.safetensors`, which threads
-//! write and read.
+//! A part of more than a GiB has several files, `rank-r-of-W-file-i-of-N.safetensors`, which
+//! threads write and read.
 //!
 //! If the run store is a bucket, each file is written to the local disk, uploaded and removed; the
 //! manifest is written when the bucket has the file of every rank with its size.

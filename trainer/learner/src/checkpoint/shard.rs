@@ -12,11 +12,8 @@ use safetensors::tensor::{Dtype, View};
 use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::files::{Piece, file_names};
+use super::files::{PARTS, Piece, file_names};
 use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, temporary};
-
-/// Parts of each block, in the order of [`super::Restored::blocks`].
-pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
 
 /// Elements that are copied between a tensor and bytes at a time.
 pub const CHUNK: usize = 4 << 20;

@@ -26,10 +26,8 @@ fn a_gang_has_one_scheduler_that_the_operator_knows_and_one_priority() {
     );
     assert_eq!(
         rejected(gang(json!({"native": {}, "volcano": {}})), Policy::LOCAL),
-        [
-            "spec.scheduling.gang: set exactly one of native, coscheduling and volcano, found native \
-                and volcano"
-        ]
+        ["spec.scheduling.gang: set exactly one of native, coscheduling and volcano, found \
+                native and volcano"]
     );
     let with = |template: Value| {
         let mut spec = native();

@@ -63,7 +63,10 @@ fn each_scheduler_gets_its_pod_group_and_needs_its_permissions() {
     let [spec, member, coordinator] = run("coscheduling", &gang, "scheduling.x-k8s.io");
     assert_eq!(
         spec,
-        json!({"minMember": 4, "minResources": resources("coscheduling"), "scheduleTimeoutSeconds": 60})
+        json!({
+            "minMember": 4, "minResources": resources("coscheduling"),
+            "scheduleTimeoutSeconds": 60,
+        })
     );
     let label = |pod: &Value| pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"].clone();
     assert_eq!((label(&member), label(&coordinator)), (json!("sample-gang"), Value::Null));
