@@ -13,6 +13,9 @@ ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,$(SUDO_RUNNER))
 # All targets select the whole workspace, so that cargo resolves features once and builds each
 # dependency once.
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+# Integration tests wait for controllers, probes and timeouts half of the time: twice as many as
+# there are cores run at once.
+TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 
 # Packages and programs that the quick start runs.
 QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--package rljob-$(package)) \
@@ -122,7 +125,7 @@ build-cuda: setup-cuda ## Build programs, tests and benchmarks for NVIDIA GPUs (
 		--package rljob-kernels --package rljob-learner --bench cuda --bench gpu
 
 unit: setup build
-	$(CARGO_TEST) -- --skip e2e::
+	$(CARGO_TEST) -- --skip e2e:: --test-threads $(TEST_THREADS)
 
 e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault injection
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --skip e2e::network:: \

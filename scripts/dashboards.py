@@ -15,6 +15,8 @@ from pathlib import Path
 WIDTH, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NAMESPACE = 'namespace=~"$namespace"'
+# Of the operator's metrics, except those of jobs.
+OWN = f"{{{NAMESPACE}}}"
 JOB = 'namespace="$namespace", name="$job"'
 # Labels of a PodMonitor with `podTargetLabels: [rljob.dev/job]`.
 RUN = 'namespace="$namespace", rljob_dev_job="$job"'
@@ -70,28 +72,32 @@ FLEET = [
 ]
 
 OPERATOR = [
-    number("Leaders", "none", "1 while an operator leads.", ("sum(rljob_leader)", "")),
+    number("Leaders", "none", "1 while an operator leads.", (f"sum(rljob_leader{OWN})", "")),
     number("Watches that fail", "none", "Of the leader.",
-           ("count(rljob_watch_healthy == 0) or vector(0)", "")),
+           (f"count(rljob_watch_healthy{OWN} == 0) or vector(0)", "")),
     number("Largest lag of weights", "none", "Steps by which an engine is behind its trainer.",
-           ("max(rljob_weight_version_lag_steps_max)", "")),
+           (f"max(rljob_weight_version_lag_steps_max{OWN})", "")),
     number("Oldest checkpoint", "s", "Of the running jobs.",
-           ("max(rljob_checkpoint_age_seconds_max)", "")),
+           (f"max(rljob_checkpoint_age_seconds_max{OWN})", "")),
     panel("Reconciliations", "ops", "Per second.",
-          ("sum(rate(rljob_reconcile_duration_seconds_count[$__rate_interval]))", "all"),
-          ("sum by (variant) (rate(rljob_reconcile_errors_total[$__rate_interval])) "
+          (f"sum(rate(rljob_reconcile_duration_seconds_count{OWN}[$__rate_interval]))",
+           "all"),
+          (f"sum by (variant) (rate(rljob_reconcile_errors_total{OWN}[$__rate_interval])) "
            "or on () vector(0)", "failed {{variant}}")),
     panel("Duration of a reconciliation", "s", "Quantiles.",
           *((f"histogram_quantile({quantile}, sum by (le) "
-             f"(rate(rljob_reconcile_duration_seconds_bucket[$__rate_interval])))", f"p{name}")
+             f"(rate(rljob_reconcile_duration_seconds_bucket{OWN}[$__rate_interval])))",
+             f"p{name}")
             for quantile, name in ((0.5, 50), (0.99, 99)))),
     panel("API requests", "reqps", "By verb; an idle reconciliation sends none.",
-          ("sum by (verb) (rate(rljob_api_requests_total[$__rate_interval]))", "{{verb}}"),
-          ("sum(rate(rljob_status_writes_total[$__rate_interval]))", "status writes")),
+          (f"sum by (verb) (rate(rljob_api_requests_total{OWN}[$__rate_interval]))",
+           "{{verb}}"),
+          (f"sum(rate(rljob_status_writes_total{OWN}[$__rate_interval]))",
+           "status writes")),
     panel("Incidents and restarts", "none", "Within an hour, by reason.",
-          ("sum by (reason) (increase(rljob_incidents_total[1h])) or on () vector(0)",
+          (f"sum by (reason) (increase(rljob_incidents_total{OWN}[1h])) or on () vector(0)",
            "incident {{reason}}"),
-          ("sum by (reason) (increase(rljob_restarts_total[1h])) or on () vector(0)",
+          (f"sum by (reason) (increase(rljob_restarts_total{OWN}[1h])) or on () vector(0)",
            "restart {{reason}}")),
 ]
 
@@ -145,6 +151,7 @@ def variable(name, label, query, many):
 
 
 NAMESPACES = "label_values(rljob_job_status_condition, namespace)"
+OPERATORS = "label_values(rljob_leader, namespace)"
 JOBS = 'label_values(rljob_job_status_condition{namespace="$namespace"}, name)'
 DASHBOARDS = {
     "fleet": ("RLJobs: fleet", FLEET, [variable("namespace", "Namespace", NAMESPACES, True)]),
@@ -152,7 +159,8 @@ DASHBOARDS = {
         variable("namespace", "Namespace", NAMESPACES, False),
         variable("job", "Job", JOBS, False),
     ]),
-    "operator": ("RLJobs: operator", OPERATOR, []),
+    "operator": ("RLJobs: operator", OPERATOR,
+                 [variable("namespace", "Namespace of the operator", OPERATORS, True)]),
 }
 
 

@@ -17,6 +17,10 @@ command -v apt-get >/dev/null || {
     echo "setup: install these Debian packages: ${missing[*]}" >&2
     exit 1
 }
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
+mkdir -p "$cache"
+exec 9>"$cache/.packages.lock"
+flock 9 # apt-get fails while another one runs
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo)
 echo "setup: installing ${missing[*]}" >&2

@@ -4,13 +4,14 @@
 usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--out results.jsonl]
 
 JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault strikes after two
-steps without one. A row says how many seconds passed until the next step was trained, by phase:
-until the run restarted its learners, until they were ready, until the step. For engines there is
-one phase. A run that trains no step within --patience seconds after a fault has failed.
+steps without one, `learner-killed-restored` after a checkpoint is complete. A row says how many
+seconds passed until the next step was trained, by phase: until the run restarted its learners,
+until they were ready, until the step. For engines there is one phase. A run that trains no step
+within --patience seconds after a fault has failed.
 
-Faults: `learner-killed` and `learner-stopped` (SIGKILL and SIGSTOP for the first learner),
-`receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to it; SIGKILL after ten
-seconds, in the transfer) and `engine-killed` (SIGKILL for SGLang's scheduler).
+Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for
+the first learner), `receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to
+it; SIGKILL after ten seconds, in the transfer) and `engine-killed` (SIGKILL for the scheduler).
 """
 
 import argparse
@@ -24,8 +25,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-FAULTS = ["learner-killed", "learner-stopped", "receiver-stopped", "engine-killed"]
-AIMS = {"learner-killed": 10}
+FAULTS = [
+    "learner-killed",
+    "learner-killed-restored",
+    "learner-stopped",
+    "receiver-stopped",
+    "engine-killed",
+]
+AIMS = {"learner-killed": 10, "learner-killed-restored": 10}
 TIME = re.compile(r"^(?:\[rank \d+\] )?(\d{4}-\d\d-\d\dT[\d:.]+)Z")
 
 
@@ -77,6 +84,10 @@ class Run:
             return [(line["attempt"], line["step"]) for line in lines]
         return []
 
+    def checkpoints(self):
+        """Folders of complete checkpoints."""
+        return {file.parent for file in self.settings.dir.glob("*/*/checkpoints/*/manifest.json")}
+
     def wait(self, condition, seconds):
         """Seconds until the condition holds, or None."""
         started = time.monotonic()
@@ -105,7 +116,7 @@ class Run:
 
     def strike(self, fault):
         if fault.startswith("learner"):
-            number = signal.SIGKILL if fault == "learner-killed" else signal.SIGSTOP
+            number = signal.SIGKILL if "killed" in fault else signal.SIGSTOP
             os.kill(self.pids("rljob-learner")[0], number)
             return
         schedulers = self.pids("sglang::scheduler")
@@ -118,8 +129,13 @@ class Run:
 
     def inject(self, fault):
         """Figures of a fault, or None if the run did not go on."""
+        if fault == "learner-killed-restored":
+            known = self.checkpoints()
+            if self.wait(lambda: self.checkpoints() - known, self.settings.patience) is None:
+                return None
         count = len(self.steps())
-        if self.wait(lambda: len(self.steps()) >= count + 2, self.settings.patience) is None:
+        steps = 1 if fault == "learner-killed-restored" else 2
+        if self.wait(lambda: len(self.steps()) >= count + steps, self.settings.patience) is None:
             return None
         before, wall = self.steps(), time.time()
         self.strike(fault)
@@ -135,7 +151,9 @@ class Run:
         figures = dict(seconds=round(time.time() - wall, 2), step=step, next=self.steps()[-1])
         if fault.startswith("learner"):
             figures["restart_s"] = self.logged("restarts=", wall)
+            figures["loaded_s"] = self.logged("loaded the models", wall)
             figures["ready_s"] = self.logged("the learner is ready", wall)
+            figures["weights_s"] = self.logged("sent the weights", wall)
         return figures
 
 
@@ -157,7 +175,7 @@ def main():
                 ratio=None,
                 aim=aim,
                 holds=holds,
-                gpu=f"{len(gpus)} x {gpus[0]}",
+                gpu=f"2 x {gpus[0]}",
                 command=f"bench/gpu/faults.py {settings.job.name}",
                 commit=settings.commit,
                 note="seconds from the fault to the next trained step",

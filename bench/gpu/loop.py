@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Measures steps of GRPO on two GPUs beside loop_peer.py, and appends rows to a file.
+"""Measures steps of GRPO on GPUs 0 and 1 beside loop_peer.py, and appends rows to a file.
 
-usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--out results.jsonl] [--commit SHA]
+usage: loop.py RLJOB TOKENIZER [--cases NAME ...] [--again] [--attention-backend NAME]
+               [--engine COMMAND] [--out results.jsonl] [--commit SHA]
 
 RLJOB is the command line program, TOKENIZER a folder with a tokenizer whose tokens the model of the
 peer can embed. Both run SGLang with the same settings and the same random model, one after the
 other: `sync` trains on samples of the current weights, `async` on those of the weights before.
 Completions have 512 tokens (`fixed`), or end at a token in 253 (`geometric`, at most 1,024 tokens).
 Figures of ours are means of the steps after the first two, in `async` without the last two, whose
-successors are not sampled; those of the peer are means after the first. With --again, further cases
-are measured on the same machine with the model of an earlier call, beside its figures of the peer.
+successors are not sampled; those of the peer are means after the first. The first call measures the
+peer in every case; with --again, further cases of ours are measured beside its figures.
 """
 
 import argparse
@@ -25,15 +26,13 @@ import time
 from collections import namedtuple
 from pathlib import Path
 
+import engine
+from engine import SAMPLES
+
 FOLDER = Path(__file__).resolve().parent
 WORK = Path("/opt/loop")
-PROMPT, STOPS, LONGEST, SAMPLES = 256, 600, 1024, 512
+PROMPT, STOPS, LONGEST = 256, 600, 1024
 PEER_SECONDS, RUN_SECONDS = 420, 240
-ENGINE = [
-    "--attention-backend=triton",
-    "--cuda-graph-max-bs=512",
-    "--disable-piecewise-cuda-graph",
-]
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
 # `running` is spec.weightSync.runningCompletions.
@@ -60,8 +59,13 @@ def arguments():
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--attention-backend", default="triton")
+    parser.add_argument("--engine", default=f"{sys.executable} -m sglang.launch_server")
+    parser.add_argument("--note", default="", help="text for the notes of rows")
     parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
-    return parser.parse_args()
+    settings = parser.parse_args()
+    settings.flags = engine.flags(settings.attention_backend)
+    return settings
 
 
 def end(process):
@@ -71,14 +75,14 @@ def end(process):
 
 
 def peer(settings):
-    """Writes figures of the peer to the work folder, and its model."""
-    cases = [CASES[name] for name in settings.cases]
+    """Writes figures of the peer for every case to the work folder, and its model."""
+    cases = CASES.values()
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "3"]
     command += ["--lengths", *sorted({case.lengths for case in cases})]
     command += ["--modes", *sorted({case.mode for case in cases})]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
     command += ["--bin", str(settings.bin)]
-    command += [*(f"--engine-argument={flag}" for flag in ENGINE)]
+    command += [*(f"--engine-argument={flag}" for flag in settings.flags)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=PEER_SECONDS)
@@ -128,8 +132,8 @@ def prepare(settings):
 
 
 def wait_for_memory():
-    """Waits until no process has memory of a GPU."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    """Waits until no process has memory of the GPUs."""
+    query = ["nvidia-smi", "--id=0,1", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     for _ in range(60):
         used = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
         if max(map(int, used)) < 1000:
@@ -148,8 +152,10 @@ def steps(folder):
 def ours(settings, name):
     """Figures of our job, which is killed after its steps."""
     case, folder = CASES[name], WORK / f"runs-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
-    command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
+    command += ["--engine-command", settings.engine]
+    command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(settings.flags)}"]
     command += ["--set", f"spec.rollout.maxStaleness={int(case.mode == 'async')}"]
     if case.running:
         command += ["--set", f"spec.weightSync.runningCompletions={case.running}"]
@@ -203,10 +209,11 @@ def main():
     if WORK.exists() and not settings.again:
         sys.exit(f"{WORK} has files of an earlier run: remove it")
     os.environ["NCCL_CUMEM_ENABLE"] = "0"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
     gpus = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.splitlines()
-    settings.gpu = f"{len(gpus)} x {gpus[0]}"
+    settings.gpu = f"2 x {gpus[0]}"
     if not settings.again:
         WORK.mkdir(parents=True)
         peer(settings)
@@ -221,6 +228,7 @@ def main():
             continue
         note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
         note += f", runningCompletions {case.running}" if case.running else ""
+        note += f", {settings.attention_backend}{settings.note}"
         ratio = per_token(other) / per_token(mine[name])
         write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))
     for name, (one, other, aim) in PAIRS.items():

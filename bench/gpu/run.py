@@ -5,7 +5,8 @@ usage: run.py BENCH [--rows NAME ...] [--first-gpu N] [--out results.jsonl] [--c
 
 BENCH is the program that `make build-cuda` builds from trainer/learner/benches/gpu.rs. Ours and the
 peer run one after another on the same GPU. A row has name, ratio, aim, whether it holds, gpu,
-command, commit and figures; a row without an aim is for information. Row `fsdp-2-gpus` needs two.
+command, commit and figures; a row without an aim is for information. The rows `fsdp`, `seven` and
+`half_seven` need two GPUs, `fsdp_four` and `seven_four` four, which only --rows selects.
 """
 
 import argparse
@@ -73,6 +74,9 @@ class Rows:
     def start(self, command, rank=0, world=1, gpu=None, visible=1):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world))
         first = self.settings.first_gpu + (rank if gpu is None else gpu)
+        # Ranks of one model share a port, and models side by side have their own.
+        own = self.settings.first_gpu if gpu is None else first
+        environment["MASTER_PORT"] = str(29_511 + own)
         gpus = range(first, first + visible)
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
         return subprocess.Popen(
@@ -98,11 +102,16 @@ class Rows:
                     end(process)
         return self.measured[flags, gpus, shape]
 
-    def slower(self, *flags):
-        """Figures of the slower of two GPUs, each alone: GPUs of one model differ by some percent,
-        and the slower one bounds both."""
+    def slowest(self, *flags, gpus):
+        """Figures of the slowest of several GPUs, each with a model of its own: GPUs of one model
+        differ by some percent, and the slowest one bounds all."""
         command = [self.settings.bench, "--shape", "1.5b", "--grpo", *flags]
-        alone = [result(self.start(command, gpu=gpu)) for gpu in range(2)]
+        processes = [self.start(command, gpu=gpu) for gpu in range(gpus)]
+        try:
+            alone = [result(process) for process in processes]
+        finally:
+            for process in processes:
+                end(process)
         return min(alone, key=lambda figures: figures["tok_per_s_per_gpu"])
 
     def peer(self, *flags, gpus=1):
@@ -186,13 +195,29 @@ def groups(rows):
 
 def fsdp(rows):
     note = "FSDP on two GPUs against the slower one alone, tokens per GPU"
-    rows.write("fsdp-2-gpus", rows.ours(gpus=2), rows.slower(), 0.985, note)
+    rows.write("fsdp-2-gpus", rows.ours(gpus=2), rows.slowest(gpus=2), 0.985, note)
     four = ("--micro", "4096")
-    alone = rows.slower(*four)
+    alone = rows.slowest(*four, gpus=2)
     note = "the same in four micro-batches with training.sharding Gradients"
     rows.write("fsdp-2-gpus-hold", rows.ours(*four, "--hold", gpus=2), alone, 0.985, note)
     note = "the same in four micro-batches with training.sharding Full"
     rows.write("fsdp-2-gpus-full", rows.ours(*four, gpus=2), alone, None, note)
+
+
+def fsdp_four(rows):
+    note = "FSDP on four GPUs against the slowest one alone, tokens per GPU"
+    rows.write("fsdp-4-gpus", rows.ours(gpus=4), rows.slowest(gpus=4), 0.985, note)
+    peer = rows.peer("--compile", gpus=4)
+    rows.write("fsdp-4-gpus-compiled", rows.ours(gpus=4), peer, None, "the same against FSDP2")
+
+
+def seven_four(rows):
+    """The 7B shape on four GPUs, in the memory of GPUs alone."""
+    ours = rows.ours("--recompute", "--sequences", "8", gpus=4, shape="7b")
+    note = "7B shape on four GPUs, 8 x 2048 tokens each, activations recomputed"
+    for flags, name, aim in (((), "7b-4-eager", 1.4), (("--compile",), "7b-4-compiled", 1.1)):
+        peer = rows.peer("--shape", "7b", "--micro", "1", *flags, gpus=4)
+        rows.write(name, ours, peer, aim, note)
 
 
 def seven(rows):
@@ -221,13 +246,15 @@ def half_seven(rows):
 
 
 MEASURED = (eager, compiled, kept, variants, logprobs, packed, groups, fsdp, seven, half_seven)
-ROWS = {row.__name__: row for row in MEASURED}
+ON_FOUR = (fsdp_four, seven_four)
+ROWS = {row.__name__: row for row in MEASURED + ON_FOUR}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bench")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    default = [row.__name__ for row in MEASURED]
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=default)
     parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")

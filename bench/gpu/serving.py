@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures SGLang's own benchmark beside a run of loop.py, and appends a row to a file.
 
-usage: serving.py MODEL METRICS [--out results.jsonl] [--commit SHA]
+usage: serving.py MODEL METRICS [--attention-backend NAME] [--out results.jsonl] [--commit SHA]
 
 MODEL is the model folder of loop.py and METRICS the metrics.jsonl of its case `loop-sync`, whose
 steps sample 64 prompts of 256 tokens 8 times. `sglang.bench_serving` sends the same number of
@@ -21,18 +21,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+import engine
+
 FOLDER = Path(__file__).resolve().parent
 PORT, GROUPS, SAMPLES, LENGTH = 30_100, 64, 8, 512
 SERVER_SECONDS, BENCH_SECONDS = 150, 90
-SERVER = [
-    "--attention-backend=triton",
-    "--mem-fraction-static=0.8",
-    "--max-running-requests=512",
-    "--cuda-graph-max-bs=512",
-    "--disable-piecewise-cuda-graph",
-    "--stream-interval=32",
-    "--log-level=warning",
-]
 # bench_serving imports the package `datasets` for datasets of the Hugging Face Hub, which are not
 # used here.
 PROGRAM = """
@@ -49,7 +42,7 @@ def arguments():
     parser.add_argument("metrics", type=Path)
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--server-argument", action="append", default=[])
+    parser.add_argument("--attention-backend", default="triton")
     return parser.parse_args()
 
 
@@ -87,7 +80,8 @@ def main():
     lines = [json.loads(line) for line in settings.metrics.read_text().splitlines()][1:]
     rates = [line["completionTokens"] * GROUPS * SAMPLES / line["rolloutSeconds"] for line in lines]
     command = [sys.executable, "-m", "sglang.launch_server", f"--model-path={settings.model}"]
-    command += [f"--port={PORT}", "--host=127.0.0.1", *(settings.server_argument or SERVER)]
+    command += [f"--port={PORT}", "--host=127.0.0.1", *engine.flags(settings.attention_backend)]
+    command += ["--stream-interval=32", "--log-level=warning", "--dtype=bfloat16"]
     server = subprocess.Popen(command, start_new_session=True)
     try:
         wait_until_up(server)
@@ -108,7 +102,7 @@ def main():
         gpu=gpu,
         command="bench/gpu/serving.py",
         commit=settings.commit,
-        note="sampled tokens a second, 512 requests at once, against bench_serving",
+        note=f"sampled tokens a second, 512 requests at once, {settings.attention_backend}",
         figures=dict(ours=round(ours), steps=[round(rate) for rate in rates], other=theirs),
     )
     with settings.out.open("a") as out:

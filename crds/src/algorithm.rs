@@ -1,4 +1,4 @@
-//! Algorithm, number of steps, batching and numerics.
+//! Algorithms and their capabilities.
 
 use std::borrow::Cow;
 
@@ -12,6 +12,7 @@ pub use crate::optimizer::{OptimizerSpec, Schedule};
 use crate::ppo::PpoSpec;
 use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
+pub use crate::training::{Activations, Precision, Sharding, TrainingSpec};
 
 /// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel`, `distillation` and
 /// `evaluation`.
@@ -257,111 +258,3 @@ fn sft_batch_size() -> u32 {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationSpec {}
-
-/// Number of steps, batching and numerics.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TrainingSpec {
-    /// Steps to run; each consumes one batch. Required, except by `evaluation`, which has none.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    #[schemars(range(min = 1, max = 10_000_000))]
-    pub steps: u32,
-    /// Optimizer updates per step. The groups of a batch are split into this many equal parts.
-    /// Default 1.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 1024))]
-    pub minibatches: u32,
-    /// Tokens per forward and backward pass of a rank. A longer sequence is alone in its
-    /// micro-batch. On CPUs, a prompt that samples share counts once. Default 16384.
-    #[serde(default = "max_tokens_per_micro_batch")]
-    #[schemars(range(min = 1, max = 16_777_216))]
-    pub max_tokens_per_micro_batch: u32,
-    /// Activations that a forward pass keeps for the backward pass. Default Keep on CPUs, and from
-    /// an estimate of the memory on GPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub activations: Option<Activations>,
-    /// Parts of the model that learners divide among themselves while they train a step. `Full`
-    /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
-    /// each update instead of each micro-batch; a learner then holds the whole weights in the
-    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full
-    /// on CPUs and with `deterministic`; on GPUs `Gradients` if an estimate of the memory allows it
-    /// with all activations that the learner is to keep.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharding: Option<Sharding>,
-    /// Compute type of forward and backward passes and of engines; master weights and optimizer
-    /// states are always FP32. Default BF16 if engines or trainers have GPUs, else FP32.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub precision: Option<Precision>,
-    /// Seed of the data order, of sampling and of random weights. Default 1.
-    #[serde(default = "seed")]
-    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
-    pub seed: u64,
-    /// Bit-identical results after crashes, by fixed shapes in the engines and a seed per sample.
-    /// Slower. Default false.
-    #[serde(default)]
-    pub deterministic: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
-fn is_zero(steps: &u32) -> bool {
-    *steps == 0
-}
-
-impl Default for TrainingSpec {
-    /// The settings of an evaluation: no steps.
-    fn default() -> Self {
-        Self {
-            steps: 0,
-            minibatches: one(),
-            max_tokens_per_micro_batch: max_tokens_per_micro_batch(),
-            activations: None,
-            sharding: None,
-            precision: None,
-            seed: seed(),
-            deterministic: false,
-        }
-    }
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn max_tokens_per_micro_batch() -> u32 {
-    16384
-}
-
-fn seed() -> u64 {
-    1
-}
-
-/// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute` keeps
-/// only the input of each layer and computes a third more. Default Keep on CPUs; on GPUs as many
-/// layers keep theirs as an estimate of the memory allows.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activations {
-    /// All activations.
-    Keep,
-    /// Input of each layer; the backward pass recomputes the rest.
-    Recompute,
-}
-
-/// Parts of the model that learners divide among themselves while they train a step. Master weights
-/// and optimizer states are always divided. Default Full on CPUs and with `deterministic`; on GPUs
-/// `Gradients`, which is faster, if an estimate of the memory allows it.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharding {
-    /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
-    Full,
-    /// Gradients, once all micro-batches of an update have added theirs (ZeRO-2).
-    Gradients,
-}
-
-/// Compute type of forward and backward passes.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// 32-bit floating point.
-    FP32,
-    /// bfloat16.
-    BF16,
-}

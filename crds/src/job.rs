@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
 use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, TrainingSpec};
+pub use crate::checkpoint::CheckpointSpec;
 use crate::data::DatasetSpec;
 use crate::failure_policy::FailurePolicy;
 use crate::gpus::{Device, broadcast_rule};
@@ -17,6 +18,7 @@ use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
 use crate::tracking::TrackingSpec;
+pub use crate::weight_sync::{RunningCompletions, WeightSyncMethod, WeightSyncSpec};
 
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a
 /// coordinator and trainers, run until the last step is done.
@@ -163,7 +165,8 @@ use crate::tracking::TrackingSpec;
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.dataset.evaluation) && \
-             has(self.dataset.evaluation.answer) && !has(self.dataset.evaluation.completion)")
+             (has(self.dataset.evaluation.answer) || has(self.dataset.evaluation.suites)) && \
+             !has(self.dataset.evaluation.completion)")
         .message("algorithm.evaluation needs dataset.evaluation with answer and without completion")
 )]
 #[x_kube(
@@ -393,99 +396,4 @@ fn managed_by() -> String {
 
 fn drain_timeout_seconds() -> u32 {
     300
-}
-
-/// Transfer of new weights to the engines.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct WeightSyncSpec {
-    /// `Disk`: a learner writes a Hugging Face folder to the run directory, and engines read it.
-    /// `Distributed`: a learner broadcasts to each engine in its own process group. Default
-    /// Distributed where engines and learners can form a process group, both on CPUs or both on
-    /// NVIDIA GPUs, else Disk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<WeightSyncMethod>,
-    /// Steps between weight syncs, at most `rollout.maxStaleness` + 1. Default 1.
-    #[serde(default = "sync_every_steps")]
-    #[schemars(range(min = 1, max = 65))]
-    pub every_steps: u32,
-    /// What happens to running completions when an engine gets new weights. `Recompute`: they are
-    /// interrupted and continue with keys and values of the new weights, as in AReaL. `Keep`: they
-    /// are interrupted and continue with the keys and values that the earlier weights computed, as
-    /// in PipelineRL (arXiv 2509.19128), from the prefix cache of SGLang; completions that begin
-    /// later never use these. `Finish`: the update waits until they end, at most 90 seconds.
-    /// Default Recompute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running_completions: Option<RunningCompletions>,
-}
-
-fn sync_every_steps() -> u32 {
-    1
-}
-
-impl Default for WeightSyncSpec {
-    fn default() -> Self {
-        Self { method: None, every_steps: sync_every_steps(), running_completions: None }
-    }
-}
-
-/// Treatment of running completions when an engine gets new weights.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
-pub enum RunningCompletions {
-    /// Interrupted; keys and values are computed again with the new weights.
-    #[default]
-    Recompute,
-    /// Interrupted; keys and values of the earlier weights are kept.
-    Keep,
-    /// Not interrupted.
-    Finish,
-}
-
-/// Method of weight sync.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightSyncMethod {
-    /// Files in the run directory.
-    Disk,
-    /// Broadcast from a learner, one process group per engine.
-    Distributed,
-}
-
-/// Interval, number and export of checkpoints.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CheckpointSpec {
-    /// Steps between checkpoints. The last step always writes one. Default 20.
-    #[serde(default = "checkpoint_every_steps")]
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub every_steps: u32,
-    /// Complete checkpoints to keep; older ones are deleted. Default 3.
-    #[serde(default = "keep_last")]
-    #[schemars(range(min = 1, max = 1000))]
-    pub keep_last: u32,
-    /// Steps between intermediate exports of the model to `exports/step-N` in the run directory. An
-    /// export is complete when it contains `complete.json`; the newest `keepLast` are kept. The
-    /// final export is `export`. Default no intermediate exports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub export_every_steps: Option<u32>,
-}
-
-fn checkpoint_every_steps() -> u32 {
-    20
-}
-
-fn keep_last() -> u32 {
-    3
-}
-
-impl Default for CheckpointSpec {
-    fn default() -> Self {
-        Self {
-            every_steps: checkpoint_every_steps(),
-            keep_last: keep_last(),
-            export_every_steps: None,
-        }
-    }
 }

@@ -3,10 +3,11 @@
 //! The crate performs no IO and depends on no other member of the workspace, no client and no
 //! tensor library, so that any program can read an RLJob.
 //!
-//! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
-//! [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`], [`lora`], [`reward`],
-//! [`program_reward`], [`rollout`], [`workflow`], [`agent`], [`roles`], [`template`], [`restore`],
-//! [`tracking`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
+//! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
+//! [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`], [`agent`],
+//! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
+//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -23,6 +24,12 @@ pub mod storage;
 pub mod data;
 
 pub mod algorithm;
+
+pub mod training;
+
+pub mod checkpoint;
+
+pub mod weight_sync;
 
 pub mod distillation;
 

@@ -45,6 +45,8 @@ pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
 pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
 /// Condition: False if a setting of the spec has no effect; absent otherwise.
 pub const CONDITION_SETTINGS_EFFECTIVE: &str = "SettingsEffective";
+/// Condition: False while an experiment tracker does not take the metrics; absent otherwise.
+pub const CONDITION_METRICS_TRACKED: &str = "MetricsTracked";
 
 /// Reason: processes are starting.
 pub const REASON_STARTING: &str = "Starting";
@@ -114,6 +116,8 @@ pub const REASON_UNKNOWN: &str = "Unknown";
 pub const REASON_CHECKPOINT_COMPLETE: &str = "CheckpointComplete";
 /// Reason: settings without effect, which the message lists.
 pub const REASON_WITHOUT_EFFECT: &str = "WithoutEffect";
+/// Reason: an experiment tracker fails, for the cause in the message.
+pub const REASON_TRACKER_UNAVAILABLE: &str = "TrackerUnavailable";
 /// Reason: no checkpoint has been completed yet.
 pub const REASON_NO_CHECKPOINT: &str = "NoCheckpoint";
 
@@ -171,7 +175,8 @@ pub const TOKENS_MOUNT: &str = "/rljob/tokens";
 /// In the run directory: the folder of repositories downloaded from the Hugging Face Hub.
 pub const HUB_DIR: &str = "hub";
 /// Mount path of the access tokens of the Hugging Face Hub, one file each: [`HUB_MODEL_TOKEN`],
-/// [`HUB_TRAIN_TOKEN`] and [`HUB_EVALUATION_TOKEN`].
+/// [`HUB_TRAIN_TOKEN`] and [`HUB_EVALUATION_TOKEN`], with `-INDEX` for parts of
+/// mixtures and for suites.
 pub const HUB_TOKENS_MOUNT: &str = "/rljob/hub";
 /// Token file of `model.huggingFace`.
 pub const HUB_MODEL_TOKEN: &str = "model";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::RLJobSpec;
 use crate::algorithm::{Algorithm, DataKind};
-use crate::data::{EvaluationDataset, HubDatasetSource, TrainDataset};
+use crate::data::{HubDatasetSource, Suite, TrainDataset};
 use crate::names::HUB_DIR;
 use crate::storage::S3Source;
 
@@ -42,8 +42,8 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`,
-/// `rollout.workflow` or `weightSync.runningCompletions`, which older coordinators and learners
-/// would ignore.
+/// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters or `rewards` of
+/// data, which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -52,7 +52,8 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
         && spec.rollout.workflow.is_none()
-        && spec.weight_sync.running_completions.is_none();
+        && spec.weight_sync.running_completions.is_none()
+        && spec.dataset.is_plain();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }
 }
 
@@ -67,27 +68,37 @@ impl RunConfig {
         Some(run_directory.join(hub_path("models", &source.repo, &source.revision)))
     }
 
-    /// Training data, with the downloaded folder in place of a Hugging Face source.
+    /// Training data, with downloaded folders in place of Hugging Face sources.
     pub fn train_dataset(&self) -> TrainDataset {
         let mut dataset = self.spec.dataset.train.clone();
         if let Some(source) = dataset.hugging_face.take() {
             dataset.path = Some(self.hub_dataset(&source));
             (dataset.split, dataset.subset) = (source.split, source.config);
         }
+        for part in &mut dataset.mixture {
+            if let Some(source) = part.hugging_face.take() {
+                part.path = Some(self.hub_dataset(&source));
+                (part.split, part.subset) = (source.split, source.config);
+            }
+        }
         dataset
     }
 
-    /// Evaluation data, with the downloaded folder in place of a Hugging Face source.
-    pub fn evaluation_dataset(&self) -> Option<EvaluationDataset> {
-        let mut dataset = self.spec.dataset.evaluation.clone()?;
-        if let Some(source) = dataset.hugging_face.take() {
-            dataset.path = Some(self.hub_dataset(&source));
-            (dataset.split, dataset.subset) = (source.split, source.config);
+    /// Suites of the evaluation, with downloaded folders in place of Hugging Face sources.
+    pub fn suites(&self) -> Vec<Suite> {
+        let mut suites = self.spec.dataset.suites();
+        for suite in &mut suites {
+            let dataset = &mut suite.data;
+            if let Some(source) = dataset.hugging_face.take() {
+                dataset.path = Some(self.hub_dataset(&source));
+                (dataset.split, dataset.subset) = (source.split, source.config);
+            }
         }
-        Some(dataset)
+        suites
     }
 
-    fn hub_dataset(&self, source: &HubDatasetSource) -> String {
+    /// Folder of a downloaded dataset repository.
+    pub fn hub_dataset(&self, source: &HubDatasetSource) -> String {
         let path = self.run_directory.join(hub_path("datasets", &source.repo, &source.revision));
         path.to_string_lossy().into_owned()
     }

@@ -161,6 +161,30 @@ pub struct EvaluationStatus {
     /// Mean loss per token of held-out completions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+    /// Newest results of each suite of `dataset.evaluation.suites`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub suites: Vec<SuiteStatus>,
+}
+
+/// Newest results of a suite.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SuiteStatus {
+    /// Name of the suite.
+    pub name: String,
+    /// Completed steps when it was evaluated.
+    pub step: u32,
+    /// Mean reward of sampled completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<f64>,
+    /// Mean reward of greedy completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub greedy: Option<f64>,
 }
 
 /// Pods of a role.

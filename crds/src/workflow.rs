@@ -1,22 +1,25 @@
 //! Workflows: the turns of a sample, and what is appended between them.
 
 mod environment;
+mod tools;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
 pub use environment::EnvironmentWorkflow;
+pub use tools::{HttpTool, ToolFormat, ToolSpec, ToolsWorkflow};
 
-/// Turns of a sample: `multiTurn`, `environment` or `agent`. Rollouts and evaluations use the same
-/// workflow.
+/// Turns of a sample: `multiTurn`, `environment`, `tools` or `agent`. Rollouts and evaluations use
+/// the same workflow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.multiTurn), has(self.environment), has(self.agent)].filter(x, x).size() == 1"
+        "[has(self.multiTurn), has(self.environment), has(self.tools), has(self.agent)]\
+             .filter(x, x).size() == 1"
     )
-        .message("set exactly one of multiTurn, environment and agent")
+        .message("set exactly one of multiTurn, environment, tools and agent")
 )]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
@@ -25,6 +28,9 @@ pub struct WorkflowSpec {
     /// Turns with an HTTP server that returns rewards and messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentWorkflow>,
+    /// Turns with tools that the model calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<ToolsWorkflow>,
     /// A program per sample that talks to the model over an API of OpenAI's shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentWorkflow>,
@@ -65,12 +71,20 @@ pub struct MultiTurnWorkflow {
 }
 
 impl WorkflowSpec {
+    /// URLs of the servers that the coordinator calls.
+    pub fn urls(&self) -> impl Iterator<Item = &str> {
+        let environment = self.environment.iter().map(|environment| environment.url.as_str());
+        let tools = self.tools.iter().flat_map(|of| &of.tools);
+        environment.chain(tools.map(|tool| tool.http.url.as_str()))
+    }
+
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
         let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
         let environment = || self.environment.as_ref().and_then(|of| of.max_tokens);
+        let tools = || self.tools.as_ref().and_then(|of| of.max_tokens);
         let agent = || self.agent.as_ref().and_then(|of| of.max_tokens);
-        multi_turn.or_else(environment).or_else(agent)
+        multi_turn.or_else(environment).or_else(tools).or_else(agent)
     }
 }
 

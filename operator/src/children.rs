@@ -13,9 +13,9 @@ use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::desired::{Resources, Role, Settings, meta, network_policy};
-use crate::validate::{Job, ValidatedJob};
-use crate::{desired, gang, queue};
+use crate::desired::{Resources, Role, meta, network_policy};
+use crate::validate::Job;
+use crate::{gang, queue};
 
 /// Kind of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,17 +166,6 @@ fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
     }
 }
 
-/// Kind and name of the job's PodGroup; `None` without a gang.
-pub fn pod_group_name(job: &Job) -> Option<ChildName> {
-    Some((Kind::PodGroup(desired::gang::scheduler(job)?), desired::gang::name(job)))
-}
-
-/// The PodGroup of a job with a gang. `is_started`: every member had a node.
-pub fn pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool) -> Option<Child> {
-    let object = desired::pod_group::build_pod_group(job, settings, is_started)?;
-    Some(Child { name: pod_group_name(job)?, object })
-}
-
 /// Names of the children that are read: all except the Secret.
 pub fn readable(job: &Job) -> Vec<ChildName> {
     let mut names = vec![(Kind::ConfigMap, meta::config_map_name(job))];
@@ -193,7 +182,7 @@ mod tests {
     use super::*;
     use crate::decide::WantedRoles;
     use crate::desired::tokens::TokenKey;
-    use crate::desired::{Pinned, Tokens, build};
+    use crate::desired::{Pinned, Settings, Tokens, build};
     use crate::validate::test_support::validated;
 
     #[test]

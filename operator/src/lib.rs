@@ -45,6 +45,8 @@ pub mod pods;
 
 pub mod children;
 
+pub mod pod_group;
+
 pub mod context;
 
 pub mod cache;

@@ -57,7 +57,10 @@ if digit:
 
 # Errors.
 rejected(openai.BadRequestError, "temperature", lambda: create(temperature=0.5))
-rejected(openai.BadRequestError, "tools", lambda: create(tools=[{"type": "function"}]))
+tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+rejected(openai.BadRequestError, "format Chat", lambda: create(tools=[tool]))
+rejected(openai.BadRequestError, "missing field", lambda: create(tools=[{"type": "function"}]))
+rejected(openai.BadRequestError, "tool_choice", lambda: create(tool_choice="required"))
 rejected(openai.BadRequestError, "seed", lambda: create(seed=1))
 rejected(openai.BadRequestError, "maxTurns", lambda: create(n=100))
 long = [{"role": "user", "content": row["question"] * 40}]

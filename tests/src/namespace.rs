@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 
-use crate::{Cluster, Kubectl};
+use crate::{Api, Cluster, Kubectl};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -14,6 +14,8 @@ pub struct Namespace {
     pub name: String,
     /// Runs commands in this namespace.
     pub kubectl: Kubectl,
+    /// Reads that are repeated while a test waits.
+    pub api: Api,
 }
 
 impl Namespace {
@@ -21,7 +23,7 @@ impl Namespace {
     pub fn create(cluster: &Cluster, prefix: &str) -> Result<Self> {
         let name = format!("{prefix}-{}", MADE.fetch_add(1, Ordering::Relaxed));
         cluster.kubectl().run(&["create", "namespace", &name])?;
-        Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), name })
+        Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), api: cluster.api()?, name })
     }
 
     /// Objects, events and the last log lines of the pods; excludes Secrets.

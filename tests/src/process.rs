@@ -6,8 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Interval between two evaluations of a condition.
+/// Shortest pause between two evaluations of a condition.
 const POLL: Duration = Duration::from_millis(100);
+/// Longest pause.
+const MAX_POLL: Duration = Duration::from_secs(1);
+/// Pause in durations of an evaluation: one that starts a program, such as kubectl, leaves the
+/// processors to what it waits for.
+const PAUSE: u32 = 3;
 
 /// Runs a command to completion and returns its standard output. Errors contain the command line
 /// and the program's output.
@@ -45,7 +50,9 @@ pub fn wait_until(
 ) -> Result<()> {
     let start = Instant::now();
     loop {
+        let evaluated = Instant::now();
         let result = condition();
+        let pause = (evaluated.elapsed() * PAUSE).clamp(POLL, MAX_POLL);
         if matches!(result, Ok(true)) {
             return Ok(());
         }
@@ -56,7 +63,7 @@ pub fn wait_until(
                 error.context(format!("waiting for {what}: not within {} s", limit.as_secs()))
             );
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(pause);
     }
 }
 

@@ -124,6 +124,7 @@ async fn status(
         checkpoint: None,
         unsupported: None,
         journal_failure: None,
+        tracker_failure: None,
         download: None,
         reward_outage: None,
         activity: None,

@@ -1,27 +1,26 @@
 //! `rljob compare`: evaluations of several local runs beside each other, with intervals of their
 //! differences.
 
-use std::collections::BTreeSet;
-use std::io;
-use std::path::{Path, PathBuf};
+mod run;
 
-use anyhow::{Context, ensure};
-use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
-use rljob_dashboard::records::Tail;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::ensure;
 use rljob_protocol::evaluation::PromptResult;
-use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::EvaluationMetrics;
 use serde::Serialize;
+
+use run::{EvaluatedRun, read};
 
 use super::status::Output;
 use super::table::{table, table_without};
 use crate::local::comparison::{self, Difference};
-use crate::local::inspect::{self, Run};
+use crate::local::inspect;
 use crate::local::lines::with_error;
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;
-/// Most results by prompt of one evaluation that are read.
-const MAX_PROMPTS: usize = 1 << 21;
 /// Cell without a value.
 const NONE: &str = "-";
 
@@ -51,32 +50,12 @@ struct Comparison {
     differences: Vec<Pair>,
 }
 
-/// A run with its evaluations.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EvaluatedRun {
-    /// `namespace/name`, or the directory if several runs have this name.
-    name: String,
-    directory: PathBuf,
-    status: &'static str,
-    /// Completed steps.
-    step: u32,
-    /// Tokens of all steps divided by their time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first: Option<EvaluationMetrics>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<EvaluationMetrics>,
-    /// Results by prompt of the last evaluation.
-    #[serde(skip)]
-    results: Vec<PromptResult>,
-}
-
-/// Differences of the last evaluations of two runs.
+/// Differences of the last evaluations of two runs, of one suite if they have suites.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Pair {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suite: Option<String>,
     base: String,
     other: String,
     seed: u64,
@@ -109,61 +88,6 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
     })
 }
 
-fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
-    let run = Run::read(directory)?;
-    let failed = || format!("failed to read the run in {}", directory.display());
-    let (mut tokens, mut seconds) = (0.0, 0.0);
-    Tail::new(directory.join(METRICS_FILE))
-        .each(|step: StepMetrics| {
-            let speed = step.scalars.get_or_zero(metrics::TOKENS_PER_SECOND);
-            if speed > 0.0 {
-                tokens += step.scalars.get_or_zero(metrics::TOKENS);
-                seconds += step.scalars.get_or_zero(metrics::TOKENS) / speed;
-            }
-            Ok(())
-        })
-        .with_context(failed)?;
-    let (mut first, mut last) = (None, None);
-    Tail::new(directory.join(EVALUATIONS_FILE))
-        .each(|evaluation: EvaluationMetrics| {
-            first.get_or_insert_with(|| evaluation.clone());
-            last = Some(evaluation);
-            Ok(())
-        })
-        .with_context(failed)?;
-    let results = match &last {
-        Some(last) => results(directory, last.step).with_context(failed)?,
-        None => Vec::new(),
-    };
-    Ok(EvaluatedRun {
-        name: format!("{}/{}", run.config.namespace, run.config.name),
-        directory: directory.to_owned(),
-        status: run.status(),
-        step: run.metrics.as_ref().map_or(0, |metrics| metrics.step),
-        tokens_per_second: (seconds > 0.0).then(|| tokens / seconds),
-        first,
-        last,
-        results,
-    })
-}
-
-/// Results by prompt of the evaluation at `step`.
-fn results(directory: &Path, step: u32) -> io::Result<Vec<PromptResult>> {
-    let mut results = Vec::new();
-    Tail::new(directory.join(EVALUATION_PROMPTS_FILE)).each(|result: PromptResult| {
-        if result.step == step {
-            results.push(result);
-        }
-        if results.len() > MAX_PROMPTS {
-            let message =
-                format!("{EVALUATION_PROMPTS_FILE} has more than {MAX_PROMPTS} lines of a step");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-        }
-        Ok(())
-    })?;
-    Ok(results)
-}
-
 /// Replaces names that several runs have.
 fn name_by_directory(runs: &mut [EvaluatedRun]) {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
@@ -178,15 +102,24 @@ fn name_by_directory(runs: &mut [EvaluatedRun]) {
 fn pairs(runs: &[EvaluatedRun], seed: u64) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for (index, other) in runs.iter().enumerate() {
-        for base in runs.iter().take(index) {
-            let metrics = comparison::differences(&base.results, &other.results, seed);
+        let suites: BTreeSet<_> =
+            other.results.iter().map(|result| result.suite.as_deref()).collect();
+        for (base, suite) in
+            runs.iter().take(index).flat_map(|base| suites.iter().map(move |suite| (base, *suite)))
+        {
+            let (before, after) = (of_suite(base, suite), of_suite(other, suite));
+            let metrics = comparison::differences(&before, &after, seed);
             if !metrics.is_empty() {
                 let (base, other) = (base.name.clone(), other.name.clone());
-                pairs.push(Pair { base, other, seed, metrics });
+                pairs.push(Pair { suite: suite.map(str::to_owned), base, other, seed, metrics });
             }
         }
     }
     pairs
+}
+
+fn of_suite(run: &EvaluatedRun, suite: Option<&str>) -> Vec<PromptResult> {
+    run.results.iter().filter(|result| result.suite.as_deref() == suite).cloned().collect()
 }
 
 fn text(comparison: &Comparison) -> String {
@@ -199,21 +132,30 @@ fn text(comparison: &Comparison) -> String {
 /// One row for each evaluation that is shown.
 fn runs_table(runs: &[EvaluatedRun]) -> String {
     let head = [
-        "RUN", "STATUS", "STEP", "PROMPTS", "SAMPLED", "GREEDY", "PASS@1", "K", "PASS@K", "MAJ@K",
-        "LOSS", "TOKENS/S",
+        "RUN", "STATUS", "STEP", "SUITE", "PROMPTS", "SAMPLED", "GREEDY", "PASS@1", "K", "PASS@K",
+        "MAJ@K", "LOSS", "TOKENS/S",
     ];
     let mut rows = Vec::new();
     for run in runs {
-        let is_same =
-            run.first.as_ref().map(|own| own.step) == run.last.as_ref().map(|own| own.step);
-        let first = run.first.as_ref().filter(|_| !is_same);
-        rows.extend(first.map(|evaluation| row(run, Some(evaluation))));
-        rows.push(row(run, run.last.as_ref()));
+        let last = run.last.iter().flat_map(EvaluationMetrics::by_suite);
+        if run.last.is_none() {
+            rows.push(row(run, None, None));
+        }
+        for (suite, last) in last {
+            let mut first = run.first.iter().flat_map(EvaluationMetrics::by_suite);
+            let first = first.find(|(name, own)| *name == suite && own.step != last.step);
+            rows.extend(first.map(|(_, first)| row(run, suite, Some(first))));
+            rows.push(row(run, suite, Some(last)));
+        }
     }
     table_without(head, &rows, NONE)
 }
 
-fn row(run: &EvaluatedRun, evaluation: Option<&EvaluationMetrics>) -> [String; 12] {
+fn row(
+    run: &EvaluatedRun,
+    suite: Option<&str>,
+    evaluation: Option<&EvaluationMetrics>,
+) -> [String; 13] {
     let none = || NONE.to_owned();
     let number = |value: Option<u32>| value.map_or_else(none, |value| value.to_string());
     let own = evaluation.cloned().unwrap_or_default();
@@ -224,6 +166,7 @@ fn row(run: &EvaluatedRun, evaluation: Option<&EvaluationMetrics>) -> [String; 1
         run.name.clone(),
         run.status.to_owned(),
         evaluation.map_or(run.step, |own| own.step).to_string(),
+        suite.map_or_else(none, str::to_owned),
         number(evaluation.map(|own| own.prompts)),
         cell(own.sampled.as_ref(), own.sampled_standard_error.as_ref()),
         cell(own.greedy.as_ref(), own.greedy_standard_error.as_ref()),
@@ -244,9 +187,16 @@ fn cell(mean: Option<&f64>, standard_error: Option<&f64>) -> String {
 fn categories_table(runs: &[EvaluatedRun]) -> Option<String> {
     let mut rows = Vec::new();
     for run in runs {
-        for (category, own) in run.last.iter().flat_map(|last| &last.categories) {
+        let suites = run.last.iter().flat_map(EvaluationMetrics::by_suite);
+        let categories = suites.flat_map(|(suite, own)| {
+            own.categories.iter().map(move |(category, own)| match suite {
+                Some(suite) => (format!("{suite}/{category}"), own),
+                None => (category.clone(), own),
+            })
+        });
+        for (category, own) in categories {
             rows.push([
-                category.clone(),
+                category,
                 run.name.clone(),
                 own.prompts.to_string(),
                 cell(own.sampled.as_ref(), own.sampled_standard_error.as_ref()),
@@ -264,18 +214,20 @@ fn differences_table(comparison: &Comparison) -> Option<String> {
         return None;
     }
     let rows: Vec<_> = comparison.differences.iter().flat_map(pair_rows).collect();
+    let head = ["DIFFERENCE", "SUITE", "METRIC", "PROMPTS", "MEAN", "95% INTERVAL"];
     Some(if rows.is_empty() {
         "no differences: no two runs have results of two or more common prompts".to_owned()
     } else {
-        table(["DIFFERENCE", "METRIC", "PROMPTS", "MEAN", "95% INTERVAL"], &rows)
+        table_without(head, &rows, NONE)
     })
 }
 
-fn pair_rows(pair: &Pair) -> impl Iterator<Item = [String; 5]> {
+fn pair_rows(pair: &Pair) -> impl Iterator<Item = [String; 6]> {
     pair.metrics.iter().map(|difference| {
         let interval = &difference.interval;
         [
             format!("{} - {}", pair.other, pair.base),
+            pair.suite.clone().unwrap_or_else(|| NONE.to_owned()),
             difference.metric.clone(),
             interval.prompts.to_string(),
             format!("{:+.3}", interval.mean),

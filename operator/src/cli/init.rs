@@ -38,6 +38,12 @@ pub enum Preset {
     Ppo,
     /// DPO on pairs of completions, on the data of `make quickstart`.
     Dpo,
+    /// A reward model from pairs of completions, on the data of `make quickstart`.
+    RewardModel,
+    /// GRPO with the score of a served reward model, on the data of `make quickstart`.
+    ModelReward,
+    /// On-policy distillation from a teacher, on the data of `make quickstart`.
+    Distillation,
     /// GRPO with LoRA, on the data of `make quickstart`.
     Lora,
     /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
@@ -49,6 +55,10 @@ pub enum Preset {
     Agent,
     /// Evaluation without training.
     Evaluation,
+    /// Evaluation on several suites without training.
+    Suites,
+    /// GRPO on a mixture of two datasets, filtered by pass rate.
+    Mixture,
     /// A job in a queue of Kueue.
     Queue,
 }
@@ -88,11 +98,16 @@ impl Preset {
             Self::Bucket => sample!("bucket"),
             Self::Ppo => sample!("algorithms/ppo", "ppo"),
             Self::Dpo => sample!("algorithms/dpo", "dpo"),
+            Self::RewardModel => sample!("algorithms/reward-model", "reward-model"),
+            Self::ModelReward => sample!("model-reward"),
+            Self::Distillation => sample!("algorithms/distillation", "distillation"),
             Self::Lora => sample!("algorithms/lora", "lora"),
             Self::MultiTurn => sample!("multi-turn"),
             Self::Environment => sample!("environment"),
             Self::Agent => sample!("agent"),
             Self::Evaluation => sample!("evaluation", "math-500"),
+            Self::Suites => sample!("suites"),
+            Self::Mixture => sample!("mixture"),
             Self::Queue => sample!("kueue", "queued"),
         }
     }
@@ -164,10 +179,10 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
         "wrote {shown}: replace its model, data and storage by yours, then run\n\
         \x20 rljob validate -f {shown}"
     );
-    if *preset == Preset::Quickstart {
+    if text.contains("quickstart/data") {
         answer.push_str(
-            "\nits data are quickstart/data beside it: `make quickstart` generates them in \
-             manifests/samples of a checkout",
+            "\nits relative paths start at its folder: `make quickstart` generates quickstart/data \
+             in manifests/samples of a checkout, and runs there",
         );
     }
     Ok(answer)

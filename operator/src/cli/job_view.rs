@@ -5,9 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::{
-    CONDITION_INFERENCE_READY, CONDITION_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
-    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED,
-    LABEL_ROLE,
+    CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED, CONDITION_READY,
+    CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
+    CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
     CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, Progress, RLJobStatus,
@@ -134,6 +134,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
         (CONDITION_TRAINER_READY, "True"),
         (CONDITION_WEIGHTS_SYNCED, "True"),
         (CONDITION_SETTINGS_EFFECTIVE, "True"),
+        (CONDITION_METRICS_TRACKED, "True"),
     ];
     let mut waits: Vec<WaitView> = Vec::new();
     for (type_, good) in wanted {

@@ -20,8 +20,10 @@ mod data;
 mod events;
 mod forward;
 mod init;
+mod job_check;
 mod job_view;
 mod logs;
+mod memory_plan;
 mod pod_logs;
 pub mod program;
 mod render;
@@ -57,6 +59,10 @@ pub struct ValidateArgs {
     /// reward can compare. Model and data must be local files.
     #[arg(long)]
     pub data: bool,
+    /// Plan the memory of learners on GPUs of this many GiB, from `config.json` in model.path:
+    /// print its parts, and fail if the model does not fit.
+    #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the
     /// run directories in RUNS.
     #[arg(long)]
@@ -120,8 +126,12 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                     );
                     valid.push(format!("{file}: rljob {name} is valid"));
                 }
-                if arguments.data {
-                    match data::check(file, &sets) {
+                let checks = [
+                    arguments.data.then(|| data::check(file, &sets)),
+                    arguments.gpu_memory.map(|gib| memory_plan::plan(file, &sets, gib)),
+                ];
+                for found in checks.into_iter().flatten() {
+                    match found {
                         Ok(lines) => valid.extend(lines),
                         Err(error) => problems.push(format!("{error:#}")),
                     }
@@ -167,6 +177,7 @@ mod test_support {
         ValidateArgs {
             files: files.iter().map(|&path| path.clone()).collect(),
             data: false,
+            gpu_memory: None,
             local: false,
             set: Vec::new(),
             dir: "runs".into(),
@@ -243,7 +254,8 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let lines = validate(&arguments(&[&path])).unwrap();
         let expected = [
-            "spec.model.path: `tiny` is relative: only `rljob run` accepts such a path",
+            "spec.model.path: `tiny` is relative: only `rljob run` accepts such a path; set one in \
+                a volume of spec.volumes or of the run store",
             "spec.storage.hostPath: the operator rejects hostPath: it gives access to the files of \
                 nodes; start the operator with --allow-host-path, or use another volume",
             "spec.trainer.image: is not set: the operator's default image has no CUDA, unless it \

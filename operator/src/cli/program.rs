@@ -90,15 +90,22 @@ fn of_cluster(command: clap::Command) -> clap::Command {
         .mut_arg("target", |argument| argument.value_name("NAME").help("Name of the RLJob"))
 }
 
+/// The subcommand, if it reads runs on this machine only.
+fn local_command(matches: &clap::ArgMatches) -> Option<&str> {
+    match matches.subcommand()? {
+        (name @ ("run" | "evaluate" | "report" | "compare"), _) => Some(name),
+        ("checkpoints", of) if of.subcommand_name() == Some("verify") => Some("checkpoints verify"),
+        _ => None,
+    }
+}
+
 /// Parses the arguments of this process. Prints help and errors, and exits then.
 pub fn parse() -> Command {
     let mut words = std::env::args_os();
     let is_plugin = words.next().is_some_and(|program| is_plugin(&program));
     let mut parser = parser(is_plugin);
     let matches = parser.get_matches_mut();
-    if let Some(name) = matches.subcommand_name().filter(|_| is_plugin)
-        && ["run", "evaluate", "report", "compare"].contains(&name)
-    {
+    if let Some(name) = local_command(&matches).filter(|_| is_plugin) {
         let message = format!("`{name}` is for runs on this machine: use `rljob {name}`");
         parser.error(clap::error::ErrorKind::InvalidSubcommand, message).exit();
     }
@@ -116,6 +123,19 @@ mod tests {
     fn the_command_lines_are_consistent() {
         parser(false).debug_assert();
         parser(true).debug_assert();
+    }
+
+    #[test]
+    fn commands_of_local_runs_are_known_to_the_plugin() {
+        let local = |words: &[&str]| {
+            let words = [&[PLUGIN], words].concat();
+            let matches = parser(true).try_get_matches_from(words).unwrap();
+            local_command(&matches).map(ToOwned::to_owned)
+        };
+        assert_eq!(local(&["checkpoints", "list", "sums"]), None);
+        let verify = local(&["checkpoints", "verify", "sums"]);
+        assert_eq!(verify.as_deref(), Some("checkpoints verify"));
+        assert_eq!(local(&["report", "runs"]).as_deref(), Some("report"));
     }
 
     #[test]

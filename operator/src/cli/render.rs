@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::children::{children, pod_group};
+use crate::children::children;
 use crate::decide::WantedRoles;
 use crate::desired::meta::OPERATOR_NAMESPACE;
 use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
 use crate::gang::GangSchedulers;
 use crate::install::DEFAULT_IMAGE;
 use crate::local::set::Set;
+use crate::pod_group::build_pod_group;
 use crate::queue::build::build_workload;
 use crate::queue::placement::{place, requested};
 use crate::queue::workload_name;
@@ -83,7 +84,7 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
         let mut job: ValidatedJob = validate(&job, policy).with_context(|| {
             format!("cannot render rljob {name} of {}", arguments.file.display())
         })?;
-        let pod_group = pod_group(&job, &settings, false).filter(|_| !job.spec.suspend);
+        let pod_group = build_pod_group(&job, &settings, false).filter(|_| !job.spec.suspend);
         let workload = if arguments.kueue { build_workload(&job, &settings, None) } else { None };
         if workload.is_some() {
             let placements = requested(&workload_name(&job), &job.spec);

@@ -15,8 +15,8 @@ use super::connection::{Connection, PlaceArgs};
 use super::job_view::JobView;
 use super::status::{CLEAR, job};
 use super::tree::tree;
-use crate::local::inspect::Run;
-use crate::local::lines;
+use crate::local::inspect::{Run, find_one};
+use crate::local::{lines, results};
 use crate::terminal::printable;
 
 /// Interval of reads.
@@ -41,7 +41,8 @@ const CURVES: [(&str, &str); 5] = [
 /// and conditions are shown as by `status`. Without a terminal, the output is printed once.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
-    /// The run directory, `RUNS/<namespace>/<name>`; with `--cluster`, the name of an RLJob.
+    /// The run directory, `RUNS/<namespace>/<name>`, or a folder of one run; with `--cluster`, the
+    /// name of an RLJob.
     #[arg(value_name = "DIR|NAME", index = 1)]
     pub target: String,
     #[command(flatten)]
@@ -71,7 +72,7 @@ pub async fn top(arguments: &TopArgs, out: &mut impl Write) -> anyhow::Result<()
         let (name, curves) = (arguments.target.clone(), Vec::new());
         Source::Cluster { connection, name, curves }
     } else {
-        let directory = PathBuf::from(&arguments.target);
+        let directory = find_one(Path::new(&arguments.target))?;
         let tail = Tail::new(directory.join(METRICS_FILE));
         Source::Local(Local { directory, tail, steps: BTreeMap::new() })
     };
@@ -144,7 +145,8 @@ impl Local {
         let total = run.config.spec.training.steps;
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
-        rest.extend(run.evaluation.as_ref().map(|newest| lines::evaluation(newest, total)));
+        let newest = run.evaluation.iter();
+        rest.extend(newest.flat_map(|newest| results::evaluation(newest, total)));
         rest.extend(run.state.failure.clone().filter(|_| !run.running));
         Ok(Frame {
             title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),

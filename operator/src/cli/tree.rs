@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{CheckpointStatus, EvaluationStatus, Progress};
+use rljob_crds::status::{CheckpointStatus, EvaluationStatus, Progress, SuiteStatus};
 
 use super::job_view::{JobView, PodView, RoleView};
 use crate::local::lines::one_line;
@@ -52,7 +52,12 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
     let mut branches = vec![leaf("run", run(view, now))];
     branches.extend(view.progress.as_ref().map(|at| leaf("progress", progress(at, now))));
     let newest = view.progress.as_ref().and_then(|progress| progress.evaluation.as_ref());
-    branches.extend(newest.map(|newest| leaf("evaluation", evaluation(newest))));
+    branches.extend(
+        newest.map(|newest| Branch {
+            leaves: suites(newest),
+            ..leaf("evaluation", evaluation(newest))
+        }),
+    );
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));
@@ -119,6 +124,20 @@ fn evaluation(evaluation: &EvaluationStatus) -> String {
         }
     }
     text
+}
+
+/// The suites of an evaluation, with their steps.
+fn suites(evaluation: &EvaluationStatus) -> Vec<String> {
+    let line = |suite: &SuiteStatus| {
+        let mut text = format!("{}  step {}", suite.name, suite.step);
+        for (name, value) in [("sampled", suite.sampled), ("greedy", suite.greedy)] {
+            if let Some(value) = value {
+                let _ = write!(text, ", {name} {value:.3}");
+            }
+        }
+        text
+    };
+    evaluation.suites.iter().map(line).collect()
 }
 
 fn checkpoint(checkpoint: &CheckpointStatus, now: Timestamp) -> String {
@@ -189,7 +208,10 @@ mod tests {
             "progress": {
                 "step": 3, "totalSteps": 10, "reward": 0.25, "tokensPerSecond": 1234.4,
                 "time": "2026-01-01T00:59:00Z",
-                "evaluation": {"step": 2, "sampled": 0.5, "greedy": 0.625},
+                "evaluation": {
+                    "step": 2, "sampled": 0.5, "greedy": 0.625,
+                    "suites": [{"name": "code", "step": 1, "greedy": 0.25}],
+                },
             },
             "checkpoint": {"step": 2, "path": "checkpoints/step-2.attempt-0"},
             "lastFailure": {
@@ -215,6 +237,7 @@ rljob lab/sums  Running: training
 ├─ run           attempt 1, 1 of 3 restarts, started 60m ago
 ├─ progress      step 3 of 10, reward 0.250, 1234 tokens/s (60s ago)
 ├─ evaluation    step 2, sampled 0.500, greedy 0.625
+│  └─ code  step 1, greedy 0.250
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0
 ├─ coordinator   0 of 1 ready
 ├─ inference     1 of 1 ready

@@ -11,26 +11,23 @@
 //!
 //! If it is killed by SIGKILL itself, the program is killed, but not descendants in other sessions.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs;
 use std::io::stdin;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
-use rustix::io::Errno;
+use rljob_sandbox::children::{kill_children, reaper};
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal, wait,
+    Pid, Signal, WaitStatus, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
-/// Capacity of the channel of exited processes.
-const QUEUE: usize = 64;
 /// Exit code of a program killed by signal n is this + n, as in shells.
 const SIGNALLED: i32 = 128;
 
@@ -75,7 +72,7 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
         }
     };
     loop {
-        kill_children();
+        kill_children(&BTreeSet::new());
         if ended.recv().await.is_none() {
             return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));
         }
@@ -103,60 +100,9 @@ fn exec_program(command: &[String], parent: i32) -> anyhow::Result<Infallible> {
         .with_context(|| format!("failed to start {program}"))
 }
 
-/// Reaps children, own and adopted. The channel closes when none is left.
-fn reaper() -> mpsc::Receiver<(Pid, WaitStatus)> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    std::thread::spawn(move || {
-        loop {
-            match wait(WaitOptions::empty()) {
-                Ok(Some(ended)) if sender.blocking_send(ended).is_ok() => {}
-                Ok(None) | Err(Errno::INTR) => {}
-                Ok(Some(_)) | Err(_) => return,
-            }
-        }
-    });
-    receiver
-}
-
-/// Kills all children. Their children are then adopted by this process.
-fn kill_children() {
-    let own = getpid().as_raw_nonzero().to_string();
-    let pids = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_child = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| parent_of(&stat) == Some(&own))
-    };
-    for pid in pids.filter(is_child).filter_map(Pid::from_raw) {
-        // The process may have exited.
-        let _ = kill_process(pid, Signal::KILL);
-    }
-}
-
-/// Parent in the text of `/proc/PID/stat`: `pid (name) state parent …`. The name may contain any
-/// character, also parentheses.
-fn parent_of(stat: &str) -> Option<&str> {
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)
-}
-
 fn exit_code(status: WaitStatus) -> i32 {
     status
         .exit_status()
         .or_else(|| status.terminating_signal().map(|signal| SIGNALLED.saturating_add(signal)))
         .unwrap_or(SIGNALLED)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parent_of;
-
-    #[test]
-    fn the_parent_is_parsed_for_any_name() {
-        assert_eq!(parent_of("17 (sh) S 42 17 17 0"), Some("42"));
-        assert_eq!(parent_of("17 (a) S 2 (b) Z 42 17"), Some("42"));
-        assert_eq!(parent_of(""), None);
-    }
 }

@@ -1,10 +1,11 @@
 //! Desired PodGroup of a job. Pure.
 
-use crate::children::{self, Child, ChildName, Kind, pod_group_name};
+use crate::children::{Child, ChildName, Kind};
 use crate::decide::{Decision, WantedRoles};
 use crate::desired::Settings;
 use crate::desired::gang::{is_member, size};
 use crate::observe::Observed;
+use crate::pod_group::{build_pod_group, pod_group_name};
 use crate::pods::PodFacts;
 use crate::validate::{Job, ValidatedJob};
 
@@ -16,7 +17,7 @@ pub(super) fn pod_group(
     settings: &Settings,
 ) -> Option<Child> {
     let has_pods = wanted != WantedRoles::Nothing;
-    has_pods.then(|| children::pod_group(job, settings, is_started(job, observed)))?
+    has_pods.then(|| build_pod_group(job, settings, is_started(job, observed)))?
 }
 
 /// PodGroups that no pod needs: of a job without pods, and of another scheduler than the gang's.

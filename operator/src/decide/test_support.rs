@@ -37,6 +37,7 @@ pub fn report() -> CoordinatorStatus {
         download: None,
         reward_outage: None,
         journal_failure: None,
+        tracker_failure: None,
         activity: None,
     }
 }

@@ -1,11 +1,17 @@
-//! Members of a job's gang: engines and trainers, and the fields of their pods that name it. The
-//! coordinator is no member: it starts before pods with GPUs.
+//! Gang of a job: which pods are its members, and the fields that make them so. Its PodGroup is
+//! [`crate::pod_group`].
+//!
+//! The coordinator is no member: it starts before pods with GPUs.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rendered templates are objects, whose fields JSON values index without panics"
+)]
 
 use rljob_crds::gang::GangScheduler;
 use serde_json::{Value, json};
 
 use super::Role;
-use super::template::merge_values;
 use crate::validate::Job;
 
 /// Label of pods for the coscheduling plugin.
@@ -13,16 +19,11 @@ const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-pub(super) const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
+pub const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
     format!("{}-gang", job.name)
-}
-
-/// Scheduler of the job's gang; `None` without one.
-pub fn scheduler(job: &Job) -> Option<GangScheduler> {
-    job.spec.scheduling.gang.as_ref()?.scheduler()
 }
 
 /// Whether pods of the role are members.
@@ -36,7 +37,7 @@ pub fn size(job: &Job) -> i32 {
 }
 
 /// Members of a role.
-pub(super) fn replicas(job: &Job, role: Role) -> i32 {
+pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
         Role::Inference => job.spec.inference.replicas,
         Role::Trainer => job.spec.trainers(),
@@ -46,30 +47,29 @@ pub(super) fn replicas(job: &Job, role: Role) -> i32 {
 
 /// Makes pods of the template members of the job's gang.
 pub(super) fn join(template: &mut Value, job: &Job, role: Role) {
-    let gang = job.spec.scheduling.gang.as_ref().filter(|_| is_member(role));
-    let Some((gang, scheduler)) = gang.and_then(|gang| Some((gang, gang.scheduler()?))) else {
-        return;
-    };
+    let Some(gang) = job.spec.scheduling.gang.as_ref().filter(|_| is_member(role)) else { return };
     let name = name(job);
-    let (own, fields) = match scheduler {
-        GangScheduler::Native => {
-            let group = json!({"podGroupName": name});
-            (None, json!({"spec": {"schedulingGroup": group}}))
+    match gang.scheduler() {
+        None => {}
+        Some(GangScheduler::Native) => {
+            template["spec"]["schedulingGroup"] = json!({"podGroupName": name});
         }
-        GangScheduler::Coscheduling => {
+        Some(GangScheduler::Coscheduling) => {
+            template["metadata"]["labels"][LABEL_COSCHEDULING] = json!(name);
             let own = gang.coscheduling.as_ref().and_then(|own| own.scheduler_name.as_deref());
-            let fields = json!({"metadata": {"labels": {LABEL_COSCHEDULING: name}}});
-            (Some(own.unwrap_or("scheduler-plugins-scheduler")), fields)
+            set_scheduler(template, own.unwrap_or("scheduler-plugins-scheduler"));
         }
-        GangScheduler::Volcano => {
-            let fields = json!({"metadata": {"annotations": {ANNOTATION_VOLCANO: name}}});
-            (Some("volcano"), fields)
+        Some(GangScheduler::Volcano) => {
+            template["metadata"]["annotations"][ANNOTATION_VOLCANO] = json!(name);
+            set_scheduler(template, "volcano");
         }
-    };
-    merge_values(template, &fields);
-    let has_scheduler = template.pointer("/spec/schedulerName").is_some();
-    if let Some(own) = own.filter(|_| !has_scheduler) {
-        merge_values(template, &json!({"spec": {"schedulerName": own}}));
+    }
+}
+
+fn set_scheduler(template: &mut Value, name: &str) {
+    let own = &mut template["spec"]["schedulerName"];
+    if own.is_null() {
+        *own = json!(name);
     }
 }
 

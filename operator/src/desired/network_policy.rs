@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::{COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME};
+use rljob_crds::workflow::WorkflowSpec;
 
 use super::settings::{Scrapers, Settings};
 use super::{Role, meta};
@@ -118,20 +119,15 @@ impl Servers {
         let model = spec.model.hugging_face.as_ref().filter(|_| downloads_model);
         ports.extend(model.map(|_| HTTPS));
         if role == Role::Coordinator {
-            let evaluation = spec.dataset.evaluation.as_ref();
-            let datasets = [
-                spec.dataset.train.hugging_face.as_ref(),
-                evaluation.and_then(|evaluation| evaluation.hugging_face.as_ref()),
-            ];
-            ports.extend(datasets.into_iter().flatten().map(|_| HTTPS));
+            let datasets = spec.dataset.sources().into_iter();
+            ports.extend(datasets.filter_map(|source| source.hugging_face).map(|_| HTTPS));
             let verifiers = spec.rewards.iter().filter_map(|reward| {
                 let http = reward.http.as_ref().map(|http| &http.url);
                 http.or(reward.model.as_ref().map(|model| &model.url))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
-            let workflow = spec.rollout.workflow.as_ref();
-            let environment = workflow.and_then(|workflow| workflow.environment.as_ref());
-            ports.extend(environment.map(|environment| port_of(&environment.url)));
+            let workflow = spec.rollout.workflow.iter();
+            ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));
             ports.extend(spec.tracking.iter().map(|tracking| port_of(&tracking.mlflow.uri)));
         }
         let uses_metadata = bucket.is_some_and(|bucket| bucket.credentials_secret_ref.is_none());
@@ -265,6 +261,12 @@ mod tests {
         assert_eq!(
             ports(&json!({"rollout": {"workflow": environment}})),
             [(json!("coordinator"), vec![8700], true)]
+        );
+        let tool = json!({"name": "add", "description": "Adds.", "http": {
+            "url": "https://tools.lab/add"}});
+        assert_eq!(
+            ports(&json!({"rollout": {"workflow": {"tools": {"tools": [tool]}}}})),
+            [(json!("coordinator"), vec![443], true)]
         );
         let bucket = |more: Value| {
             let mut s3 = json!({"bucket": "runs", "endpoint": "https://s3.example.com:9000"});

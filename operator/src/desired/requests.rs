@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 use super::quantity::{quantity, thousandths};
 
 /// Thousandths by resource.
-pub(super) type Requests = BTreeMap<String, i128>;
+pub(crate) type Requests = BTreeMap<String, i128>;
 
 /// Requests of a pod: of its containers and sidecars together, or of its largest init container if
 /// that is more; and its overhead. A limit without a request is a request.
-pub(super) fn of_pod(pod: &PodSpec) -> Requests {
+pub(crate) fn of_pod(pod: &PodSpec) -> Requests {
     let (mut total, mut largest) = (Requests::new(), Requests::new());
     let is_sidecar = |container: &Container| container.restart_policy.as_deref() == Some("Always");
     for container in pod.init_containers.iter().flatten() {
@@ -41,7 +41,7 @@ fn of_container(container: &Container) -> Requests {
 }
 
 /// Adds `count` times the requests.
-pub(super) fn add(total: &mut Requests, requests: &Requests, count: i32) {
+pub(crate) fn add(total: &mut Requests, requests: &Requests, count: i32) {
     for (name, amount) in requests {
         let sum = total.entry(name.clone()).or_default();
         *sum = sum.saturating_add(amount.saturating_mul(i128::from(count)));
@@ -56,7 +56,7 @@ fn raise(total: &mut Requests, least: &Requests) {
 }
 
 /// As in objects.
-pub(super) fn texts(requests: &Requests) -> BTreeMap<&str, String> {
+pub(crate) fn texts(requests: &Requests) -> BTreeMap<&str, String> {
     requests.iter().map(|(name, amount)| (name.as_str(), quantity(*amount))).collect()
 }
 

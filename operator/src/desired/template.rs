@@ -65,8 +65,7 @@ fn release_user(ours: &mut Value, theirs: &Map<String, Value>) {
     }
 }
 
-/// Merges `theirs` into `ours`.
-pub(super) fn merge_values(ours: &mut Value, theirs: &Value) {
+fn merge_values(ours: &mut Value, theirs: &Value) {
     let (Some(ours), Some(theirs)) = (ours.as_object_mut(), theirs.as_object()) else {
         return ours.clone_from(theirs);
     };

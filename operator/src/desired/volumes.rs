@@ -11,8 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rljob_crds::names::{
-    CONFIG_MOUNT, HUB_EVALUATION_TOKEN, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, HUB_TRAIN_TOKEN,
-    S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
+    CONFIG_MOUNT, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
 use rljob_crds::storage::{S3Source, SecretKeyReference, VolumeSpec};
@@ -168,23 +167,16 @@ fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
     if !coordinates && job.spec.storage.s3.is_none() {
         return None;
     }
-    let dataset = &job.spec.dataset;
-    let train = dataset.train.hugging_face.as_ref().filter(|_| coordinates);
-    let evaluation = dataset.evaluation.as_ref().filter(|_| coordinates);
     let model = job.spec.model.hugging_face.as_ref();
-    let sources = [
-        (HUB_MODEL_TOKEN, model.and_then(|hub| hub.token_secret_ref.as_ref())),
-        (HUB_TRAIN_TOKEN, train.and_then(|hub| hub.token_secret_ref.as_ref())),
-        (
-            HUB_EVALUATION_TOKEN,
-            evaluation
-                .and_then(|evaluation| evaluation.hugging_face.as_ref())
-                .and_then(|hub| hub.token_secret_ref.as_ref()),
-        ),
-    ];
-    let project = |(file, reference): (&str, Option<&SecretKeyReference>)| {
+    let model = model.and_then(|hub| hub.token_secret_ref.as_ref());
+    let data = job.spec.dataset.sources().into_iter().filter(|_| coordinates);
+    let data = data.map(|source| {
+        (source.token, source.hugging_face.and_then(|hub| hub.token_secret_ref.as_ref()))
+    });
+    let sources = [(HUB_MODEL_TOKEN.to_owned(), model)].into_iter().chain(data);
+    let project = |(file, reference): (String, Option<&SecretKeyReference>)| {
         let reference = reference?;
-        let item = KeyToPath { key: reference.key.clone(), path: file.to_owned(), mode: None };
+        let item = KeyToPath { key: reference.key.clone(), path: file, mode: None };
         Some(VolumeProjection {
             secret: Some(SecretProjection {
                 name: reference.name.clone(),
@@ -194,7 +186,7 @@ fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
             ..VolumeProjection::default()
         })
     };
-    let sources: Vec<VolumeProjection> = sources.into_iter().filter_map(project).collect();
+    let sources: Vec<VolumeProjection> = sources.filter_map(project).collect();
     let projected = (!sources.is_empty())
         .then_some(ProjectedVolumeSource { sources: Some(sources), default_mode: Some(0o440) })?;
     let name = "rljob-hub";

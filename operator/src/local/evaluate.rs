@@ -54,6 +54,10 @@ pub enum SelectError {
     Several(String),
     #[error("the file has no job `{name}`; it has {found}")]
     Missing { name: String, found: String },
+    #[error(
+        "--data replaces the rows of one dataset, but dataset.evaluation has suites: remove it"
+    )]
+    Suites,
 }
 
 impl EvaluateArgs {
@@ -126,6 +130,9 @@ impl EvaluateArgs {
                 ..RolloutSpec::default()
             };
             if let Some(data) = &self.data {
+                if !evaluation.suites.is_empty() {
+                    return Err(SelectError::Suites);
+                }
                 evaluation.path = Some(absolute(data));
                 (evaluation.hugging_face, evaluation.split, evaluation.subset) = (None, None, None);
             }
@@ -182,6 +189,28 @@ mod tests {
         let problems = crate::validate::validate(&job, crate::validate::Policy::LOCAL).err();
         assert!(problems.is_none(), "{problems:?}");
         assert_eq!(crate::validate::warnings(&job.spec), []);
+    }
+
+    #[test]
+    fn suites_are_kept_and_have_no_other_data() {
+        let text = MINIMAL.replace(
+            "answer: answer}}",
+            "answer: answer}, evaluation: {prompt: '{{q}}', answer: a, suites: [{name: x, path: \
+             /x.jsonl, maxNewTokens: 7}, {name: y, path: /y.jsonl, samples: 3}]}}",
+        );
+        let jobs = || parse_jobs(&text).unwrap();
+        let error = arguments(None).apply(jobs(), Path::new("/")).unwrap_err();
+        assert_eq!(error, SelectError::Suites);
+        let own = EvaluateArgs { data: None, ..arguments(None) };
+        let job = own.apply(jobs(), Path::new("/")).unwrap();
+        let suites = job.spec.dataset.suites();
+        let found: Vec<_> = suites
+            .iter()
+            .map(|suite| (suite.name.as_deref(), suite.data.max_new_tokens, suite.data.samples))
+            .collect();
+        assert_eq!(found, [(Some("x"), Some(7), 1), (Some("y"), None, 3)]);
+        let problems = crate::validate::validate(&job, crate::validate::Policy::LOCAL).err();
+        assert!(problems.is_none(), "{problems:?}");
     }
 
     #[test]

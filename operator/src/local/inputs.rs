@@ -53,7 +53,10 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
             )
         }),
         None => incomplete_model(&model)
-            .or_else(|| missing_weights(&model, job.spec.model.weights))
+            .or_else(|| {
+                let missing = missing_weights(&model, job.spec.model.weights);
+                missing.map(|what| format!("{what}, or set spec.model.weights: Random"))
+            })
             .or_else(|| missing_template(&model, &job.spec))
             .map(|what| format!("spec.model.path: {what}")),
     }
@@ -106,7 +109,7 @@ fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
     let is_there = || files.iter().any(|file| folder.join(file).is_file());
     (weights == InitialWeights::Pretrained && !is_there()).then(|| {
         format!(
-            "{} has no model.safetensors; download the weights, or set spec.model.weights: Random",
+            "{} has no model.safetensors: set the folder of a model with its weights",
             folder.display()
         )
     })
@@ -115,9 +118,10 @@ fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
 /// The chat template, if prompts use one.
 fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
     let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
-    let formats =
-        [train.map(|train| train.format), spec.dataset.evaluation.as_ref().map(|own| own.format)];
-    if !formats.contains(&Some(PromptFormat::Chat)) || folder.join("chat_template.jinja").is_file()
+    let suites = spec.dataset.suites().into_iter().map(|suite| suite.data.format);
+    let mut formats = train.map(|train| train.format).into_iter().chain(suites);
+    if !formats.any(|format| format == PromptFormat::Chat)
+        || folder.join("chat_template.jinja").is_file()
     {
         return None;
     }
@@ -205,17 +209,11 @@ fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob])
 }
 
 fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
-    let dataset = &job.spec.dataset;
-    let evaluation = dataset
-        .evaluation
-        .as_ref()
-        .and_then(|evaluation| Some(("spec.dataset.evaluation.path", evaluation.path.as_ref()?)));
-    let train = dataset.train.path.as_ref().map(|path| ("spec.dataset.train.path", path));
-    train
-        .into_iter()
-        .chain(evaluation)
+    let sources = job.spec.dataset.sources().into_iter();
+    let paths = sources.filter_map(|source| Some((source.field, source.path?)));
+    paths
         .filter(|(_, path)| !Path::new(path).exists())
-        .map(|(field, path)| format!("{field}: {path} does not exist"))
+        .map(|(field, path)| format!("{field}.path: {path} does not exist"))
 }
 
 #[cfg(test)]

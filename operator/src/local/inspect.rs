@@ -112,6 +112,22 @@ pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The run directory at `path`, or the only one in the folder `path`.
+///
+/// # Errors
+/// There is no run directory, or several.
+pub fn find_one(path: &Path) -> anyhow::Result<PathBuf> {
+    let mut found = find(path)?;
+    match (found.pop(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        (last, _) => {
+            let runs = found.iter().chain(&last).map(|run| run.display().to_string());
+            let runs: Vec<String> = runs.collect();
+            bail!("{} contains several runs: name one of {}", path.display(), runs.join(", "))
+        }
+    }
+}
+
 /// Whether a `rljob run` holds the lock.
 ///
 /// # Errors
@@ -179,6 +195,20 @@ mod tests {
             (run.info().unwrap().cause, run.metrics.unwrap().step),
             (Some("out of memory".to_owned()), 7)
         );
+    }
+
+    #[test]
+    fn a_folder_of_several_runs_is_answered_with_their_directories() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = test_support::run_directory(runs.path());
+        assert_eq!(find_one(runs.path()).unwrap(), directory.path());
+        assert_eq!(find_one(directory.path()).unwrap(), directory.path());
+        let other = runs.path().join("lab/words");
+        fs::create_dir(&other).unwrap();
+        fs::copy(directory.path().join(RUN_CONFIG_FILE), other.join(RUN_CONFIG_FILE)).unwrap();
+        let [folder, sums, words] = [runs.path(), directory.path(), &other].map(Path::display);
+        let message = format!("{folder} contains several runs: name one of {sums}, {words}");
+        assert_eq!(find_one(runs.path()).unwrap_err().to_string(), message);
     }
 
     #[test]

@@ -131,26 +131,23 @@ fn at(file: &Path, error: EditError) -> JobsError {
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let spec = &mut job.spec;
     let dataset = &mut spec.dataset;
-    let evaluation = dataset.evaluation.iter_mut().flat_map(|evaluation| &mut evaluation.path);
     let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
     let teacher = spec.algorithm.distillation.iter_mut().map(|own| &mut own.teacher.path);
-    for path in spec
-        .model
-        .path
-        .iter_mut()
-        .chain(teacher)
-        .chain(&mut dataset.train.path)
-        .chain(evaluation)
-        .chain(checkpoint)
+    for path in
+        spec.model.path.iter_mut().chain(teacher).chain(dataset.paths_mut()).chain(checkpoint)
     {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
+    // A name without a slash is searched in PATH.
+    let agent = spec.rollout.workflow.iter_mut().flat_map(|workflow| &mut workflow.agent);
+    let agent = agent.map(|agent| &mut agent.command);
+    let rewards = spec.rewards.iter_mut().flat_map(|reward| &mut reward.command);
+    let commands = rewards.map(|reward| &mut reward.command).chain(agent);
+    let programs = commands.filter_map(|command| command.first_mut());
+    for program in programs.filter(|program| program.contains('/')) {
+        *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
+    }
     for reward in &mut spec.rewards {
-        // A name without a slash is searched in PATH.
-        let program = reward.command.iter_mut().filter_map(|reward| reward.command.first_mut());
-        for program in program.filter(|program| program.contains('/')) {
-            *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
-        }
         if let Some(function) = &mut reward.python {
             function.path = normal(&folder.join(&function.path)).to_string_lossy().into_owned();
         }
@@ -243,6 +240,11 @@ mod tests {
         .remove(0);
         assert_eq!(job.spec.model.path.as_deref(), Some("/home/a/dir/tiny"));
         assert_eq!(job.spec.dataset.train.path.as_deref(), Some("/home/a/data/train.jsonl"));
+        for (command, program) in [("[./agent]", "/home/a/dir/agent"), ("[agent]", "agent")] {
+            let set = format!("spec.rollout.workflow.agent.command={command}");
+            let job = read(MINIMAL, &[&set]).unwrap().remove(0);
+            assert_eq!(job.spec.agent().unwrap().command, [program]);
+        }
         assert_eq!(
             read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(),
             Some("/models/tiny")

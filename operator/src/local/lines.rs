@@ -1,9 +1,8 @@
-//! Terminal output of a run, as text. Pure.
+//! Terminal output of a run in progress, as text. Pure.
 
 use std::fmt::Write;
 
-use rljob_protocol::evaluation::CategoryMetrics;
-use rljob_protocol::metrics::{self, EvaluationMetrics, Scalars, StepMetrics};
+use rljob_protocol::metrics::{self, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 /// Line of a step: step, reward, loss, accuracy and margin of pairs, KL, entropy, clip fraction,
@@ -44,29 +43,8 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     line
 }
 
-/// Line of an evaluation.
-pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
-    let mut line = counter("eval", metrics.step, total_steps);
-    if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
-        let (sampled, greedy) = (
-            with_error(sampled, metrics.sampled_standard_error),
-            with_error(greedy, metrics.greedy_standard_error),
-        );
-        push(&mut line, "accuracy", &format!("{sampled} sampled  {greedy} greedy"));
-    }
-    if let Some(loss) = metrics.loss {
-        push(&mut line, "loss", &significant(loss));
-    }
-    push_pairs(&mut line, &metrics.scalars);
-    let _ = write!(line, "  ({} prompts, {:.1} s)", metrics.prompts, metrics.seconds);
-    if let Some(rejected) = metrics.rejected.filter(|rejected| *rejected > 0) {
-        let _ = write!(line, "  {rejected} completions rejected by a verifier");
-    }
-    line
-}
-
 /// Adds accuracy and margin of pairs, if the algorithm learns from them.
-fn push_pairs(line: &mut String, scalars: &Scalars) {
+pub(super) fn push_pairs(line: &mut String, scalars: &Scalars) {
     let names = [("pair accuracy", metrics::PAIR_ACCURACY), ("margin", metrics::PAIR_MARGIN)];
     for (label, name) in names {
         if let Some(value) = scalars.get(name) {
@@ -117,61 +95,6 @@ pub fn ends(steps: &[StepMetrics], name: &str) -> Option<(f64, f64)> {
     Some((mean(first), mean(last)))
 }
 
-/// Last line of a finished or interrupted job, for example `sums: 30 steps, reward 0.41 -> 0.95,
-/// accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
-pub fn summary(
-    name: &str,
-    steps: &[StepMetrics],
-    evaluations: &[EvaluationMetrics],
-    seconds: f64,
-) -> String {
-    let done = steps.last().map_or(0, |last| last.step);
-    let mut line = match (done, evaluations) {
-        (0, [only]) => format!("{name}: evaluated {} prompts", only.prompts),
-        _ => format!("{name}: {done} steps"),
-    };
-    if let Some((first, last)) = ends(steps, metrics::REWARD) {
-        push_change(&mut line, "reward", first, last);
-    } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
-        push_change(&mut line, "loss", first, last);
-    }
-    if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
-        if let (Some(sampled), Some(greedy)) =
-            (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
-        {
-            if evaluations.len() > 1 {
-                push_change(&mut line, "accuracy", sampled.0, sampled.1);
-                let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
-            } else {
-                let _ = write!(line, ", accuracy {:.3} (greedy {:.3})", sampled.1, greedy.1);
-            }
-        }
-        if let Some((first, last)) = first.loss.zip(last.loss) {
-            push_change(&mut line, "validation loss", first, last);
-        }
-    }
-    let _ = write!(line, ", {seconds:.0} s");
-    line
-}
-
-/// Lines with the results of an evaluation by category, aligned.
-pub fn categories(metrics: &EvaluationMetrics) -> Vec<String> {
-    let width = metrics.categories.keys().map(|name| name.chars().count()).max();
-    let width = width.unwrap_or_default();
-    let line = |(name, category): (&String, &CategoryMetrics)| {
-        let value = |mean: Option<f64>, error| {
-            mean.map_or_else(|| "-".to_owned(), |mean| with_error(mean, error))
-        };
-        let sampled = value(category.sampled, category.sampled_standard_error);
-        let greedy = value(category.greedy, category.greedy_standard_error);
-        format!(
-            "  {name:width$}  {sampled} sampled  {greedy} greedy  ({} prompts)",
-            category.prompts
-        )
-    };
-    metrics.categories.iter().map(line).collect()
-}
-
 /// The text as one line of about 600 characters. Its beginning names the process, and the cause is
 /// there or at the end of a log.
 pub fn one_line(text: &str) -> String {
@@ -188,21 +111,17 @@ pub fn one_line(text: &str) -> String {
     format!("{start} … {end}")
 }
 
-fn counter(what: &str, step: u32, total: u32) -> String {
+pub(super) fn counter(what: &str, step: u32, total: u32) -> String {
     let width = total.to_string().len();
     format!("{what} {step:>width$}/{total}")
 }
 
-fn push(line: &mut String, name: &str, value: &str) {
+pub(super) fn push(line: &mut String, name: &str, value: &str) {
     let _ = write!(line, "  {name} {value}");
 }
 
-fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
-    let _ = write!(line, ", {name} {first:.3} -> {last:.3}");
-}
-
 /// Four decimals; scientific notation for very small and very large values.
-fn significant(value: f64) -> String {
+pub(super) fn significant(value: f64) -> String {
     if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) {
         format!("{value:.4}")
     } else {
@@ -252,57 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_line_contains_accuracy_and_loss() {
-        let metrics = EvaluationMetrics {
-            step: 0,
-            prompts: 256,
-            sampled: Some(0.375),
-            greedy: Some(0.9),
-            seconds: 1.25,
-            ..Default::default()
-        };
-        assert_eq!(
-            evaluation(&metrics, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"
-        );
-        let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
-        assert_eq!(
-            evaluation(&both, 30),
-            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"
-        );
-        let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
-        assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
-        let of_pairs = [(metrics::PAIR_ACCURACY, 0.75), (metrics::PAIR_MARGIN, -1.25)];
-        let pairs = EvaluationMetrics { scalars: of_pairs.into_iter().collect(), ..loss };
-        assert_eq!(
-            evaluation(&pairs, 30),
-            "eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"
-        );
-    }
-
-    #[test]
-    fn lines_of_categories_are_aligned() {
-        let category = |prompts, greedy| CategoryMetrics {
-            prompts,
-            sampled: Some(0.5),
-            greedy,
-            sampled_standard_error: Some(0.25),
-            ..CategoryMetrics::default()
-        };
-        let categories = [("algebra", 12, Some(0.75)), ("sets", 1, None)];
-        let categories =
-            categories.map(|(name, prompts, greedy)| (name.to_owned(), category(prompts, greedy)));
-        let metrics =
-            EvaluationMetrics { categories: categories.into(), ..EvaluationMetrics::default() };
-        let expected = [
-            "  algebra  0.500 ± 0.250 sampled  0.750 greedy  (12 prompts)",
-            "  sets     0.500 ± 0.250 sampled  - greedy  (1 prompts)",
-        ];
-        assert_eq!(super::categories(&metrics), expected);
-        assert!(super::categories(&EvaluationMetrics::default()).is_empty());
-    }
-
-    #[test]
     fn ends_are_means_of_a_tenth_of_the_steps() {
         let steps: Vec<_> = (1..=30)
             .map(|step| StepMetrics::with_scalars(step, [(metrics::REWARD, f64::from(step))]))
@@ -310,31 +178,6 @@ mod tests {
         assert_eq!(super::ends(&steps, metrics::REWARD), Some((2.0, 29.0)));
         assert_eq!(super::ends(&steps[..1], metrics::REWARD), Some((1.0, 1.0)));
         assert_eq!(super::ends(&steps, metrics::LOSS), None);
-    }
-
-    #[test]
-    fn summary_shows_first_and_last_values() {
-        let mut last = StepMetrics { step: 30, ..grpo() };
-        last.scalars.set(metrics::REWARD, 0.95);
-        let steps = [grpo(), last];
-        let evaluations = [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics {
-            step,
-            sampled: Some(sampled),
-            greedy: Some(0.5),
-            ..Default::default()
-        });
-        let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy \
-            0.500 -> 0.500), 84 s";
-        assert_eq!(summary("sums", &steps, &evaluations, 84.2), expected);
-        let losses = [2.75, 0.5]
-            .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
-        assert_eq!(
-            summary("sums", &[], &losses, 1.0),
-            "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
-        );
-        assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
-        let expected = "sums: evaluated 0 prompts, accuracy 0.375 (greedy 0.500), 2 s";
-        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0), expected);
     }
 
     #[test]

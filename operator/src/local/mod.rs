@@ -40,6 +40,7 @@ mod prepare;
 pub mod process;
 pub mod processes;
 pub mod report_file;
+pub mod results;
 pub mod screen;
 pub mod session;
 pub mod set;
@@ -172,8 +173,9 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let (path, files) = report_file::write(directory.path(), &ended.info()?)?;
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
-    print_line(&lines::summary(&config.name, &steps, &evaluations, seconds))?;
-    for line in evaluations.last().map(lines::categories).unwrap_or_default() {
+    print_line(&results::summary(&config.name, &steps, &evaluations, seconds))?;
+    let newest = results::newest_by_suite(&evaluations);
+    for line in newest.as_ref().map(results::categories).unwrap_or_default() {
         print_line(&line)?;
     }
     print_line(&format!("report: {}", path.display()))?;

@@ -27,6 +27,7 @@ use super::directory::{DirectoryError, RunDirectory, State};
 use super::interrupts::Interrupts;
 use super::lines;
 use super::processes::Processes;
+use super::results;
 use super::screen::Screen;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
@@ -328,7 +329,9 @@ impl<'a> Session<'a> {
             self.screen.line(&lines::step(&metrics, total))?;
         }
         for metrics in self.evaluations.read()? {
-            self.screen.line(&lines::evaluation(&metrics, total))?;
+            for line in results::evaluation(&metrics, total) {
+                self.screen.line(&line)?;
+            }
         }
         self.screen.progress(
             status.map_or(self.screen.position(), |status| status.step),

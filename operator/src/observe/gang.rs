@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rljob_crds::status::RLJobStatus;
 
 use crate::cache::ObservedChild;
-use crate::children::{ChildName, Kind, pod_group_name};
+use crate::children::{ChildName, Kind};
 use crate::context::Context;
 use crate::desired::gang::name;
+use crate::pod_group::pod_group_name;
 use crate::validate::Job;
 
 /// The PodGroup that the job needs or has: a job that is suspended or has ended has none to create,

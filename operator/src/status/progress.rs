@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus};
+use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus, SuiteStatus};
 use rljob_protocol::metrics::{self, EvaluationMetrics};
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -43,6 +43,16 @@ fn evaluation(metrics: &EvaluationMetrics) -> EvaluationStatus {
         sampled: metrics.sampled,
         greedy: metrics.greedy,
         loss: metrics.loss,
+        suites: metrics.suites.iter().map(suite).collect(),
+    }
+}
+
+fn suite((name, metrics): (&String, &EvaluationMetrics)) -> SuiteStatus {
+    SuiteStatus {
+        name: name.clone(),
+        step: metrics.step,
+        sampled: metrics.sampled,
+        greedy: metrics.greedy,
     }
 }
 
@@ -55,10 +65,21 @@ mod tests {
     fn the_newest_evaluation_is_kept_while_a_coordinator_reports_none() {
         let metrics: EvaluationMetrics = serde_json::from_value(serde_json::json!({
             "step": 2, "prompts": 8, "seconds": 1.0, "sampled": 0.5, "greedy": 0.625,
+            "suites": {"gsm8k": {"step": 1, "prompts": 4, "seconds": 1.0, "greedy": 0.25}},
         }))
         .unwrap();
-        let expected =
-            Some(EvaluationStatus { step: 2, sampled: Some(0.5), greedy: Some(0.625), loss: None });
+        let expected = Some(EvaluationStatus {
+            step: 2,
+            sampled: Some(0.5),
+            greedy: Some(0.625),
+            loss: None,
+            suites: vec![SuiteStatus {
+                name: "gsm8k".to_owned(),
+                step: 1,
+                sampled: None,
+                greedy: Some(0.25),
+            }],
+        });
         let engines = InferenceStatus::default();
         let evaluated = CoordinatorStatus { evaluation: Some(metrics), ..report() };
         let old = RLJobStatus {

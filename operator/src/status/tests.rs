@@ -264,6 +264,26 @@ fn settings_without_effect_are_a_condition() {
 }
 
 #[test]
+fn a_tracker_that_fails_is_a_condition_until_it_answers() {
+    let job = validated();
+    let tracked = |failure: Option<&str>, old: &RLJobStatus| {
+        let mut facts = running();
+        facts.coordinator.as_mut().unwrap().tracker_failure = failure.map(ToOwned::to_owned);
+        let decision = decide(&job, &facts, at(0));
+        let status = next(&job, old, &facts, &decision, None, at(0)).status;
+        let mut conditions = status.conditions.clone().into_iter();
+        let found = conditions.find(|condition| condition.type_ == "MetricsTracked");
+        let text = found.map(|it| format!("{} {}: {}", it.status, it.reason, it.message));
+        (text, status)
+    };
+    let (text, failing) = tracked(Some("MLflow: failed to reach the server"), &unvisited());
+    let expected = "False TrackerUnavailable: MLflow: failed to reach the server; the run \
+        continues, and its metrics are sent again";
+    assert_eq!(text.as_deref(), Some(expected));
+    assert_eq!(tracked(None, &failing).0, None);
+}
+
+#[test]
 fn rejected_children_stall_the_job_and_the_next_pass_writes_nothing() {
     let old = status(&unvisited(), &running(), at(0));
     let mut facts = running();

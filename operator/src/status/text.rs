@@ -43,13 +43,19 @@ pub(super) fn storage_failure(facts: &Facts) -> String {
     failure.map(|cause| format!("the coordinator cannot write: {cause}")).unwrap_or_default()
 }
 
-/// The verifier that is down, and why.
+/// Trackers that do not take the metrics of the run, and why.
+pub(super) fn tracker_failure(facts: &Facts) -> Option<String> {
+    let failure = facts.report()?.tracker_failure.as_deref()?;
+    Some(clip(&format!("{failure}; the run continues, and its metrics are sent again")))
+}
+
+/// The verifier, environment or tool that is down, and why.
 pub(super) fn reward_outage(facts: &Facts) -> String {
     let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {
         return String::new();
     };
     // Without the duration, which would change the status at every observation.
-    format!("sampling waits for reward {}: {}", outage.reward, outage.cause)
+    format!("sampling waits for {}: {}", outage.reward, outage.cause)
 }
 
 /// Since when no step was completed, and the pods that are missing.

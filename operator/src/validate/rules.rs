@@ -10,11 +10,13 @@ use super::{Policy, Problem};
 mod algorithm;
 mod common;
 mod gang;
+mod mixture;
 mod pairs;
 mod prompts;
 mod rewards;
 mod roles;
 mod sources;
+mod suites;
 mod template;
 mod workflow;
 
@@ -51,7 +53,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_lora(spec, &mut problems);
     check_lengths(&spec.rollout, &mut problems);
     if let Some(workflow) = &spec.rollout.workflow {
-        workflow::check_workflow(workflow, &mut problems);
+        workflow::check_workflow(workflow, &spec.dataset, &mut problems);
     }
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);

@@ -26,6 +26,7 @@ use tempfile::TempDir;
 
 mod engines;
 mod run;
+mod tools;
 
 const JOB: &str = include_str!("bad_input/job.yaml");
 
@@ -62,9 +63,7 @@ fn rejection(folder: &TempDir, more: &[&str]) -> String {
 
 #[test]
 fn invalid_job_files_are_rejected_with_line_and_field() {
-    let replaced =
-        |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
-    let cases: [(&str, &str, &str); 8] = [
+    assert_rejected(&[
         (
             "steps: 3, ",
             "steps: [3, ",
@@ -76,6 +75,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "steps: three",
             "line 13: spec.training.steps: expected integer, found \"three\"",
         ),
+        ("format", "rewards: [x], format", "line 8: spec.dataset.train.rewards[0]: `x` is not the"),
         (
             "grpo: {}",
             "grpo: {}, sft: {}",
@@ -104,9 +104,13 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "replicas: 1, sglang: {extraArgs: [--port=1]}}",
             "line 14: spec.inference.sglang.extraArgs[0]: the run sets --port; remove it",
         ),
-    ];
+    ]);
+}
+
+/// Asserts that the job with a replaced part is rejected with a message.
+fn assert_rejected(cases: &[(&str, &str, &str)]) {
     for (from, to, message) in cases {
-        let folder = folder_with(replaced(from, to));
+        let folder = folder_with(|text: String| text.replace(from, to));
         for command in [&["run", "--file", "job.yaml"], &["validate", "--file", "job.yaml"]] {
             let output = output(folder.path(), "rljob", command);
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -37,6 +37,8 @@ mod s3_run;
 #[cfg(test)]
 mod site;
 #[cfg(test)]
+mod tool_calls;
+#[cfg(test)]
 mod tracking;
 #[cfg(test)]
 mod validation_and_exports;

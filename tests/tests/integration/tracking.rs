@@ -7,10 +7,11 @@ use rljob_crds::names::{METRICS_FILE, TENSORBOARD_FILES};
 use rljob_protocol::status::StepMetrics;
 use rljob_tests::Mlflow;
 use rljob_tests::files::mlflow;
+use rljob_tests::process::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::local_run::{INTERRUPTED, JOBS, LocalRun, baseline, folder_with};
+use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, baseline, folder_with};
 
 /// Steps of the job `practise`.
 const STEPS: u64 = 12;
@@ -34,6 +35,15 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     local.kill("rljob-coordinator");
     local.wait_for_steps("practise", 5);
     mlflow.kill().unwrap();
+    let status = local.runs.join("default/practise/status.json");
+    let failure = || {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        // The file may be absent while it is replaced.
+        let status: Value = serde_json::from_str(&text).unwrap_or_default();
+        status["trackerFailure"].as_str().unwrap_or_default().to_owned()
+    };
+    wait_until("the failure in the status", LIMIT, || Ok(failure().starts_with("MLflow: ")))
+        .unwrap();
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));

@@ -1,6 +1,7 @@
 //! Batch server: packs the current training batch or the validation data for the ranks and caches
 //! it.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
@@ -163,12 +164,21 @@ impl Batches {
 /// All rows of the evaluation data, in order.
 async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
-        let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
+        // Suites measure accuracy only.
+        let data = &input.evaluation.first().ok_or(WorkError::NoEvaluationData)?.data;
         let prompts: Result<Vec<_>, _> =
             (0..data.len()).map(|position| data.prompt(position)).collect();
         Ok(from_prompts(&prompts.map_err(InputError::from)?)?)
     };
     tokio::task::spawn_blocking(job).await?
+}
+
+/// Loader positions of a step that trains on completions of the data; empty of other algorithms.
+pub fn positions(config: &RunConfig, step: u32) -> Range<u64> {
+    let algorithm = config.spec.algorithm.resolve().filter(|algorithm| !algorithm.has_rollouts());
+    let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
+    let first = u64::from(step.saturating_sub(1)).saturating_mul(size.into());
+    first..first.saturating_add(size.into())
 }
 
 /// Samples of a step that trains on completions of the data: positions (s−1)·B .. s·B of the
@@ -179,13 +189,8 @@ pub async fn supervised(
     step: u32,
 ) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
-        let algorithm = config.spec.algorithm.resolve();
-        let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
-        let size = u64::from(size);
-        let first = u64::from(step.saturating_sub(1)).saturating_mul(size);
-        let prompts: Result<Vec<_>, InputError> = (first..first.saturating_add(size))
-            .map(|position| Ok(input.train()?.prompt(position)?))
-            .collect();
+        let prompts: Result<Vec<_>, InputError> =
+            positions(&config, step).map(|position| Ok(input.train()?.prompt(position)?)).collect();
         let prompts = prompts?;
         for prompt in &prompts {
             let tokens = prompt.len_with_completion();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
 
-use crate::data::Dataset;
+use crate::data::{Dataset, FilterReason, Part};
 use crate::input::{Input, InputError};
 use crate::reward::Runner;
 
@@ -21,22 +21,35 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
     // No command is run.
     let input = Input::open(config, &Runner::Program(PathBuf::new()))?;
     let mut text = String::new();
-    for (name, data) in [("training", &input.train), ("evaluation", &input.evaluation)] {
-        if let Some(data) = data {
-            describe(&mut text, name, data);
-        }
+    for part in input.datasets().flat_map(Dataset::parts) {
+        describe(&mut text, part);
     }
     Ok(text)
 }
 
-fn describe(text: &mut String, name: &str, data: &Dataset) {
-    let unusable = data.unusable();
-    let _ = write!(text, "{name} data: {} rows are used", data.len());
-    if data.dropped() > 0 {
-        let _ = write!(text, "; {} dropped: longer than maxPromptTokens", data.dropped());
-    }
-    if !unusable.is_empty() {
-        let _ = write!(text, "; {} dropped: unusable reference answers", unusable.len());
+fn describe(text: &mut String, part: &Part) {
+    let (filtered, unusable) = (part.filtered(), part.unusable());
+    let label = match part.label().split_once('/') {
+        Some(("train", name)) => format!("training/{name}"),
+        None if part.label() == "train" => "training".to_owned(),
+        _ => part.label().to_owned(),
+    };
+    let _ = write!(text, "{label} data: {} rows are used", part.len());
+    let dropped = |is_kind: fn(&FilterReason) -> bool| {
+        filtered.iter().filter(|row| is_kind(&row.reason)).count()
+    };
+    for (count, reason) in [
+        (dropped(|kind| matches!(kind, FilterReason::Long { .. })), "longer than maxPromptTokens"),
+        (
+            dropped(|kind| matches!(kind, FilterReason::Short { .. })),
+            "shorter than minPromptTokens",
+        ),
+        (dropped(|kind| matches!(kind, FilterReason::PassRate { .. })), "outside passRate"),
+        (unusable.len(), "unusable reference answers"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, "; {count} dropped: {reason}");
+        }
     }
     text.push('\n');
     for row in unusable.iter().take(SHOWN) {

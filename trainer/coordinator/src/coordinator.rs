@@ -23,7 +23,7 @@ use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
-use crate::workflow::Environment;
+use crate::tracking::failures::Failures;
 
 /// The handles of one coordinator process.
 pub struct Coordinator {
@@ -45,6 +45,8 @@ pub struct Coordinator {
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
+    /// Trackers that fail.
+    pub tracker_failures: Failures,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }
@@ -65,9 +67,10 @@ impl Coordinator {
         status.download = self.downloads.progress();
         status.reward_outage = self.batches.input().and_then(|input| {
             let rewards = input.rewards.as_ref().and_then(Rewards::outage);
-            rewards.or_else(|| input.workflow.environment().and_then(Environment::outage))
+            rewards.or_else(|| input.workflow.outage())
         });
         status.journal_failure = self.journal.failure(Instant::now());
+        status.tracker_failure = self.tracker_failures.text();
         status
     }
 

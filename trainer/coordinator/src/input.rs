@@ -2,11 +2,12 @@
 //! input fails the run without a restart.
 
 pub mod hub;
+mod workflow_checks;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rljob_crds::data::PromptFormat;
+use rljob_crds::data::{PromptFormat, Suite};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
@@ -15,8 +16,9 @@ use crate::data::{DataError, Dataset, FeedbackError};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
-use crate::text::{Message, TextError, TextTokenizer};
-use crate::workflow::{Lengths, Workflow, WorkflowError};
+use crate::text::{TextError, TextTokenizer, ToolCallFormat};
+use crate::workflow::{Lengths, ToolServers, Workflow, WorkflowError};
+use workflow_checks::{check_workflow, tool_call_format};
 
 /// Input that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,19 @@ pub enum InputError {
     },
 }
 
+/// A suite with its rows.
+pub struct SuiteData {
+    pub suite: Suite,
+    pub data: Dataset,
+}
+
+impl SuiteData {
+    /// Name of the data in files and messages.
+    pub fn name(&self) -> &str {
+        self.suite.name.as_deref().unwrap_or("evaluation")
+    }
+}
+
 /// A run's input, checked.
 pub struct Input {
     /// The tokenizer.
@@ -111,12 +126,14 @@ pub struct Input {
     pub train: Option<Dataset>,
     /// All rows of the training data that fit, before those without usable answers are dropped.
     pub train_identity: Option<DataIdentity>,
-    /// Evaluation data.
-    pub evaluation: Option<Dataset>,
+    /// Evaluation data by suite.
+    pub evaluation: Vec<SuiteData>,
     /// The reward; none for `sft` without a reward.
     pub rewards: Option<Rewards>,
     /// Turns of a sample.
     pub workflow: Workflow,
+    /// Format of the model's tool calls, if it is known and needed.
+    pub tool_call_format: Option<ToolCallFormat>,
     /// Token ids are below this.
     pub vocabulary: i64,
     /// Longest sequence in tokens.
@@ -144,16 +161,21 @@ impl Input {
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
         let workflow = Workflow::new(&spec.rollout, &config.uid)?;
+        let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
+        let tools = workflow.tools().map(ToolServers::described).unwrap_or_default();
+        let with_tools = tokenizer.with_tools(tools);
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())
             .filter(|train| !train.is_absent())
-            .map(|train| Dataset::open_train(&train, &tokenizer, seed, &kept))
+            .map(|train| Dataset::open_train(&train, &with_tools, seed, &kept))
             .transpose()?;
-        let mut evaluation = config
-            .evaluation_dataset()
-            .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer, &kept))
-            .transpose()?;
-        for data in [train.as_ref(), evaluation.as_ref()].into_iter().flatten() {
+        let open = |suite: Suite| {
+            let data = Dataset::open_evaluation(&suite, &with_tools, &kept)?;
+            Ok::<_, InputError>(SuiteData { suite, data })
+        };
+        let mut evaluation: Vec<SuiteData> =
+            config.suites().into_iter().map(open).collect::<Result<_, _>>()?;
+        for data in train.iter().chain(evaluation.iter().map(|own| &own.data)) {
             data.check_lengths(model.max_position_embeddings)?;
             check_workflow(spec, &workflow, data, &tokenizer)?;
         }
@@ -168,15 +190,9 @@ impl Input {
                 .as_mut()
                 .filter(|_| spec.algorithm.has_rollouts())
                 .map_or(Ok(()), |train| train.drop_unusable(rewards, share))?;
-            let scored = spec
-                .dataset
-                .evaluation
-                .as_ref()
-                .is_some_and(|evaluation| evaluation.answer.is_some());
-            evaluation
-                .as_mut()
-                .filter(|_| scored)
-                .map_or(Ok(()), |evaluation| evaluation.drop_unusable(rewards, share))?;
+            for own in evaluation.iter_mut().filter(|own| own.suite.data.answer.is_some()) {
+                own.data.drop_unusable(rewards, share)?;
+            }
         }
         Ok(Self {
             tokenizer,
@@ -185,6 +201,7 @@ impl Input {
             evaluation,
             rewards,
             workflow,
+            tool_call_format,
             vocabulary: model.vocab_size,
             context: model.max_position_embeddings,
         })
@@ -196,6 +213,11 @@ impl Input {
     /// The run has none.
     pub fn train(&self) -> Result<&Dataset, InputError> {
         self.train.as_ref().ok_or(InputError::NoTrainingData)
+    }
+
+    /// The data of training and of all suites.
+    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.train.iter().chain(self.evaluation.iter().map(|own| &own.data))
     }
 
     /// Maximum length of the first completion after a prompt of this number of tokens.
@@ -236,31 +258,13 @@ fn check_vocabulary(
     }
 }
 
-/// Checks that every row has feedback, and that turns can follow an assistant's turn.
-fn check_workflow(
-    spec: &RLJobSpec,
-    workflow: &Workflow,
-    data: &Dataset,
-    tokenizer: &TextTokenizer,
-) -> Result<(), InputError> {
-    if matches!(workflow, Workflow::SingleTurn) {
-        return Ok(());
-    }
-    if let Some(feedback) = workflow.feedback() {
-        let rewards: Vec<&str> = spec.rewards.iter().map(|reward| reward.name.as_str()).collect();
-        feedback.check(data, &rewards)?;
-    }
-    tokenizer.encode_continuation(&[], &[Message::user("x")], data.style())?;
-    Ok(())
-}
-
 /// Checks that the chat template fits the tokenizer and the arguments of the spec.
 fn check_template(spec: &RLJobSpec, tokenizer: &TextTokenizer) -> Result<(), TextError> {
-    let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
-    let train = Some(train).filter(|train| !train.is_absent());
+    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
     let train = train.map(|train| (train.format, &train.chat_template_arguments));
-    let evaluation = evaluation.map(|data| (data.format, &data.chat_template_arguments));
-    for (format, arguments) in [train, evaluation].into_iter().flatten() {
+    let suites = spec.dataset.suites();
+    let suites = suites.iter().map(|own| (own.data.format, &own.data.chat_template_arguments));
+    for (format, arguments) in train.into_iter().chain(suites) {
         if format == PromptFormat::Chat {
             tokenizer.check_chat_template()?;
             tokenizer.check_arguments(arguments)?;

@@ -31,6 +31,7 @@ use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::scheduler;
 use crate::telemetry::Metrics;
+use crate::tracking::failures::Failures;
 
 /// Claims the run directory, opens it and reads back where the run stands.
 pub(crate) async fn open(
@@ -90,6 +91,7 @@ pub(crate) async fn open(
         downloads: Downloads::default(),
         reward_runner,
         agents: agents.map(Arc::new),
+        tracker_failures: Failures::default(),
         stop: CancellationToken::new(),
     })
 }

@@ -219,18 +219,20 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Res
 
 /// Starts the tasks that copy metrics to experiment trackers.
 fn start_trackers(coordinator: &Coordinator, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-    let handles =
-        || (coordinator.journal.clone(), coordinator.run.clone(), coordinator.stop.clone());
+    let handles = || {
+        let Coordinator { journal, run, tracker_failures, stop, .. } = coordinator;
+        (journal.clone(), run.clone(), tracker_failures.clone(), stop.clone())
+    };
     match TensorBoard::open(&coordinator.config.run_directory) {
         Ok(tracker) => {
-            let (journal, run, stop) = handles();
-            tasks.spawn(tracking::follow(tracker, journal, run, stop));
+            let (journal, run, failures, stop) = handles();
+            tasks.spawn(tracking::follow(tracker, journal, run, failures, stop));
         }
         // The journal has the same data.
         Err(error) => tracing::warn!(%error, "failed to open the event files of TensorBoard"),
     }
     if let Some(tracking) = &coordinator.config.spec.tracking {
-        let (journal, run, stop) = handles();
+        let (journal, run, failures, stop) = handles();
         let tracker = Mlflow::new(
             &tracking.mlflow,
             &coordinator.config,
@@ -239,7 +241,7 @@ fn start_trackers(coordinator: &Coordinator, tasks: &mut JoinSet<()>) -> anyhow:
             coordinator.incarnation,
         )
         .context("spec.tracking.mlflow")?;
-        tasks.spawn(tracking::follow(tracker, journal, run, stop));
+        tasks.spawn(tracking::follow(tracker, journal, run, failures, stop));
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Records of steps and evaluations: completes the learners' metrics, then writes them to the
 //! journal, the JSONL files and Prometheus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::clock::Clock;
 use crate::core::Now;
+use crate::data::Dataset;
 use crate::files::Files;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Event, Sample};
@@ -99,8 +101,13 @@ impl Recorder {
     }
 
     /// Completes the learners' metrics of a step, records them once and appends them to
-    /// `metrics.jsonl`.
-    pub async fn record_step(&self, mut metrics: StepMetrics) -> Result<(), SharedJournalError> {
+    /// `metrics.jsonl`. `positions` are those of a batch without samples of engines, in `data`.
+    pub async fn record_step(
+        &self,
+        mut metrics: StepMetrics,
+        data: Option<&Dataset>,
+        positions: Range<u64>,
+    ) -> Result<(), SharedJournalError> {
         let step = metrics.step;
         // A replayed step with pruned samples is not recorded: its first report is kept.
         let samples =
@@ -120,6 +127,11 @@ impl Recorder {
         scalars.set_option(metrics::TURNS, turns.filter(|turns| *turns > 1.0));
         for (name, mean) in reward_component_means(&samples) {
             scalars.set(format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX), mean);
+        }
+        let sampled: BTreeSet<u64> = samples.iter().map(|sample| sample.position).collect();
+        let positions = if sampled.is_empty() { positions.collect() } else { sampled };
+        for (name, share) in data.map(|data| mix(data, &positions)).unwrap_or_default() {
+            scalars.set(format!("{}{name}", metrics::MIXTURE_PREFIX), share);
         }
         self.add_timings(&mut metrics);
         let (files, recorded) = (self.files.clone(), metrics.clone());
@@ -175,7 +187,8 @@ impl Recorder {
         });
         done.await?;
         self.metrics.evaluated(&metrics);
-        self.newest().evaluation = Some(metrics);
+        let mut newest = self.newest();
+        newest.evaluation = Some(metrics.after(newest.evaluation.as_ref()));
         Ok(())
     }
 
@@ -197,6 +210,21 @@ fn reward_component_means(samples: &[Sample]) -> BTreeMap<String, f64> {
         (*sum, *count) = (*sum + value, count.saturating_add(1));
     }
     sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))).collect()
+}
+
+/// Share of each part of a mixture in the prompts at these positions; empty without a mixture.
+fn mix(data: &Dataset, positions: &BTreeSet<u64>) -> BTreeMap<String, f64> {
+    if positions.is_empty() {
+        return BTreeMap::new();
+    }
+    let names = data.parts().iter().filter_map(|part| part.name());
+    let mut counts: BTreeMap<&str, u32> = names.map(|name| (name, 0)).collect();
+    for name in positions.iter().filter_map(|position| data.part_name(*position)) {
+        let count = counts.entry(name).or_default();
+        *count = count.saturating_add(1);
+    }
+    let share = |count: u32| f64::from(count) / positions.len() as f64;
+    counts.into_iter().map(|(name, count)| (name.to_owned(), share(count))).collect()
 }
 
 /// Number of samples by staleness: steps done by the learners since the oldest weights that sampled

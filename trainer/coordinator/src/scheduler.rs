@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::coordinator::Coordinator;
 use crate::core::Run;
 use crate::core::work::Work;
-use crate::data::Dataset;
+use crate::data::{Dataset, Part};
 use crate::input::{self, Input, InputError};
 use crate::persistence::checkpoints::Verifier;
 use crate::persistence::data_identity::DataIdentityError;
@@ -182,14 +182,14 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
 
 /// Records the opened input and makes it available to the learners.
 async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
-    let rows = |data: &Dataset| {
-        let unusable = data.unusable().len();
-        serde_json::json!({"rows": data.len(), "dropped": data.dropped(), "unusable": unusable})
+    let rows = |part: &Part| {
+        let (dropped, unusable) = (part.filtered().len(), part.unusable().len());
+        let rows =
+            serde_json::json!({"rows": part.len(), "dropped": dropped, "unusable": unusable});
+        (part.label().to_owned(), rows)
     };
-    let detail = serde_json::json!({
-        "train": input.train.as_ref().map(rows),
-        "evaluation": input.evaluation.as_ref().map(rows),
-    });
+    let parts = input.datasets().flat_map(Dataset::parts);
+    let detail = serde_json::Value::Object(parts.map(rows).collect());
     coordinator.recorder.event("DataOpened", detail).await;
     list_dropped_rows(coordinator, input).await;
     coordinator.batches.set_input(Arc::clone(input));
@@ -205,18 +205,20 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
     }
 }
 
-/// Counts the rows with unusable reference answers, and lists them in the run directory.
+/// Counts the rows with unusable reference answers, and lists all dropped rows in the run
+/// directory.
 async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
     let (fence, data) = (coordinator.journal.fence().clone(), Arc::clone(input));
     let rows = move || {
-        let train = data.train.iter().flat_map(Dataset::unusable);
-        let train = train.map(|row| row.line("train"));
-        let evaluation = data.evaluation.iter().flat_map(Dataset::unusable);
-        let lines = train.chain(evaluation.map(|row| row.line("evaluation")));
-        crate::files::write_dropped_rows(&fence, lines)
+        let parts = || data.datasets().flat_map(Dataset::parts);
+        let unusable =
+            parts().flat_map(|part| part.unusable().iter().map(|row| row.line(part.label())));
+        let filtered =
+            parts().flat_map(|part| part.filtered().iter().map(|row| row.line(part.label())));
+        crate::files::write_dropped_rows(&fence, unusable.chain(filtered))
     };
-    let data = input.train.iter().chain(&input.evaluation);
-    let count = data.fold(0_usize, |sum, data| sum.saturating_add(data.unusable().len()));
+    let parts = input.datasets().flat_map(Dataset::parts);
+    let count = parts.fold(0_usize, |sum, part| sum.saturating_add(part.unusable().len()));
     coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
     if count > 0 {
         tracing::warn!(
@@ -330,16 +332,22 @@ async fn evaluate(
     input: &Arc<Input>,
     version: Version,
 ) -> Result<(), WorkError> {
-    let beside = coordinator.run.read(|run| run.evaluates_beside(version)).await;
-    let metrics = coordinator.evaluator(input).run(version, beside).await?;
-    tracing::info!(
-        step = metrics.step,
-        sampled = metrics.sampled,
-        greedy = metrics.greedy,
-        rejected = metrics.rejected,
-        seconds = metrics.seconds,
-        "evaluated"
-    );
+    let (beside, suites) = coordinator
+        .run
+        .read(|run| (run.evaluates_beside(version), run.suites_due(version.step)))
+        .await;
+    let metrics = coordinator.evaluator(input).run(version, beside, &suites).await?;
+    for (suite, own) in metrics.by_suite() {
+        tracing::info!(
+            step = own.step,
+            suite,
+            sampled = own.sampled,
+            greedy = own.greedy,
+            rejected = own.rejected,
+            seconds = own.seconds,
+            "evaluated"
+        );
+    }
     Ok(coordinator.run.change(|run, _| run.evaluated(version.step)).await?)
 }
 

@@ -1,10 +1,11 @@
-//! Prometheus metrics. Labels are the cause of rejected samples and the phase of learners.
+//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners and the
+//! suite of an evaluation.
 
 use std::time::Duration;
 
 use prometheus::{
-    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec,
-    IntGauge, Opts, Registry, TextEncoder,
+    Counter, CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter,
+    IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 use rljob_protocol::metrics::{
     EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,
@@ -124,7 +125,7 @@ impl Metrics {
 
     /// An evaluation is done.
     pub fn evaluated(&self, metrics: &EvaluationMetrics) {
-        let EvaluationGauges { step, sampled, greedy, rejected } = &self.evaluation;
+        let EvaluationGauges { step, sampled, greedy, rejected, suites } = &self.evaluation;
         step.set(metrics.step.into());
         let set = |gauges: &[Gauge; 2], mean: Option<f64>, error: Option<f64>| {
             let [value, standard_error] = gauges;
@@ -134,6 +135,11 @@ impl Metrics {
         set(sampled, metrics.sampled, metrics.sampled_standard_error);
         set(greedy, metrics.greedy, metrics.greedy_standard_error);
         rejected.set(metrics.rejected.unwrap_or(0).into());
+        for (suite, own) in &metrics.suites {
+            let [sampled, greedy] = suites;
+            sampled.with_label_values(&[suite]).set(own.sampled.unwrap_or(f64::NAN));
+            greedy.with_label_values(&[suite]).set(own.greedy.unwrap_or(f64::NAN));
+        }
     }
 
     /// The text form, with the gauges as the status has them.
@@ -236,6 +242,8 @@ struct EvaluationGauges {
     sampled: [Gauge; 2],
     greedy: [Gauge; 2],
     rejected: IntGauge,
+    /// Sampled and greedy completions by suite.
+    suites: [GaugeVec; 2],
 }
 
 impl EvaluationGauges {
@@ -246,6 +254,9 @@ impl EvaluationGauges {
             Ok::<_, prometheus::Error>(real)
         };
         let integer = |name: &str, help: &str| gauge(registry, name, help);
+        let of_suites = |name: &str, help: &str| {
+            register(registry, GaugeVec::new(Opts::new(name, help), &["suite"])?)
+        };
         Ok(Self {
             step: integer("rljob_evaluation_step", "Steps done at the newest evaluation.")?,
             sampled: [
@@ -260,6 +271,10 @@ impl EvaluationGauges {
                 "rljob_evaluation_rejected",
                 "Completions of the newest evaluation whose verifier failed.",
             )?,
+            suites: [
+                of_suites("rljob_evaluation_suite_sampled", "Mean reward of sampled completions.")?,
+                of_suites("rljob_evaluation_suite_greedy", "Mean reward of greedy completions.")?,
+            ],
         })
     }
 }

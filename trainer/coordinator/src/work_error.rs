@@ -24,10 +24,10 @@ pub enum WorkError {
     )]
     Agent { samples: u32, source: AgentFailure },
     #[error(
-        "the verifier failed on every completion of step {step}: the coordinator's log has the \
-            causes"
+        "all samples of the evaluation of step {step} were rejected: the coordinator's log has the \
+         causes; one of them is: {cause}"
     )]
-    AllRejected { step: u32 },
+    AllRejected { step: u32, cause: String },
     #[error(transparent)]
     Journal(#[from] SharedJournalError),
     #[error("failed to write sampling parameters as JSON")]

@@ -1,24 +1,29 @@
 //! Workflow of a run: how many turns a sample has, what follows a turn, and the sample's reward.
-//! Pure, except for the calls of an environment.
+//! Pure, except for the calls of an environment and of tools.
 //!
 //! ```text
 //!  multiTurn   reward r of turn t ─┬─ r ≥ correctReward, t = maxTurns ─▶ r · discount^(t − 1)
 //!                                  └─ else ─▶ feedback ─▶ turn t + 1
 //!  environment Σ rewards of the turns ([`environment`])
+//!  tools       reward r of the last turn ([`tools`])
 //!  agent       rewards r of the program ─▶ Σ r · discount^(t − 1)
 //! ```
 
 mod environment;
+mod session;
+mod tools;
 
 use rljob_crds::agent::AgentWorkflow;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
+use rljob_protocol::status::RewardOutage;
 
 use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts};
 use crate::reward::Reward;
-use crate::text::Message;
+use crate::text::{Message, TextError};
 
 pub use environment::Environment;
+pub use tools::ToolServers;
 
 /// The workflow of a run.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub enum Workflow {
     SingleTurn,
     MultiTurn(Box<MultiTurn>),
     Environment(Box<Environment>),
+    Tools(Box<ToolServers>),
     /// A program requests the completions.
     Agent(AgentWorkflow),
 }
@@ -43,13 +49,15 @@ pub struct MultiTurn {
 pub enum WorkflowError {
     #[error(transparent)]
     Feedback(#[from] FeedbackError),
-    #[error("failed to create the client of rollout.workflow.environment")]
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error("failed to create the client of the servers of rollout.workflow")]
     Client(#[source] reqwest::Error),
 }
 
 impl Workflow {
-    /// Compiles the workflow of a spec. `run` distinguishes the sessions of runs that share an
-    /// environment.
+    /// Compiles the workflow of a spec. `run` distinguishes the sessions of runs that share a
+    /// server.
     pub fn new(rollout: &RolloutSpec, run: &str) -> Result<Self, WorkflowError> {
         match rollout.workflow.as_ref() {
             Some(WorkflowSpec { agent: Some(spec), .. }) => Ok(Self::Agent(spec.clone())),
@@ -61,6 +69,10 @@ impl Workflow {
                 let environment = Environment::new(spec, run).map_err(WorkflowError::Client)?;
                 Ok(Self::Environment(Box::new(environment)))
             }
+            Some(WorkflowSpec { tools: Some(spec), .. }) => {
+                let tools = ToolServers::new(spec, run).map_err(WorkflowError::Client)?;
+                Ok(Self::Tools(Box::new(tools)))
+            }
             _ => Ok(Self::SingleTurn),
         }
     }
@@ -69,14 +81,36 @@ impl Workflow {
     pub fn environment(&self) -> Option<&Environment> {
         match self {
             Self::Environment(environment) => Some(environment),
+            Self::SingleTurn | Self::MultiTurn(_) | Self::Tools(_) | Self::Agent(_) => None,
+        }
+    }
+
+    /// The tools, if there are some.
+    pub fn tools(&self) -> Option<&ToolServers> {
+        match self {
+            Self::Tools(tools) => Some(tools),
+            _ => None,
+        }
+    }
+
+    /// The outage of a server that is down.
+    pub fn outage(&self) -> Option<RewardOutage> {
+        match self {
+            Self::Environment(environment) => environment.outage(),
+            Self::Tools(tools) => tools.outage(),
             Self::SingleTurn | Self::MultiTurn(_) | Self::Agent(_) => None,
         }
+    }
+
+    /// Whether the first of several turns has a separate reward.
+    pub fn has_first_turn_reward(&self) -> bool {
+        !matches!(self, Self::SingleTurn | Self::Tools(_))
     }
 
     /// Fields of a row that turns after the first use.
     pub fn kept_fields(&self) -> Result<KeptFields, FeedbackError> {
         match self {
-            Self::SingleTurn | Self::Environment(_) => Ok(KeptFields::None),
+            Self::SingleTurn | Self::Environment(_) | Self::Tools(_) => Ok(KeptFields::None),
             Self::MultiTurn(multi_turn) => multi_turn.feedback.fields(),
             Self::Agent(_) => Ok(KeptFields::All),
         }
@@ -85,13 +119,13 @@ impl Workflow {
     /// The feedback template, if there is one.
     pub fn feedback(&self) -> Option<&Feedback> {
         match self {
-            Self::SingleTurn | Self::Environment(_) | Self::Agent(_) => None,
+            Self::SingleTurn | Self::Environment(_) | Self::Tools(_) | Self::Agent(_) => None,
             Self::MultiTurn(multi_turn) => Some(&multi_turn.feedback),
         }
     }
 
     /// Messages after turn `number`, counted from 1, of a prompt. None if the sample ends with it;
-    /// those of an environment are in its answer.
+    /// those of an environment and of tools are in their answers.
     pub fn messages(
         &self,
         prompt: &Prompt,
@@ -118,7 +152,7 @@ impl Workflow {
     /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
     pub fn turn_rewards(&self, rewards: &[f64]) -> Vec<f64> {
         let (discount, only_last) = match self {
-            Self::SingleTurn => (1.0, true),
+            Self::SingleTurn | Self::Tools(_) => (1.0, true),
             Self::MultiTurn(multi_turn) => (multi_turn.spec.discount, true),
             Self::Environment(environment) => return environment.turn_rewards(rewards),
             Self::Agent(agent) => (agent.discount, false),
@@ -135,7 +169,7 @@ impl Workflow {
     /// turns.
     pub fn undiscounted(&self, rewards: &[f64]) -> f64 {
         match self {
-            Self::SingleTurn | Self::MultiTurn(_) | Self::Agent(_) => {
+            Self::SingleTurn | Self::MultiTurn(_) | Self::Tools(_) | Self::Agent(_) => {
                 rewards.last().copied().unwrap_or_default()
             }
             Self::Environment(_) => rewards.iter().sum(),
@@ -201,6 +235,7 @@ mod tests {
             text: "1+1".to_owned(),
             tokens: vec![5, 6],
             answer: Some("2".to_owned()),
+            rewards: std::sync::Arc::default(),
             category: None,
             completion_tokens: None,
             pair_tokens: None,
@@ -231,6 +266,18 @@ mod tests {
         assert_eq!(credited(&[0.1, 0.1, 1.0]), [0.0, 0.0, 0.25]);
         assert_eq!(credited(&[0.1, 0.1, 0.2]), [0.0, 0.0, 0.05]);
         assert_eq!(Workflow::SingleTurn.turn_rewards(&[0.7]), [0.7]);
+    }
+
+    #[test]
+    fn the_reward_with_tools_is_that_of_the_last_completion() {
+        let spec = json!({"tools": {"tools": [
+            {"name": "add", "description": "Adds.", "http": {"url": "http://tools.lab"}},
+        ]}});
+        let workflow = serde_json::from_value(spec).unwrap();
+        let rollout = RolloutSpec { workflow: Some(workflow), ..RolloutSpec::default() };
+        let workflow = Workflow::new(&rollout, "").unwrap();
+        assert_eq!(workflow.turn_rewards(&[0.0, 0.0, 0.7]), [0.0, 0.0, 0.7]);
+        assert!((workflow.undiscounted(&[0.0, 0.7]) - 0.7).abs() < f64::EPSILON);
     }
 
     #[test]

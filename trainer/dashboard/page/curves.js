@@ -18,16 +18,26 @@ const CHARTS = [
     title: "Evaluation accuracy",
     unit: "mean reward of held-out prompts",
     bounds: [0, 1],
-    lines: (run) => [
-      ["sampled", evaluations(run, (it) => it.sampled)],
-      ["greedy", evaluations(run, (it) => it.greedy)],
-    ],
+    lines: (run) =>
+      suites(run).flatMap((suite) => [
+        [`${suite} sampled`.trim(), evaluations(run, (it) => it.sampled, suite)],
+        [`${suite} greedy`.trim(), evaluations(run, (it) => it.greedy, suite)],
+      ]),
   },
   { title: "Reward", unit: "mean of the step's samples", bounds: [0, 1], lines: one("reward") },
   {
     title: "Reward components",
     unit: "mean of the step's samples, before weights",
     lines: (run) => rewards(run).map((name) => [name.slice(7), column(run, name)]),
+  },
+  {
+    title: "Mixture",
+    unit: "share of the step's prompts",
+    bounds: [0, 1],
+    lines: (run) =>
+      Object.keys(run.columns)
+        .filter((name) => name.startsWith("mixture/"))
+        .map((name) => [name.slice(8), column(run, name)]),
   },
   { title: "Loss", unit: "per trainable token or pair", lines: both("loss") },
   {
@@ -129,9 +139,11 @@ const change = ([first, last]) => `${first.toFixed(3)} → ${last.toFixed(3)}`;
 // Headline numbers of a run: [name, value, detail].
 function headlines(run) {
   const found = [];
-  const [first, last] = [run.evaluations[0], run.evaluations.at(-1)];
-  const measured = (name, value, error) => {
+  const last = run.evaluations.at(-1);
+  const measured = (name, value, error, suite = "") => {
     const known = (number) => number !== null && number !== undefined;
+    const own = ofSuite(run, suite);
+    const [first, last] = [own[0], own.at(-1)];
     if (!first || !known(first[value]) || !known(last[value])) return;
     const errors = [first[error], last[error]];
     const detail = errors.every(known)
@@ -139,8 +151,11 @@ function headlines(run) {
       : "";
     found.push([name, change([first[value], last[value]]), detail]);
   };
-  measured("Accuracy, sampled", "sampled", "sampledStandardError");
-  measured("Accuracy, greedy", "greedy", "greedyStandardError");
+  for (const suite of suites(run)) {
+    const name = suite || "Accuracy";
+    measured(`${name}, sampled`, "sampled", "sampledStandardError", suite);
+    measured(`${name}, greedy`, "greedy", "greedyStandardError", suite);
+  }
   measured("Validation loss", "loss", "");
   measured("Pair accuracy", "pairAccuracy", "");
   if (last?.rejected > 0)

@@ -31,9 +31,21 @@ function column(run, name) {
   return points.filter((point) => point[1] !== null);
 }
 
+// Names of the suites of a run's evaluations; one empty name without suites.
+function suites(run) {
+  const names = new Set(run.evaluations.flatMap((it) => Object.keys(it.suites ?? {})));
+  return names.size > 0 ? [...names].sort() : [""];
+}
+
+// The evaluations of a suite.
+function ofSuite(run, suite) {
+  const own = run.evaluations.map((it) => (suite ? it.suites?.[suite] : it));
+  return own.filter((it) => it !== undefined);
+}
+
 // Points of a value of the evaluations of a run.
-function evaluations(run, value) {
-  const points = run.evaluations.map((evaluation) => [evaluation.step, value(evaluation)]);
+function evaluations(run, value, suite = "") {
+  const points = ofSuite(run, suite).map((evaluation) => [evaluation.step, value(evaluation)]);
   return points.filter((point) => point[1] !== null && point[1] !== undefined);
 }
 

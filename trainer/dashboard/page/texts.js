@@ -149,8 +149,9 @@ class Answers {
   }
 
   compare(before, after, filter) {
-    const first = new Map(before.map((sample) => [sample.row, sample]));
-    const pairs = after.map((sample) => [first.get(sample.row), sample]);
+    const key = (sample) => `${sample.suite ?? ""}/${sample.row}`;
+    const first = new Map(before.map((sample) => [key(sample), sample]));
+    const pairs = after.map((sample) => [first.get(key(sample)), sample]);
     const passes = {
       all: () => true,
       changed: ([a, b]) => a && a.completion !== b.completion,
@@ -169,7 +170,8 @@ class Answers {
 }
 
 function answerCard([before, after]) {
-  const expected = after.answer == null ? "" : `answer ${after.answer}`;
+  const answer = after.answer == null ? "" : `answer ${after.answer}`;
+  const expected = [after.suite, answer].filter(Boolean).join(" · ");
   const rewards = before
     ? [rewardBadge(before.reward), " → ", rewardBadge(after.reward)]
     : [rewardBadge(after.reward)];

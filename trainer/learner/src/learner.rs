@@ -14,7 +14,7 @@ use rljob_protocol::metrics::WAIT_SECONDS;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 
-use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination};
+use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination, FILE_BYTES};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
 use crate::memory::Phase;
@@ -219,7 +219,10 @@ impl Learner {
         // A restart from this checkpoint does not repeat an export of an earlier step.
         self.exports.wait()?;
         let ranks = &self.trainer.ranks;
+        let started = Instant::now();
         let snapshot = self.trainer.snapshot()?;
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::info!(%version, seconds, "copied this rank's part of a checkpoint");
         let (folder, bucket) = match &self.run_store {
             RunStore::Folder(_) => (path.to_owned(), None),
             RunStore::Bucket(bucket) => (
@@ -233,6 +236,7 @@ impl Learner {
             version,
             rank: ranks.rank(),
             world_size: ranks.world_size(),
+            file_bytes: FILE_BYTES,
         };
         Ok(self.checkpoints.begin(destination, path.to_owned(), snapshot)?)
     }

@@ -74,7 +74,7 @@ impl Teacher {
     /// # Errors
     /// The weights cannot be read.
     pub fn load(self, ranks: &Rc<Ranks>, compute: Kind) -> Result<FrozenModel, TeacherError> {
-        let blocks = hugging_face::read_blocks(&self.folder, self.model.layout(), Kind::Float)?;
+        let blocks = hugging_face::read_blocks(&self.folder, self.model.layout())?;
         let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
         Ok(FrozenModel { model: self.model, parameters })
     }

@@ -10,20 +10,23 @@ use crate::version::Version;
 
 /// File name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// Format of checkpoints of this release.
+/// Format of checkpoints of the policy with one file per rank.
 pub const FORMAT: u32 = 1;
 /// Format of checkpoints that contain models in addition to the policy.
 pub const FORMAT_WITH_ROLES: u32 = 2;
+/// Format of checkpoints with several files per rank, of one or more models.
+pub const FORMAT_WITH_FILES: u32 = 3;
 
 /// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// [`FORMAT`], or [`FORMAT_WITH_ROLES`] if `roles` is not empty.
+    /// [`FORMAT_WITH_FILES`] if `file_bytes` is set, else [`FORMAT_WITH_ROLES`] if `roles` is not
+    /// empty, else [`FORMAT`].
     pub format: u32,
     /// Completed steps, and the attempt of the learner group.
     pub version: Version,
-    /// Number of ranks that wrote the checkpoint, one file each.
+    /// Number of ranks that wrote the checkpoint.
     pub world_size: u32,
     /// Shape of the policy.
     pub model: ModelShape,
@@ -35,6 +38,9 @@ pub struct Manifest {
     /// State of the objective.
     #[serde(default, skip_serializing_if = "ObjectiveState::is_empty")]
     pub objective: ObjectiveState,
+    /// Bytes of a file at most, unless one block has more, if ranks have several files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_bytes: Option<u64>,
     /// Files in the order of ranks.
     pub files: Vec<FileEntry>,
 }

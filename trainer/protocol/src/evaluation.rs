@@ -30,6 +30,9 @@ pub struct CategoryMetrics {
 pub struct PromptResult {
     /// Steps done when it was evaluated.
     pub step: u32,
+    /// Suite; absent without `dataset.evaluation.suites`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
     /// Row of the dataset, from 0.
     pub row: u64,
     /// Identity of the prompt in other runs and files: the first 16 hexadecimal digits of the

@@ -70,7 +70,7 @@ registry! {
     CLIP_FRACTION_DUAL, "clipFractionDual", "1", Learner, 1,
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
-        "Estimate of KL(learner ‖ reference) by `klEstimator`; absent without a reference model.";
+        "Estimate of KL(learner ‖ reference), of `distillation` ‖ teacher; absent without either.";
     KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
         "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
@@ -152,6 +152,10 @@ pub const GREEDY_FIRST_TURN: &str = "greedyFirstTurn";
 
 /// Prefix of the mean of a reward's component: `reward/<name>`. Since protocol version 2.
 pub const REWARD_COMPONENT_PREFIX: &str = "reward/";
+
+/// Prefix of the share of a part of `dataset.train.mixture` in the step's prompts:
+/// `mixture/<name>`.
+pub const MIXTURE_PREFIX: &str = "mixture/";
 
 /// Names without which a peer of version 1 rejects a step's metrics.
 const REQUIRED_BY_VERSION_1: &[&str] = &[
@@ -359,6 +363,9 @@ pub struct EvaluationMetrics {
     /// Tokens of the completions that `loss` is computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_tokens: Option<u64>,
+    /// By suite of `dataset.evaluation.suites`: its numbers. Accuracy is then absent above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub suites: BTreeMap<String, EvaluationMetrics>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
@@ -368,6 +375,25 @@ pub struct EvaluationMetrics {
 }
 
 impl EvaluationMetrics {
+    /// The numbers of each suite with its name; without suites, these numbers without a name.
+    pub fn by_suite(&self) -> Vec<(Option<&str>, &Self)> {
+        if self.suites.is_empty() {
+            return vec![(None, self)];
+        }
+        self.suites.iter().map(|(name, own)| (Some(name.as_str()), own)).collect()
+    }
+
+    /// Adds the suites that only an earlier evaluation has: those that were not due.
+    #[must_use]
+    pub fn after(mut self, earlier: Option<&Self>) -> Self {
+        if !self.suites.is_empty() {
+            for (name, own) in earlier.iter().flat_map(|earlier| &earlier.suites) {
+                self.suites.entry(name.clone()).or_insert_with(|| own.clone());
+            }
+        }
+        self
+    }
+
     /// Adds the loss that the learners measured, over this number of tokens in `seconds`.
     #[must_use]
     pub fn with_loss(self, loss: f64, tokens: u64, seconds: f64) -> Self {
@@ -393,6 +419,7 @@ impl EvaluationMetrics {
         }
         if protocol < 3 {
             self.categories.clear();
+            self.suites.clear();
         }
         self
     }

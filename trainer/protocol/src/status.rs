@@ -53,6 +53,10 @@ pub struct CoordinatorStatus {
     /// Why a recent write to the journal failed, for example a full disk. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_failure: Option<String>,
+    /// Experiment trackers that do not take metrics, and why. The run does not wait for them. Since
+    /// protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracker_failure: Option<String>,
 }
 
 /// Most supervisors and engines of a status.
@@ -87,11 +91,11 @@ impl CoordinatorStatus {
         let failure = self.last_failure.iter().map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
         let engines = self.engines.iter().filter_map(|engine| engine.unsuitable.as_ref());
-        let journal = self.journal_failure.iter();
+        let others = self.journal_failure.iter().chain(&self.tracker_failure);
         if failure
             .chain(outage)
             .chain(engines)
-            .chain(journal)
+            .chain(others)
             .any(|message| message.len() > MAX_MESSAGE)
         {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
@@ -107,6 +111,7 @@ impl CoordinatorStatus {
             self.reward_outage = None;
             self.activity = None;
             self.journal_failure = None;
+            self.tracker_failure = None;
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });

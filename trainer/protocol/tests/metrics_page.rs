@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use rljob_protocol::metrics::{REGISTRY, REWARD_COMPONENT_PREFIX, Source};
+use rljob_protocol::metrics::{MIXTURE_PREFIX, REGISTRY, REWARD_COMPONENT_PREFIX, Source};
 
 const HEAD: &str = "\
 # Metrics of a step
@@ -43,6 +43,12 @@ fn the_page_of_metrics_lists_the_registry() {
         page,
         "| `{REWARD_COMPONENT_PREFIX}NAME` | 1 | Mean of the unweighted reward `NAME` of \
          `spec.rewards`, or of a component `NAME/PART` of its verifier. | coordinator | 2 |"
+    )
+    .unwrap();
+    writeln!(
+        page,
+        "| `{MIXTURE_PREFIX}NAME` | 1 | Share of the part `NAME` of `dataset.train.mixture` in the \
+         step's prompts. | coordinator | 3 |"
     )
     .unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");

@@ -4,11 +4,30 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
+use tokio::sync::mpsc;
+
+/// Capacity of the channel of exited processes.
+const QUEUE: usize = 64;
 
 /// Reaps children that have exited; returns their PIDs.
 pub fn reap() -> Vec<Pid> {
     std::iter::from_fn(|| wait(WaitOptions::NOHANG).ok()?.map(|(pid, _)| pid)).collect()
+}
+
+/// Reaps children on a thread. The channel closes when none is left.
+pub fn reaper() -> mpsc::Receiver<(Pid, WaitStatus)> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    std::thread::spawn(move || {
+        loop {
+            match wait(WaitOptions::empty()) {
+                Ok(Some(ended)) if sender.blocking_send(ended).is_ok() => {}
+                Ok(None) | Err(Errno::INTR) => {}
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+    });
+    receiver
 }
 
 /// Kills all children except `kept`. Their children are then adopted by this process, if it is a

@@ -21,6 +21,7 @@ mod credentials;
 pub mod durable;
 mod error;
 pub mod model_folder;
+pub mod parallel;
 mod run_store;
 mod upload;
 

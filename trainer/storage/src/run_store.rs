@@ -85,6 +85,23 @@ impl RunStore {
         }
     }
 
+    /// Opens a file of at most `limit` bytes for reading; `None` if it does not exist. An object of
+    /// a bucket is read whole.
+    ///
+    /// # Errors
+    /// The file cannot be read, or an object is larger.
+    pub fn open(&self, name: &str, limit: u64) -> Result<Option<Box<dyn Read>>, StorageError> {
+        Ok(match self {
+            Self::Folder(root) => {
+                let file = optional(File::open(root.join(name)), "read", || self.place(name))?;
+                file.map(|file| Box::new(file.take(limit)) as Box<dyn Read>)
+            }
+            Self::Bucket(bucket) => bucket
+                .read(name, limit)?
+                .map(|bytes| Box::new(std::io::Cursor::new(bytes)) as Box<dyn Read>),
+        })
+    }
+
     /// Reads a file of at most `limit` bytes; `None` if it does not exist.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::folder::{SPECIAL_TOKENS, SpecialTokens};
+use crate::tools::Tools;
 
 /// Date of `strftime_now`. A real clock would change the tokens of a prompt after a restart;
 /// Llama's templates use this date as the default.
@@ -53,9 +54,10 @@ impl ChatTemplate {
     pub fn render(
         &self,
         messages: &[impl Serialize],
+        tools: &Tools,
         variables: &impl Serialize,
     ) -> Result<String, Error> {
-        render(&self.environment, messages, &self.special_tokens, variables)
+        render(&self.environment, messages, tools, &self.special_tokens, variables)
     }
 
     /// The template as written, with its `generation` tags replaced.
@@ -84,25 +86,28 @@ impl ChatTemplate {
         strict.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         let probe = [BTreeMap::from([("role", "user"), ("content", "x")])];
         let none = BTreeMap::<String, String>::new();
-        if render(&strict, &probe, &self.special_tokens, &none).is_ok() {
+        let tools = Tools::default();
+        if render(&strict, &probe, &tools, &self.special_tokens, &none).is_ok() {
             return Ok(Vec::new());
         }
         let placeholders = missing.iter().map(|name| (*name, String::new()));
         let complete: SpecialTokens =
             self.special_tokens.clone().into_iter().chain(placeholders).collect();
-        Ok(if render(&strict, &probe, &complete, &none).is_ok() { missing } else { Vec::new() })
+        let is_complete = render(&strict, &probe, &tools, &complete, &none).is_ok();
+        Ok(if is_complete { missing } else { Vec::new() })
     }
 }
 
 fn render(
     environment: &Environment,
     messages: &[impl Serialize],
+    tools: &Tools,
     tokens: &SpecialTokens,
     variables: &impl Serialize,
 ) -> Result<String, Error> {
     let conversation = context! {
         messages => Value::from_serialize(messages),
-        tools => (),
+        tools => tools.template_value(),
         documents => (),
         add_generation_prompt => true,
     };

@@ -9,24 +9,38 @@
 use rljob_crds::data::PromptFormat;
 use serde::{Deserialize, Serialize};
 
-use crate::{PromptStyle, TextError, TextTokenizer};
+use crate::{PromptStyle, TextError, TextTokenizer, ToolCall, Tools};
 
 /// Content of the assistant's message in place of the completion. No template changes it.
 const PLACEHOLDER: &str = "COMPLETION";
+/// Token of Llama that ends a message with tool calls, in place of the end of a turn.
+const END_OF_MESSAGE: &str = "<|eom_id|>";
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
     /// `user`, `tool`, or another role that the chat template knows.
     pub role: String,
     pub content: String,
+    /// Calls of an assistant's message, which is never read from files and servers.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
 }
 
 impl Message {
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), tool_calls: Vec::new() }
+    }
+
     /// A message of the user.
     pub fn user(content: impl Into<String>) -> Self {
-        Self { role: "user".to_owned(), content: content.into() }
+        Self::new("user", content)
+    }
+
+    /// The result of a tool.
+    pub fn tool(content: impl Into<String>) -> Self {
+        Self::new("tool", content)
     }
 }
 
@@ -50,8 +64,8 @@ impl TextTokenizer {
 
     /// Tokens to append after a completion, so that the assistant continues after `messages`.
     /// `Chat` ends the assistant's turn, unless the completion has the token that does, and renders
-    /// the messages and the start of the assistant's next turn. `Text` has the contents of the
-    /// messages, unchanged.
+    /// the messages and the start of the assistant's next turn; tools belong to the first prompt.
+    /// `Text` has the contents of the messages, unchanged.
     ///
     /// # Errors
     /// The chat template rejects the messages or omits those of the assistant.
@@ -65,15 +79,19 @@ impl TextTokenizer {
             let contents = messages.iter().map(|message| message.content.as_str());
             return self.encode(&contents.collect::<String>());
         }
-        let assistant = Message { role: "assistant".to_owned(), content: PLACEHOLDER.to_owned() };
-        let before = [Message::user("PROMPT"), assistant];
+        let before = [Message::user("PROMPT"), Message::new("assistant", PLACEHOLDER)];
         let conversation = [&before, messages].concat();
-        let text = self.render_messages(&conversation, &style.arguments)?;
+        let without_tools = self.with_tools(Tools::default());
+        let text = without_tools.render_messages(&conversation, &style.arguments)?;
         let (_, after) = text
             .split_once(PLACEHOLDER)
             .ok_or_else(|| TextError::NoAssistantTurn { folder: self.inner.folder.clone() })?;
         let mut tokens = self.encode(after)?;
-        if tokens.first().is_some_and(|first| completion.last() == Some(first)) {
+        let end_of_message = self.inner.tokenizer.token_to_id(END_OF_MESSAGE).map(i64::from);
+        let is_ended = completion.last().is_some_and(|last| {
+            tokens.first() == Some(last) || end_of_message.as_ref() == Some(last)
+        });
+        if is_ended && !tokens.is_empty() {
             tokens.remove(0);
         }
         Ok(tokens)
@@ -95,13 +113,9 @@ mod tests {
     #[test]
     fn a_continuation_makes_the_tokens_of_the_whole_conversation() {
         let (tokenizer, style) = (tokenizer(), PromptStyle::default());
-        let message = |role: &str, content: &str| Message {
-            role: role.to_owned(),
-            content: content.to_owned(),
-        };
-        let system = message("system", "Answer with a number.");
-        let turns = [system, Message::user("12 + 30?"), message("assistant", "41")];
-        let feedback = [Message::user("Wrong."), message("tool", "{\"sum\": 42}")];
+        let system = Message::new("system", "Answer with a number.");
+        let turns = [system, Message::user("12 + 30?"), Message::new("assistant", "41")];
+        let feedback = [Message::user("Wrong."), Message::tool("{\"sum\": 42}")];
         let prompt = tokenizer.encode_prompt(Some("Answer with a number."), "12 + 30?", &style);
         let end = tokenizer.encode("<|im_end|>").unwrap();
         let sampled = tokenizer.encode("41").unwrap();

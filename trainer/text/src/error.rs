@@ -49,6 +49,18 @@ pub enum TextError {
         folder.display()
     )]
     NoAssistantTurn { folder: PathBuf },
+    #[error(
+        "the chat template of {} does not use the variable `tools`: tools need a template that \
+         describes them",
+        folder.display()
+    )]
+    NoTools { folder: PathBuf },
+    #[error(
+        "the chat template of {} prints tool calls in an unknown format: use a model of the Qwen \
+         or Llama families, or set rollout.workflow.tools.format",
+        folder.display()
+    )]
+    NoToolCallFormat { folder: PathBuf },
     /// The regular expressions of the tokenizer need too many steps for this text.
     #[error(
         "the tokenizer gives up on a text of {bytes} bytes: its regular expressions need too many \

@@ -22,6 +22,7 @@ mod error;
 mod folder;
 mod post_processor;
 mod tool_calls;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ use tokenizers::Tokenizer;
 pub use continuation::Message;
 pub use error::TextError;
 pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};
+pub use tools::{Tool, Tools};
 
 use chat_template::ChatTemplate;
 
@@ -50,6 +52,8 @@ pub struct PromptStyle {
 #[derive(Clone)]
 pub struct TextTokenizer {
     inner: Arc<Inner>,
+    /// Tools that the chat template describes.
+    tools: Tools,
 }
 
 struct Inner {
@@ -110,6 +114,7 @@ impl TextTokenizer {
         };
         let prefix = post_processor::prefix(&tokenizer).map_err(failed)?;
         Ok(Self {
+            tools: Tools::default(),
             inner: Arc::new(Inner {
                 folder: model_dir.to_owned(),
                 tokenizer,
@@ -119,6 +124,12 @@ impl TextTokenizer {
                 prefix,
             }),
         })
+    }
+
+    /// The same tokenizer with tools that the chat template describes.
+    #[must_use]
+    pub fn with_tools(&self, tools: Tools) -> Self {
+        Self { inner: Arc::clone(&self.inner), tools }
     }
 
     /// Tokenizes a prompt. `Chat` renders the system turn, `text` as the user's turn and the start
@@ -158,7 +169,9 @@ impl TextTokenizer {
             .template
             .as_ref()
             .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
-        template.render(messages, variables).map_err(|source| template_error(folder, source))
+        template
+            .render(messages, &self.tools, variables)
+            .map_err(|source| template_error(folder, source))
     }
 
     /// Checks that the chat template uses these arguments.

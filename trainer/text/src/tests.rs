@@ -9,7 +9,7 @@ use rljob_crds::data::PromptFormat;
 
 use crate::chat_template::ChatTemplate;
 use crate::folder::SpecialTokens;
-use crate::{PromptStyle, TextError, TextTokenizer};
+use crate::{PromptStyle, TextError, TextTokenizer, Tools};
 
 const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
 /// Tokens of [`QUESTION`].
@@ -50,6 +50,7 @@ fn changed(files: &[(&str, Option<&str>)]) -> tempfile::TempDir {
 fn render(template: &ChatTemplate, user: &str) -> Result<String, minijinja::Error> {
     template.render(
         &[BTreeMap::from([("role", "user"), ("content", user)])],
+        &Tools::default(),
         &BTreeMap::<String, bool>::new(),
     )
 }
@@ -266,8 +267,8 @@ fn templates_see_all_turns_and_the_variables_of_the_caller() {
     let turn = |role, content| BTreeMap::from([("role", role), ("content", content)]);
     let variables =
         BTreeMap::from([("thinking".to_owned(), "off"), ("bos_token".to_owned(), "no")]);
-    let text =
-        template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();
+    let turns = [turn("system", "Be brief."), turn("user", "Hi")];
+    let text = template.render(&turns, &Tools::default(), &variables).unwrap();
     assert_eq!(text, "system: Be brief.\nuser: Hi\n<s>off");
 }
 

@@ -5,9 +5,10 @@
 //!  Llama  content <|python_tag|>{"name": …, "parameters": {…}};{…}    or the first { of the text
 //! ```
 
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
-use crate::TextTokenizer;
+use crate::{TextError, TextTokenizer, template_error};
 
 const QWEN_START: &str = "<tool_call>\n";
 const QWEN_END: &str = "\n</tool_call>";
@@ -28,6 +29,14 @@ pub enum ToolCallFormat {
 pub struct ToolCall {
     pub name: String,
     pub arguments: Map<String, Value>,
+}
+
+/// As chat templates expect it in `tool_calls`.
+impl Serialize for ToolCall {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let function = json!({"name": self.name, "arguments": self.arguments});
+        json!({"type": "function", "function": function}).serialize(serializer)
+    }
 }
 
 /// A block in a completion that is not a valid call. SGLang omits it.
@@ -72,10 +81,48 @@ impl ToolCallFormat {
 }
 
 impl TextTokenizer {
-    /// Format of the model's tool calls according to its chat template; `None` without one.
-    pub fn tool_call_format(&self) -> Option<ToolCallFormat> {
-        let source = self.inner.template.as_ref()?.source().ok()?;
-        ToolCallFormat::of_template(&source)
+    /// Format of the model's tool calls: the given one, else that of the chat template.
+    ///
+    /// # Errors
+    /// There is no template, it does not describe tools, or it prints calls in an unknown format.
+    pub fn tool_call_format(
+        &self,
+        given: Option<ToolCallFormat>,
+    ) -> Result<ToolCallFormat, TextError> {
+        let folder = &self.inner.folder;
+        let template = self
+            .inner
+            .template
+            .as_ref()
+            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        let failed = |source| template_error(folder, source);
+        let tools = "tools".to_owned();
+        if template.unused(std::iter::once(&tools)).map_err(failed)?.is_some() {
+            return Err(TextError::NoTools { folder: folder.clone() });
+        }
+        let source = template.source().map_err(failed)?;
+        given
+            .or_else(|| ToolCallFormat::of_template(&source))
+            .ok_or_else(|| TextError::NoToolCallFormat { folder: folder.clone() })
+    }
+
+    /// Splits the tokens of a completion into text and calls. Special tokens are skipped, except
+    /// the one before calls of Llama.
+    pub fn parse_tool_calls(
+        &self,
+        format: ToolCallFormat,
+        tokens: &[i64],
+    ) -> Result<ParsedCompletion, TextError> {
+        let start = self.inner.tokenizer.token_to_id(LLAMA_START).map(i64::from);
+        let start = start.filter(|_| format == ToolCallFormat::Llama);
+        let text = match tokens.iter().position(|token| start == Some(*token)) {
+            None => self.decode(tokens)?,
+            Some(at) => {
+                let (content, action) = tokens.split_at(at);
+                format!("{}{LLAMA_START}{}", self.decode(content)?, self.decode(action)?)
+            }
+        };
+        Ok(format.parse(&text))
     }
 }
 
@@ -145,71 +192,4 @@ fn call(value: Value) -> Result<ToolCall, ToolCallError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde::Deserialize;
-    use serde_json::Value;
-
-    use super::{ParsedCompletion, ToolCallError, ToolCallFormat};
-
-    /// A result of SGLang 0.5.12: `detect_and_parse` of `Qwen25Detector` and `Llama32Detector`.
-    #[derive(Deserialize)]
-    struct Golden {
-        format: String,
-        text: String,
-        content: String,
-        calls: Value,
-    }
-
-    #[test]
-    fn content_and_calls_are_those_of_sglang() {
-        let golden = include_str!("../tests/fixtures/tool_calls.jsonl");
-        let cases = golden.lines().map(|line| serde_json::from_str::<Golden>(line).unwrap());
-        let mut number = 0;
-        for case in cases {
-            let format = match case.format.as_str() {
-                "qwen" => ToolCallFormat::Qwen,
-                _ => ToolCallFormat::Llama,
-            };
-            let ParsedCompletion { content, calls } = format.parse(&case.text);
-            let calls: Value = calls
-                .into_iter()
-                .flatten()
-                .map(|call| serde_json::json!({"name": call.name, "arguments": call.arguments}))
-                .collect();
-            assert_eq!((content, calls), (case.content, case.calls), "{}", case.text);
-            number += 1;
-        }
-        assert_eq!(number, 17);
-    }
-
-    #[test]
-    fn a_malformed_call_is_an_error_beside_valid_ones() {
-        let texts = [
-            "<tool_call>\n{\"name\": \"add\"\n</tool_call>",
-            "<tool_call>\n{\"name\": \"add\"}",
-            "<tool_call>\n7\n</tool_call>",
-            "<tool_call>\n{\"arguments\": {}}\n</tool_call>",
-            "<tool_call>\n{\"name\": \"add\", \"arguments\": [1]}\n</tool_call>",
-        ];
-        let parsed = texts.map(|text| ToolCallFormat::Qwen.parse(text).calls);
-        let eof = "EOF while parsing an object at line 1 column 14".to_owned();
-        let expected = [
-            ToolCallError::Json(eof),
-            ToolCallError::Unclosed,
-            ToolCallError::NotAnObject,
-            ToolCallError::NoName,
-            ToolCallError::Arguments("add".to_owned()),
-        ];
-        assert_eq!(parsed, expected.map(|error| vec![Err(error)]));
-        let mixed = format!("{}\n<tool_call>\n{{\"name\": \"add\"}}\n</tool_call>", texts[2]);
-        let calls = ToolCallFormat::Qwen.parse(&mixed).calls;
-        assert_eq!(calls.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
-    }
-
-    #[test]
-    fn the_format_is_that_of_the_chat_template() {
-        let found = ["{{'<tool_call>'}}", "<|python_tag|>", "<|im_start|>"];
-        let formats = found.map(ToolCallFormat::of_template);
-        assert_eq!(formats, [Some(ToolCallFormat::Qwen), Some(ToolCallFormat::Llama), None]);
-    }
-}
+mod tests;

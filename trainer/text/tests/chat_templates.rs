@@ -12,11 +12,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rljob_text::{Message, PromptStyle, TextTokenizer};
+use rljob_text::{Message, PromptStyle, TextTokenizer, Tool, Tools};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// By template and conversation; `None` if the template rejects the conversation.
 type Texts = BTreeMap<String, BTreeMap<String, Option<String>>>;
+
+/// Messages with the variables and tools of the chat template.
+#[derive(Deserialize)]
+struct Conversation {
+    name: String,
+    messages: Vec<Value>,
+    #[serde(default)]
+    variables: BTreeMap<String, Value>,
+    #[serde(default)]
+    tools: Vec<Tool>,
+}
 
 const CONFIG: &str = r#"{
     "bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"},
@@ -50,27 +62,20 @@ fn tokenizer(template: &str) -> TextTokenizer {
 }
 
 fn rendered() -> Texts {
-    let conversations: Vec<Value> = serde_json::from_str(
+    let conversations: Vec<Conversation> = serde_json::from_str(
         &fs::read_to_string(tests().join("fixtures/conversations.json")).unwrap(),
     )
     .unwrap();
-    let render = |tokenizer: &TextTokenizer, conversation: &Value| {
-        let messages = conversation["messages"].as_array().unwrap();
-        let variables: BTreeMap<String, Value> = conversation
-            .get("variables")
-            .map_or_else(BTreeMap::new, |map| serde_json::from_value(map.clone()).unwrap());
-        tokenizer.render_messages(messages, &variables).ok()
+    let render = |tokenizer: &TextTokenizer, conversation: &Conversation| {
+        let tools: Tools = conversation.tools.iter().cloned().collect();
+        let tokenizer = tokenizer.with_tools(tools);
+        tokenizer.render_messages(&conversation.messages, &conversation.variables).ok()
     };
     let texts = |template: &String| {
         let tokenizer = tokenizer(template);
         conversations
             .iter()
-            .map(|conversation| {
-                (
-                    conversation["name"].as_str().unwrap().to_owned(),
-                    render(&tokenizer, conversation),
-                )
-            })
+            .map(|conversation| (conversation.name.clone(), render(&tokenizer, conversation)))
             .collect()
     };
     golden().keys().map(|template| (template.clone(), texts(template))).collect()

@@ -28,6 +28,7 @@ def render(template, conversation):
         rendered, _ = chat_template_utils.render_jinja_template(
             conversations=[conversation["messages"]],
             chat_template=template,
+            tools=conversation.get("tools"),
             add_generation_prompt=True,
             **variables,
         )

@@ -1,7 +1,9 @@
 //! Tests of `rljob compare`.
 
 use std::fs;
+use std::path::Path;
 
+use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
 use serde_json::{Value, json};
 
 use super::*;

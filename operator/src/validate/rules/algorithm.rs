@@ -14,8 +14,8 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
-use super::prompts;
 use super::rewards::check_reward;
+use super::{mixture, suites};
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -39,17 +39,11 @@ pub(super) fn check_algorithm(
         check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
     }
     let train = &dataset.train;
-    prompts::check_train(train, problems);
-    if let Some(evaluation) = &dataset.evaluation {
-        prompts::check_evaluation(evaluation, problems);
-    }
-    let (path, hub) = (&train.path, &train.hugging_face);
     if !train.is_absent() {
-        check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+        mixture::check(train, rewards, problems);
     }
     if let Some(evaluation) = &dataset.evaluation {
-        let (path, hub) = (&evaluation.path, &evaluation.hugging_face);
-        check_source("spec.dataset.evaluation", path.is_some(), hub.is_some(), problems);
+        suites::check(evaluation, rewards, problems);
     }
     let Some(algorithm) = spec.resolve() else { return };
     let name = algorithm.name();
@@ -61,8 +55,11 @@ pub(super) fn check_algorithm(
         // Reported by `check_training`.
         _ if train.is_absent() => {}
         DataKind::Prompts => {
-            let compares =
-                rewards.is_empty() && algorithm.needs_reward() || rewards.iter().any(compares);
+            let is_used = |reward: &&RewardSpec| {
+                train.rewards.is_empty() || train.rewards.contains(&reward.name)
+            };
+            let compares = rewards.is_empty() && algorithm.needs_reward()
+                || rewards.iter().filter(is_used).any(compares);
             if train.answer.is_none() && compares {
                 let message = format!("is missing; algorithm.{name} compares with it");
                 problems.push(Problem::new("spec.dataset.train.answer", message));
@@ -105,7 +102,7 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             "spec.dataset.evaluation",
             "is missing; algorithm.evaluation measures its accuracy",
         )),
-        Some(evaluation) if evaluation.answer.is_none() => problems.push(Problem::new(
+        Some(evaluation) if !evaluation.measures_accuracy() => problems.push(Problem::new(
             "spec.dataset.evaluation.answer",
             "is missing; algorithm.evaluation compares with it",
         )),
@@ -126,29 +123,21 @@ fn unused(path: &str) -> Problem {
     Problem::new(path, "is not used by algorithm.evaluation; remove it")
 }
 
-fn check_source(path: &str, has_path: bool, has_hub: bool, problems: &mut Vec<Problem>) {
-    exactly_one(path, &[("path", has_path), ("huggingFace", has_hub)], problems);
-}
-
 fn check_evaluation(
     evaluation: &EvaluationDataset,
     algorithm: Algorithm<'_>,
     rewards: &[RewardSpec],
     problems: &mut Vec<Problem>,
 ) {
-    match (&evaluation.answer, &evaluation.completion) {
-        (None, None) if evaluation.chosen.is_none() => problems.push(Problem::new(
-            "spec.dataset.evaluation",
-            "set answer, which the reward compares with, completion, whose loss sft measures, or \
-                chosen and rejected, whose loss dpo and rewardModel measure",
-        )),
+    let accuracy = evaluation.measures_accuracy();
+    match (accuracy, &evaluation.completion) {
         (_, Some(_)) if algorithm.data() != DataKind::Demonstrations => {
             problems.push(Problem::new(
                 "spec.dataset.evaluation.completion",
                 format!("is not used by algorithm.{}; remove it", algorithm.name()),
             ));
         }
-        (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => {
+        (true, _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(
                 "spec.rewards",
                 "is missing; rewards score completions by dataset.evaluation.answer",

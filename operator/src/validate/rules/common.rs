@@ -51,7 +51,8 @@ pub(super) fn check_optimizer(
     problems: &mut Vec<Problem>,
 ) {
     if optimizer.warmup_steps > steps {
-        let message = format!("must not exceed training.steps = {steps}");
+        let message =
+            format!("must not exceed training.steps = {steps}: lower it to {steps} or less");
         problems.push(Problem::new(format!("{path}.warmupSteps"), message));
     }
     if optimizer.epsilon <= 0.0 {

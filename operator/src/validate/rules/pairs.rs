@@ -37,7 +37,7 @@ pub(super) fn check_pairs(
     if !learns_pairs && evaluation.chosen.is_some() {
         problems.push(unused("evaluation.chosen"));
     }
-    if algorithm.trains_scores() && evaluation.answer.is_some() {
+    if algorithm.trains_scores() && evaluation.measures_accuracy() {
         problems.push(unused("evaluation.answer"));
     }
 }

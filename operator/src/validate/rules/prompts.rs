@@ -14,7 +14,7 @@ const STANDARD: [&str; 4] = ["messages", "tools", "documents", "add_generation_p
 
 /// Fields of a dataset that make its prompts.
 struct Prompts<'a> {
-    path: &'static str,
+    path: &'a str,
     prompt: &'a str,
     system: Option<&'a str>,
     completion: Option<&'a str>,
@@ -24,9 +24,10 @@ struct Prompts<'a> {
     format: PromptFormat,
 }
 
-pub(super) fn check_train(dataset: &TrainDataset, problems: &mut Vec<Problem>) {
+/// Checks the prompts of training data at `path`.
+pub(super) fn check_train(path: &str, dataset: &TrainDataset, problems: &mut Vec<Problem>) {
     let prompts = Prompts {
-        path: "spec.dataset.train",
+        path,
         prompt: &dataset.prompt,
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),
@@ -38,9 +39,14 @@ pub(super) fn check_train(dataset: &TrainDataset, problems: &mut Vec<Problem>) {
     prompts.check(problems);
 }
 
-pub(super) fn check_evaluation(dataset: &EvaluationDataset, problems: &mut Vec<Problem>) {
+/// Checks the prompts of evaluation data at `path`.
+pub(super) fn check_evaluation(
+    path: &str,
+    dataset: &EvaluationDataset,
+    problems: &mut Vec<Problem>,
+) {
     let prompts = Prompts {
-        path: "spec.dataset.evaluation",
+        path,
         prompt: &dataset.prompt,
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),

@@ -7,6 +7,21 @@ use super::common::exactly_one;
 use super::prompts::check_template;
 use crate::validate::Problem;
 
+/// Checks names of rewards that score the data at `path`.
+pub(super) fn check_reward_names(
+    path: &str,
+    names: &[String],
+    rewards: &[RewardSpec],
+    problems: &mut Vec<Problem>,
+) {
+    for (index, name) in names.iter().enumerate() {
+        if !rewards.iter().any(|reward| reward.name == *name) {
+            let message = format!("`{name}` is not the name of an entry of spec.rewards");
+            problems.push(Problem::new(format!("{path}.rewards[{index}]"), message));
+        }
+    }
+}
+
 /// Checks `spec.rewards[index]`, which has `earlier` before it.
 pub(super) fn check_reward(
     index: usize,

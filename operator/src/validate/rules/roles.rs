@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use rljob_crds::RLJobSpec;
+use rljob_crds::data::EvaluationDataset;
 use rljob_crds::gpus::{Device, is_gpu, is_nvidia_gpu};
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::roles::EngineKind;
@@ -29,7 +30,7 @@ pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         return;
     }
     let accuracy =
-        spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
+        spec.dataset.evaluation.as_ref().is_some_and(EvaluationDataset::measures_accuracy);
     let algorithm = spec.algorithm.resolve().filter(|algorithm| algorithm.has_rollouts());
     let algorithm = algorithm.map(|algorithm| format!("algorithm.{}", algorithm.name()));
     let accuracy = accuracy.then(|| "dataset.evaluation.answer".to_owned());

@@ -50,19 +50,21 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
 }
 
 /// Fields with paths in pods, and their values.
-pub fn paths(spec: &RLJobSpec) -> [(&'static str, Option<&str>); 5] {
-    let evaluation = spec.dataset.evaluation.as_ref();
+pub fn paths(spec: &RLJobSpec) -> Vec<(String, &str)> {
     let distillation = spec.algorithm.distillation.as_ref();
-    [
+    let restored = spec.restore_from.as_ref().and_then(|own| own.path.as_deref());
+    let fixed = [
         ("spec.model.path", spec.model.path.as_deref()),
         (
             "spec.algorithm.distillation.teacher.path",
             distillation.map(|own| own.teacher.path.as_str()),
         ),
-        ("spec.dataset.train.path", spec.dataset.train.path.as_deref()),
-        ("spec.dataset.evaluation.path", evaluation.and_then(|own| own.path.as_deref())),
-        ("spec.restoreFrom.path", spec.restore_from.as_ref().and_then(|own| own.path.as_deref())),
-    ]
+        ("spec.restoreFrom.path", restored),
+    ];
+    let fixed = fixed.into_iter().filter_map(|(field, path)| Some((field.to_owned(), path?)));
+    let data = spec.dataset.sources().into_iter();
+    let data = data.filter_map(|own| Some((format!("{}.path", own.field), own.path?)));
+    fixed.chain(data).collect()
 }
 
 /// Pods have no folder of the job file that a relative path could start at.
@@ -71,8 +73,11 @@ pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<P
         return;
     }
     for (field, path) in paths(spec) {
-        if let Some(path) = path.filter(|path| !path.starts_with('/')) {
-            let message = format!("`{path}` is relative: only `rljob run` accepts such a path");
+        if !path.starts_with('/') {
+            let message = format!(
+                "`{path}` is relative: only `rljob run` accepts such a path; set one in a volume \
+                 of spec.volumes or of the run store"
+            );
             problems.push(Problem::new(field, message));
         }
     }

@@ -12,6 +12,7 @@ mod gangs;
 mod lora;
 mod pairs;
 mod rewards;
+mod workflow;
 
 /// The problems of the minimal job with these fields of its spec.
 fn problems_with(spec: &Value) -> Vec<String> {
@@ -107,7 +108,8 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
                 group of one sample is normalized by nothing but itself",
             "spec.algorithm.ppo.rewardNormalization.scaleLevel: Group needs groupSize of at least \
                 2: a group of one sample is normalized by nothing but itself",
-            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5",
+            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5: \
+                lower it to 5 or less",
             "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
         ]
     );
@@ -166,12 +168,12 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let workflow =
         |workflow: serde_json::Value| problems_with(&json!({"rollout": {"workflow": workflow}}));
     assert_eq!(workflow(json!({"multiTurn": {"feedback": "No: {{hint}}"}})), Vec::<String>::new());
-    let expected =
-        "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, found none";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \
+        agent, found none";
     assert_eq!(workflow(json!({})), [expected]);
     let both = json!({"multiTurn": {"feedback": "No"}, "agent": {"command": ["agent"]}});
-    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment and agent, \
-        found multiTurn and agent";
+    let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \
+        agent, found multiTurn and agent";
     assert_eq!(workflow(both), [expected]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
@@ -379,7 +381,8 @@ fn steps_seconds_and_batches_must_be_consistent() {
             "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch \
                 of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
-            "spec.optimizer.warmupSteps: must not exceed training.steps = 10",
+            "spec.optimizer.warmupSteps: must not exceed training.steps = 10: lower it to 10 or \
+                less",
             "spec.optimizer.epsilon: must be above 0",
             "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
         ]

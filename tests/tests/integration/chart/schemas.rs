@@ -15,7 +15,8 @@ use super::template;
 /// Kinds of other projects, with the files that define them.
 const CUSTOM: [&str; 2] = ["podmonitors.yaml", "prometheusrules.yaml"];
 
-/// Writes a schema for these kinds of Kubernetes and for the CRDs, with kubeconform's file names.
+/// Writes a schema for these kinds of Kubernetes and for the CRDs, named as kubeconform looks it
+/// up.
 fn write_schemas(folder: &Path, needed: &BTreeSet<String>) {
     let text = fs::read_to_string(kubeconform("swagger.json").unwrap()).unwrap();
     let mut definitions = serde_json::from_str::<Value>(&text).unwrap()["definitions"].take();

@@ -65,6 +65,12 @@ fn changes() -> Vec<(Mutability, Value)> {
             json!({"rollout": {"workflow": {"multiTurn": {"feedback": "Try again."}}}}),
         ),
         (WhileSuspended, json!({"rollout": {"workflow": {"agent": {"command": ["agent"]}}}})),
+        (
+            WhileSuspended,
+            json!({"rollout": {"workflow": {"tools": {"tools": [
+                {"name": "add", "description": "Adds.", "http": {"url": "http://tools.lab"}},
+            ]}}}}),
+        ),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),

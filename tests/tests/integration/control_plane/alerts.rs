@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::cluster;
 use super::fixture::Fixture;
-use super::operator::LIMIT;
+use super::operator::{LIMIT, SYSTEM};
 use super::pods::set_status;
 use crate::chart::render;
 use crate::dashboards::wait_for_data;
@@ -90,8 +90,8 @@ impl Watched {
 fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
     let mut watched = Watched::start("alerts");
     let namespace = watched.fixture.namespace.name.clone();
-    for dashboard in ["fleet", "operator"] {
-        wait_for_data(&watched.prometheus, dashboard, (&namespace, "sample"));
+    for (dashboard, namespace) in [("fleet", namespace.as_str()), ("operator", SYSTEM)] {
+        wait_for_data(&watched.prometheus, dashboard, (namespace, "sample"));
     }
     let none = json!({});
     watched.wait_for(&[("RLJobNoProgress", none.clone())], |_| {});

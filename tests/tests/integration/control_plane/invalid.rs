@@ -13,6 +13,12 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
+    let suites = |fields: Value| {
+        let mut suite = json!({"name": "a", "path": "/data/test.jsonl"});
+        merge(&mut suite, &fields);
+        let data = json!({"prompt": "{{question}}", "answer": "answer", "suites": [suite]});
+        json!({"spec": {"dataset": {"evaluation": data}}})
+    };
     // Without rewards and engines.
     let dpo = |settings: Value, train: Value| {
         json!({"spec": {
@@ -66,7 +72,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"rollout": {"workflow": {}}}}),
-            "set exactly one of multiTurn, environment and agent",
+            "set exactly one of multiTurn, environment, tools and agent",
         ),
         (
             json!({"spec": {"scheduling": {"gang": {"native": {}, "volcano": {}}}}}),
@@ -146,6 +152,16 @@ fn invalid_jobs_are_rejected_with_the_reason() {
                 chosen and rejected, whose loss dpo and rewardModel measure",
         ),
         (
+            evaluation(json!({"answer": "answer", "suites": [{"name": "a", "path": "/a"}]})),
+            "set exactly one of path, huggingFace and suites",
+        ),
+        (
+            suites(json!({"huggingFace": {"repo": "a/b"}})),
+            "set exactly one of path and huggingFace",
+        ),
+        (suites(json!({"name": "a b"})), "suites[0].name"),
+        (suites(json!({"completion": "{{answer}}"})), "unknown field"),
+        (
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
@@ -188,7 +204,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"dataset": {"train": {"huggingFace": {"repo": "org/data"}}}}}),
-            "set exactly one of path and huggingFace",
+            "set exactly one of path, huggingFace and mixture",
         ),
         (
             json!({"spec": {"dataset": {"train": {

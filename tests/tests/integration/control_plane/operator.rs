@@ -227,7 +227,8 @@ pub(super) fn apply_job(namespace: &Namespace, patch: &Value) {
 }
 
 pub(super) fn status(namespace: &Namespace) -> anyhow::Result<Value> {
-    Ok(namespace.kubectl.get(&["rljob/sample"])?["status"].take())
+    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
+    Ok(namespace.api.get(&path)?["status"].take())
 }
 
 pub(super) fn wait_for_condition(namespace: &Namespace, condition: &str) {
@@ -242,8 +243,10 @@ pub(super) fn wait_for_condition(namespace: &Namespace, condition: &str) {
 
 /// Waits until the job has `count` pods.
 pub(super) fn wait_for_pods(namespace: &Namespace, count: usize) {
-    let pods = || namespace.kubectl.run(&["get", "pods", OWN, "--output=name"]);
-    wait_until(&format!("{count} pods"), LIMIT, || Ok(pods()?.lines().count() == count)).unwrap();
+    let selector = "labelSelector=rljob.dev/job=sample";
+    let path = format!("/api/v1/namespaces/{}/pods?{selector}", namespace.name);
+    let pods = || Ok(namespace.api.get(&path)?["items"].as_array().map_or(0, Vec::len));
+    wait_until(&format!("{count} pods"), LIMIT, || pods().map(|found| found == count)).unwrap();
 }
 
 /// A field of an object by JSONPath.

@@ -1,17 +1,19 @@
-//! `rljob validate --data`: counts of rows, and rows whose reference answers no reward can compare.
+//! `rljob validate --data`: counts of rows, and rows whose reference answers no reward can compare;
+//! `--gpu-memory`: the memory plan of learners.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use rljob_tests::files::binary;
+use serde_json::json;
 
 use crate::local_run::folder_with;
 
-/// Exit code and output of `rljob validate --data`.
-fn validate(folder: &Path) -> (Option<i32>, String) {
+/// Exit code and output of `rljob validate` with an option.
+fn validate(folder: &Path, option: &str) -> (Option<i32>, String) {
     let output = Command::new(binary("rljob").unwrap())
-        .args(["validate", "--data", "--file", "jobs.yaml"])
+        .args(["validate", option, "--file", "jobs.yaml"])
         .current_dir(folder)
         .output()
         .unwrap();
@@ -34,7 +36,7 @@ fn validate_reads_the_data_and_names_unusable_rows() {
         "{at} is valid\n{at}: training data: 30 rows are used; 1 dropped: unusable reference \
          answers\n{at}:   FOLDER/train.jsonl {reason}{at}: evaluation data: 16 rows are used\n"
     );
-    assert_eq!(validate(folder.path()), (Some(0), expected));
+    assert_eq!(validate(folder.path(), "--data"), (Some(0), expected));
     let strict = jobs.replace("  rewards:", "    maxUnusableShare: 0.03\n  rewards:");
     fs::write(folder.path().join("jobs.yaml"), strict).unwrap();
     let expected = format!(
@@ -42,5 +44,61 @@ fn validate_reads_the_data_and_names_unusable_rows() {
          answers, more than dataset.maxUnusableShare = 0.03; the first is in FOLDER/train.jsonl \
          {reason}"
     );
-    assert_eq!(validate(folder.path()), (Some(1), expected));
+    assert_eq!(validate(folder.path(), "--data"), (Some(1), expected));
+}
+
+#[test]
+fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    // The shape of Qwen2.5-7B; the folder has no weights.
+    let config = json!({
+        "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152_064, "hidden_size": 3584,
+        "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0, "max_position_embeddings": 32_768,
+        "tie_word_embeddings": false, "eos_token_id": 2,
+    });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let job = json!({
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "large"},
+        "spec": {
+            "model": {"path": "."},
+            "storage": {"hostPath": {"path": "/runs"}},
+            "dataset": {"train": {"path": "/d.jsonl", "prompt": "{{q}}", "completion": "{{a}}"}},
+            "algorithm": {"sft": {}},
+            "training": {"steps": 1},
+            "inference": {"replicas": 0},
+            "trainer": {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+        },
+    });
+    fs::write(folder.path().join("jobs.yaml"), job.to_string()).unwrap();
+    let at = "jobs.yaml: rljob large";
+    let of = |gib: u32| {
+        let (code, text) = validate(folder.path(), &format!("--gpu-memory={gib}"));
+        // Without warnings of a job for this machine.
+        let lines = text.split_inclusive('\n');
+        (code, lines.filter(|line| !line.starts_with("jobs.yaml: warning: ")).collect::<String>())
+    };
+    let plan = format!(
+        "{at} is valid\n{at}: memory of each of 2 learners: 132.3 GiB = weights 21.3 GiB + \
+         gradients 14.2 GiB + optimizer states 28.4 GiB + buffers of whole blocks 9.7 GiB + the \
+         copy for engines and exports 14.2 GiB + activations 41.3 GiB + temporaries 3.3 GiB; 6 \
+         layers are computed again; sharding Full; 132.5 GiB of 141.0 GiB that are free can be \
+         used\n"
+    );
+    assert_eq!(of(141), (Some(0), plan));
+    let error = format!(
+        "error: {at}: the model does not fit: of 79.0 GiB on the GPU, 74.3 GiB can be used, and \
+         87.7 GiB are needed without activations (optimizer states 28.4 GiB, weights 21.3 GiB, \
+         gradients 14.2 GiB, the copy for engines and exports 14.2 GiB, buffers of whole blocks \
+         9.7 GiB): set optimizer.offload to true, or use at least 3 GPUs (now 2)\n"
+    );
+    assert_eq!(of(79), (Some(1), error));
+    let on_cpus = job.to_string().replace("nvidia.com/gpu", "cpu");
+    fs::write(folder.path().join("jobs.yaml"), on_cpus).unwrap();
+    let none = format!(
+        "{at} is valid\n{at}: its learners have no GPUs, and no memory plan; set \
+         trainer.resources.limits to plan for them\n"
+    );
+    assert_eq!(of(79), (Some(0), none));
 }

@@ -44,14 +44,24 @@ impl Run {
         }
     }
 
-    /// Evaluations are due before the first step, every n steps and after the last step, once each.
-    /// A late evaluation stays due until the next one.
+    /// Whether the evaluation of a suite is due.
     pub(super) fn evaluation_due(&self, steps: u32) -> bool {
-        let Some(every) = self.settings.evaluation_every else { return false };
-        let since =
-            if steps == self.settings.total_steps { None } else { steps.checked_rem(every) };
-        let scheduled = steps.saturating_sub(since.unwrap_or_default());
-        !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
+        !self.suites_due(steps).is_empty()
+    }
+
+    /// Suites whose evaluation is due: before the first step, every n steps of the suite and after
+    /// the last step, once each. A late evaluation stays due until the next one. An evaluation has
+    /// all suites that are due, so one since a suite's last scheduled step has that suite.
+    pub fn suites_due(&self, steps: u32) -> Vec<usize> {
+        let is_last = steps == self.settings.total_steps;
+        let is_due = |every: &u32| {
+            let since = if is_last { None } else { steps.checked_rem(*every) };
+            let scheduled = steps.saturating_sub(since.unwrap_or_default());
+            self.facts.evaluated.range(scheduled..=steps).next().is_none()
+        };
+        let suites = self.settings.evaluation_every.iter().enumerate();
+        let due = suites.filter(|(_, every)| !self.record.exported && is_due(every));
+        due.map(|(suite, _)| suite).collect()
     }
 
     /// The batch of `step` is in the journal.

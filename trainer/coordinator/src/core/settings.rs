@@ -24,8 +24,8 @@ pub struct Settings {
     pub processes: u32,
     /// Whether batches come from engines or from the dataset.
     pub rollouts: bool,
-    /// Steps between evaluations; none without evaluation data.
-    pub evaluation_every: Option<u32>,
+    /// Steps between evaluations of each suite; empty without evaluation data.
+    pub evaluation_every: Vec<u32>,
     /// Whether an evaluation samples completions, for their accuracy.
     pub accuracy: bool,
     /// Whether learners measure the loss of the evaluation data (`sft`, pairs).
@@ -47,7 +47,7 @@ impl Settings {
     /// Settings of a run configuration. The caller sets `restore_from`.
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
-        let evaluation = spec.dataset.evaluation.as_ref();
+        let suites = spec.dataset.suites();
         Self {
             total_steps: spec.training.steps,
             learners: spec.algorithm.has_learners(),
@@ -55,11 +55,11 @@ impl Settings {
             supervisors: spec.trainers().max(0).unsigned_abs(),
             processes: spec.trainer.processes(),
             rollouts: spec.algorithm.has_rollouts(),
-            evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),
-            accuracy: evaluation.is_some_and(|evaluation| evaluation.answer.is_some()),
-            validation: evaluation.is_some_and(|evaluation| {
-                evaluation.completion.is_some() || evaluation.chosen.is_some()
-            }),
+            evaluation_every: suites.iter().map(|suite| suite.data.every_steps).collect(),
+            accuracy: suites.iter().any(|suite| suite.data.answer.is_some()),
+            validation: suites
+                .iter()
+                .any(|suite| suite.data.completion.is_some() || suite.data.chosen.is_some()),
             admission: Admission::of(spec),
             method: spec.weight_sync_method(),
             engine_ranks: spec.inference.gpus().max(1),

@@ -50,6 +50,7 @@ impl Run {
             download: None,
             reward_outage: None,
             journal_failure: None,
+            tracker_failure: None,
             activity: self.position.and(self.activity),
         }
     }

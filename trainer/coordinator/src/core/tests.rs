@@ -31,7 +31,7 @@ pub(super) fn settings() -> Settings {
         supervisors: 2,
         processes: 1,
         rollouts: true,
-        evaluation_every: None,
+        evaluation_every: Vec::new(),
         accuracy: true,
         validation: false,
         admission: Admission {

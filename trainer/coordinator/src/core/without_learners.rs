@@ -71,7 +71,7 @@ mod tests {
             rollouts: false,
             total_steps: 0,
             supervisors: 0,
-            evaluation_every: Some(10),
+            evaluation_every: vec![10],
             accuracy: true,
             model_directory: "/model".into(),
             ..settings()

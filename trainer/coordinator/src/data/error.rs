@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::data::dropped::FilterReason;
 use crate::data::location::RowLocation;
 use crate::reward::UnusableAnswer;
 use crate::text::TextError;
@@ -89,11 +90,12 @@ pub enum DataError {
     #[error("the data at {} has no rows", path.display())]
     Empty { path: PathBuf },
     #[error(
-        "all {dropped} rows of the data at {} have prompts of more than \
-         maxPromptTokens = {limit} tokens",
+        "filters drop all {dropped} rows of the data at {}; the first: {reason}",
         path.display()
     )]
-    AllDropped { path: PathBuf, dropped: u64, limit: u32 },
+    AllDropped { path: PathBuf, dropped: usize, reason: FilterReason },
+    #[error("field `{field}` in {location} is {found}, expected a pass rate from 0 to 1")]
+    PassRate { location: RowLocation, field: String, found: String },
     #[error("{location} is not a JSON object")]
     Json { location: RowLocation, source: serde_json::Error },
     /// A row lacks a field that the spec uses.

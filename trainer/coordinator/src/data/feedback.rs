@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Dataset;
 use super::location::RowLocation;
+use super::part::Part;
 use super::reader::Fields;
 use super::rows::KeptFields;
 use crate::jinja::strict_environment;
@@ -72,7 +73,14 @@ impl Feedback {
     /// Checks that the first turn of every row has feedback. `components` are the names of the
     /// rewards.
     pub fn check(&self, data: &Dataset, components: &[&str]) -> Result<(), FeedbackError> {
-        let components = components.iter().map(|name| ((*name).to_owned(), 0.0)).collect();
+        data.parts().iter().try_for_each(|part| self.check_part(part, components))
+    }
+
+    fn check_part(&self, part: &Part, components: &[&str]) -> Result<(), FeedbackError> {
+        let named = part.rewards();
+        let is_used = |name: &str| named.is_empty() || named.iter().any(|own| own == name);
+        let components = components.iter().filter(|name| is_used(name));
+        let components = components.map(|name| ((*name).to_owned(), 0.0)).collect();
         let turn = TurnFacts {
             number: 1,
             completion: "",
@@ -81,7 +89,7 @@ impl Feedback {
             answer: None,
         };
         let empty = Fields::default();
-        data.rows.iter().try_for_each(|row| {
+        part.rows().try_for_each(|row| {
             let location = || row.location.clone();
             self.rendered(row.fields.as_deref().unwrap_or(&empty), turn, |source| {
                 FeedbackError::Row { location: location(), source }

@@ -41,7 +41,7 @@ impl RowOrder {
 }
 
 /// Fisher–Yates over ChaCha20 with key = `seed` (little-endian, zero-padded) and stream = `epoch`.
-fn permutation(seed: u64, epoch: u64, rows: u64) -> Vec<u64> {
+pub fn permutation(seed: u64, epoch: u64, rows: u64) -> Vec<u64> {
     let mut key = [0_u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut random = ChaCha20Rng::from_seed(key);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use minijinja::{Environment, ErrorKind};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
@@ -39,6 +40,8 @@ pub struct Row {
     pub pair: Option<[String; 2]>,
     pub answer: Option<String>,
     pub category: Option<String>,
+    /// Pass rate, if the rows are filtered by it.
+    pub pass_rate: Option<f64>,
     /// Kept fields, if any are kept.
     pub fields: Option<Arc<Fields>>,
     /// Chat template included.
@@ -55,6 +58,7 @@ pub struct Templates {
     pair: bool,
     answer: Option<String>,
     category: Option<String>,
+    pass_rate: Option<String>,
     kept: KeptFields,
 }
 
@@ -83,6 +87,7 @@ impl Templates {
             pair: false,
             answer: answer.map(str::to_owned),
             category: None,
+            pass_rate: None,
             kept: kept.clone(),
         })
     }
@@ -91,6 +96,12 @@ impl Templates {
     #[must_use]
     pub fn with_category(self, field: Option<&str>) -> Self {
         Self { category: field.map(str::to_owned), ..self }
+    }
+
+    /// The templates of rows with a pass rate in this field.
+    #[must_use]
+    pub fn with_pass_rate(self, field: Option<&str>) -> Self {
+        Self { pass_rate: field.map(str::to_owned), ..self }
     }
 
     /// Adds the templates of a pair, if there are any.
@@ -129,6 +140,11 @@ impl Templates {
             pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
             answer: text(&self.answer)?,
             category: text(&self.category)?,
+            pass_rate: self
+                .pass_rate
+                .as_deref()
+                .map(|field| pass_rate(&location, field, fields))
+                .transpose()?,
             fields: self.kept.of(fields),
             location,
             number,
@@ -192,7 +208,46 @@ fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<St
     }
 }
 
+fn pass_rate(location: &RowLocation, field: &str, fields: &Fields) -> Result<f64, DataError> {
+    let (location, field) = (location.clone(), field.to_owned());
+    let Some(value) = fields.get(&field) else {
+        return Err(DataError::MissingField { location, field });
+    };
+    let rate = value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
+    let found = || value.to_string().chars().take(80).collect();
+    rate.ok_or_else(|| DataError::PassRate { location, field, found: found() })
+}
+
 impl Row {
+    /// Adds the row to the digest of its data.
+    pub fn digest(&self, digest: &mut Sha256) {
+        digest.update(self.number.to_le_bytes());
+        let texts = [Some(&self.prompt), self.system.as_ref(), self.completion.as_ref()];
+        let pair = self.pair.iter().flatten().map(Some);
+        for text in texts.into_iter().chain([self.answer.as_ref()]).chain(pair) {
+            // The length tells where a text ends; an absent text differs from an empty one.
+            digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+            digest.update(text.map_or("", String::as_str));
+        }
+        if let Some(fields) = &self.fields {
+            // Maps of JSON are sorted by key.
+            digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
+        }
+    }
+
+    /// Checks that the prompt fits the context with its completion, or with one token.
+    pub fn check_length(&self, context: u32) -> Result<(), DataError> {
+        let (location, prompt, completion) =
+            (self.location.clone(), self.prompt_tokens, self.completion_tokens.max(1));
+        if prompt == 0 {
+            return Err(DataError::EmptyPrompt { location });
+        }
+        if prompt.saturating_add(completion) > context as usize {
+            return Err(DataError::TooLong { location, prompt, completion, context });
+        }
+        Ok(())
+    }
+
     pub fn prompt(
         &self,
         tokenizer: &TextTokenizer,

@@ -1,5 +1,6 @@
 //! Tests of `data` with files on disk; [`folders`] has those of dataset folders.
 
+mod filters;
 mod folders;
 
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::Path;
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use std::path::PathBuf;
 
-use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
+use rljob_crds::data::{EvaluationDataset, PromptFormat, Suite, TrainDataset};
 use rljob_crds::reward::{MathReward, RewardSpec};
 
 use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
@@ -21,6 +22,10 @@ fn tokenizer() -> TextTokenizer {
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
     )
     .unwrap()
+}
+
+fn suite(data: &EvaluationDataset) -> Suite {
+    data.resolved().remove(0)
 }
 
 struct File {
@@ -83,6 +88,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         text: "What 18.5".to_owned(),
         tokens: tokenizer.encode("What 18.5").unwrap(),
         answer: Some("18.5".to_owned()),
+        rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
         pair_tokens: None,
@@ -129,13 +135,14 @@ fn evaluation_uses_all_rows_in_file_order() {
         ..file.evaluation("{{q}}", PromptFormat::Chat, 2)
     };
     let tokenizer = tokenizer();
-    let dataset = Dataset::open_evaluation(&spec, &tokenizer, &KeptFields::None).unwrap();
+    let dataset = Dataset::open_evaluation(&suite(&spec), &tokenizer, &KeptFields::None).unwrap();
     let prompt = |position, text: &str, answer: &str| Prompt {
         position,
         row: position,
         text: text.to_owned(),
         tokens: tokenizer.encode_prompt(None, text, &PromptStyle::default()).unwrap(),
         answer: Some(answer.to_owned()),
+        rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
         pair_tokens: None,
@@ -155,7 +162,7 @@ fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
             category: Some(category.to_owned()),
             ..file.evaluation("{{q}}", PromptFormat::Text, 1000)
         };
-        Dataset::open_evaluation(&spec, &tokenizer(), &KeptFields::None)
+        Dataset::open_evaluation(&suite(&spec), &tokenizer(), &KeptFields::None)
             .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
     };
     let row = |category: &str| format!("{{\"q\":\"x\",\"a\":\"1\",\"c\":{category}}}");
@@ -185,7 +192,8 @@ fn an_evaluation_sample_is_drawn_by_its_seed_from_all_rows() {
             sample_seed,
             ..file.evaluation("{{q}}", PromptFormat::Text, limit)
         };
-        let dataset = Dataset::open_evaluation(&spec, &tokenizer(), &KeptFields::None).unwrap();
+        let dataset =
+            Dataset::open_evaluation(&suite(&spec), &tokenizer(), &KeptFields::None).unwrap();
         let row = |position| dataset.prompt(position).unwrap().row;
         (0..dataset.len()).map(row).collect::<Vec<_>>()
     };
@@ -323,7 +331,7 @@ fn rows_with_unusable_answers_are_dropped_and_listed() {
     let mut rows: Vec<u64> = (0..2).map(|position| dataset.prompt(position).unwrap().row).collect();
     rows.sort_unstable();
     assert_eq!((dataset.len(), rows), (2, vec![0, 2]));
-    let [dropped] = dataset.unusable() else { panic!("{:?}", dataset.unusable()) };
+    let [dropped] = dataset.parts()[0].unusable() else { panic!("not one row") };
     let line = serde_json::to_value(dropped.line("train")).unwrap();
     let expected = serde_json::json!({
         "dataset": "train", "file": file.path(), "number": 2, "answer": "5 > 3",
@@ -364,16 +372,18 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
         &KeptFields::None,
     )
     .unwrap();
-    assert_eq!((dataset.len(), dataset.dropped()), (3, 3));
+    assert_eq!((dataset.len(), dataset.parts()[0].filtered().len()), (3, 3));
     let prompt = "{{q.split() | reverse | join(' ')}}{% if q == 'What' %}{{q * 9}}{% endif %}";
     let evaluation = EvaluationDataset {
         max_prompt_tokens: Some(tokens),
         ..file.evaluation(prompt, PromptFormat::Text, 2)
     };
-    let dataset = Dataset::open_evaluation(&evaluation, &tokenizer(), &KeptFields::None).unwrap();
+    let dataset =
+        Dataset::open_evaluation(&suite(&evaluation), &tokenizer(), &KeptFields::None).unwrap();
     let rows: Vec<u64> =
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
-    assert_eq!((rows, dataset.dropped()), (vec![1, 2], 1), "the limit counts the remaining rows");
+    let dropped = dataset.parts()[0].filtered().len();
+    assert_eq!((rows, dropped), (vec![1, 2], 1), "the limit counts the remaining rows");
     let error = opened(&TrainDataset {
         max_prompt_tokens: Some(1),
         prompt: "{{q}} {{q}}".to_owned(),
@@ -383,8 +393,8 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
     assert_eq!(
         error,
         format!(
-            "all 6 rows of the data at {} have prompts of more than \
-             maxPromptTokens = 1 tokens",
+            "filters drop all 6 rows of the data at {}; the first: the prompt has 6 tokens, more \
+             than maxPromptTokens = 1",
             file.path()
         )
     );

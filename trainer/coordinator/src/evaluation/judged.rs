@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rljob_crds::data::EvaluationDataset;
+use rljob_crds::data::Suite;
 use rljob_protocol::evaluation::{PromptResult, pass_at};
 use rljob_protocol::version::Version;
 use serde::Serialize;
@@ -23,6 +23,8 @@ const SHOWN: u64 = 16;
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
     step: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suite: Option<String>,
     row: u64,
     index: u32,
     greedy: bool,
@@ -53,6 +55,8 @@ pub struct Judged {
     pub majority_at: BTreeMap<u32, bool>,
     /// Completions without a reward.
     pub rejected: u32,
+    /// Why the last one of them has none.
+    pub cause: Option<String>,
     pub tokens: u64,
     /// Tokens of weights newer than the evaluated ones.
     pub newer_tokens: u64,
@@ -69,9 +73,10 @@ impl Judged {
     }
 
     /// The line of the prompt in `evaluation-prompts.jsonl`.
-    pub fn result(&self, step: u32) -> PromptResult {
+    pub fn result(&self, step: u32, suite: Option<&str>) -> PromptResult {
         PromptResult {
             step,
+            suite: suite.map(str::to_owned),
             row: self.row,
             prompt: self.prompt.clone(),
             category: self.category.clone(),
@@ -113,6 +118,8 @@ pub struct Judgement {
     /// By index; the greedy one is last.
     pub completions: BTreeMap<u32, Completed>,
     pub rejected: u32,
+    /// Why the last rejected one was.
+    pub cause: Option<String>,
     pub tokens: u64,
     pub newer_tokens: u64,
 }
@@ -128,7 +135,8 @@ impl Judgement {
         let tokens = count(false);
         self.tokens = self.tokens.saturating_add(tokens);
         self.newer_tokens = self.newer_tokens.saturating_add(count(true));
-        if episode.rejected.is_some() {
+        if let Some(rejected) = &episode.rejected {
+            self.cause = Some(rejected.line());
             self.rejected = self.rejected.saturating_add(1);
             return;
         }
@@ -145,13 +153,14 @@ impl Judgement {
 
     pub fn judge(
         self,
-        spec: &EvaluationDataset,
+        suite: &Suite,
         rewards: Option<&Rewards>,
         step: u32,
         prompt: &Prompt,
     ) -> Judged {
+        let Suite { name, data: spec, .. } = suite;
         let samples = spec.samples;
-        let Self { completions, rejected, tokens, newer_tokens } = self;
+        let Self { completions, rejected, cause, tokens, newer_tokens } = self;
         let sampled: Vec<&Scored> =
             completions.range(..samples).map(|(_, completed)| &completed.scored).collect();
         let greedy = completions.get(&samples);
@@ -159,7 +168,8 @@ impl Judgement {
         let values: Vec<f64> = sampled.iter().map(|scored| scored.reward.value).collect();
         let correct: Vec<bool> =
             values.iter().map(|reward| *reward >= spec.correct_reward).collect();
-        let votes = votes(&sampled, &correct, rewards);
+        let rewards = rewards.map(|rewards| rewards.named(&prompt.rewards));
+        let votes = votes(&sampled, &correct, rewards.as_ref());
         let right = correct.iter().filter(|correct| **correct).count() as u32;
         let by_size = || sizes(samples).into_iter();
         let pass =
@@ -176,9 +186,10 @@ impl Judgement {
             pass_at: pass,
             majority_at: majority,
             rejected,
+            cause,
             tokens,
             newer_tokens,
-            shown: shown(completions, samples, step, prompt),
+            shown: shown(completions, samples, (step, name.as_deref()), prompt),
         }
     }
 }
@@ -204,7 +215,7 @@ fn votes(
 fn shown(
     completions: BTreeMap<u32, Completed>,
     samples: u32,
-    step: u32,
+    (step, suite): (u32, Option<&str>),
     prompt: &Prompt,
 ) -> Vec<Shown> {
     if prompt.position >= SHOWN {
@@ -212,6 +223,7 @@ fn shown(
     }
     let show = |(index, completed): (u32, Completed)| Shown {
         step,
+        suite: suite.map(str::to_owned),
         row: prompt.row,
         index,
         greedy: index == samples,

@@ -82,9 +82,28 @@ pub fn summary(
         newer_tokens: (tokens > 0).then(|| newer as f64 / tokens as f64),
         loss: None,
         loss_tokens: None,
+        suites: BTreeMap::new(),
         seconds,
         scalars: Scalars::default(),
     })
+}
+
+/// The numbers of an evaluation from those of its suites: of the only one if it has no name. None
+/// without any.
+pub fn combined(
+    step: u32,
+    found: Vec<(Option<&str>, EvaluationMetrics)>,
+) -> Option<EvaluationMetrics> {
+    let mut all = EvaluationMetrics { step, ..EvaluationMetrics::default() };
+    for (name, own) in found {
+        let Some(name) = name else { return Some(own) };
+        all.prompts = all.prompts.saturating_add(own.prompts);
+        all.seconds = all.seconds.max(own.seconds);
+        let rejected = own.rejected.unwrap_or_default();
+        all.rejected = Some(all.rejected.unwrap_or_default().saturating_add(rejected));
+        all.suites.insert(name.to_owned(), own);
+    }
+    Some(all).filter(|all| !all.suites.is_empty())
 }
 
 /// Estimates by category, over the prompts that have one.
@@ -137,7 +156,7 @@ mod tests {
     use rljob_protocol::evaluation::CategoryMetrics;
     use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
 
-    use super::{Estimate, Judged, first_turns, summary};
+    use super::{Estimate, Judged, combined, first_turns, summary};
 
     fn judged(sampled: &[f64], greedy: Option<f64>, pass: f64, majority: bool) -> Judged {
         Judged {
@@ -174,6 +193,7 @@ mod tests {
             newer_tokens: Some(0.2),
             loss: None,
             loss_tokens: None,
+            suites: BTreeMap::new(),
             seconds: 1.5,
             scalars: Scalars::default(),
         };
@@ -182,6 +202,22 @@ mod tests {
         let scalars: Vec<_> = first_turns(&prompts).collect();
         assert_eq!(scalars, [("sampledFirstTurn", 0.0), ("greedyFirstTurn", 0.5)]);
         assert_eq!(first_turns(&[Judged::default()]).count(), 0);
+    }
+
+    #[test]
+    fn an_evaluation_of_suites_has_their_numbers_by_name() {
+        let of = |seconds| summary(3, 2, &[judged(&[1.0], Some(1.0), 1.0, true)], seconds).unwrap();
+        assert_eq!(combined(3, vec![(None, of(1.0))]), Some(of(1.0)));
+        let both = combined(3, vec![(Some("a"), of(2.0)), (Some("b"), of(1.0))]).unwrap();
+        let expected = EvaluationMetrics {
+            step: 3,
+            prompts: 2,
+            rejected: Some(0),
+            suites: [("a".to_owned(), of(2.0)), ("b".to_owned(), of(1.0))].into(),
+            seconds: 2.0,
+            ..EvaluationMetrics::default()
+        };
+        assert_eq!((both, combined(3, Vec::new())), (expected, None));
     }
 
     #[test]

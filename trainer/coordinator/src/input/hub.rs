@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rljob_crds::RunConfig;
-use rljob_crds::data::HubDatasetSource;
+use rljob_crds::data::{HubDatasetSource, TrainDataset};
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{HUB_EVALUATION_TOKEN, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, HUB_TRAIN_TOKEN};
+use rljob_crds::names::{HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT};
 use rljob_crds::storage::SecretKeyReference;
 use rljob_hub::{
     HubClient, HubError, Progress, RemoteFile, Repository, RepositoryKind, Settings, Snapshot,
@@ -34,7 +34,7 @@ const CARD_FILES: [&str; 2] = ["README.md", "dataset_info.json"];
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     #[error("failed to download {field}")]
-    Hub { field: &'static str, source: HubError },
+    Hub { field: String, source: HubError },
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
@@ -81,7 +81,7 @@ impl Content {
 /// A repository with everything that the run uses of it.
 #[derive(Debug)]
 struct Source {
-    field: &'static str,
+    field: String,
     secret: Option<TokenSecret>,
     repository: Repository,
     contents: Vec<Content>,
@@ -91,18 +91,18 @@ struct Source {
 #[derive(Debug)]
 struct TokenSecret {
     /// File name in the mounted folder.
-    file: &'static str,
+    file: String,
     reference: SecretKeyReference,
 }
 
 impl TokenSecret {
-    fn new(file: &'static str, reference: Option<&SecretKeyReference>) -> Option<Self> {
-        reference.map(|reference| Self { file, reference: reference.clone() })
+    fn new(file: &str, reference: Option<&SecretKeyReference>) -> Option<Self> {
+        reference.map(|reference| Self { file: file.to_owned(), reference: reference.clone() })
     }
 
     /// The token, unless this is a local run.
     fn mounted(&self) -> Option<TokenSource> {
-        let path = Path::new(HUB_TOKENS_MOUNT).join(self.file);
+        let path = Path::new(HUB_TOKENS_MOUNT).join(&self.file);
         let SecretKeyReference { name, key } = self.reference.clone();
         path.is_file().then_some(TokenSource::Secret { path, name, key })
     }
@@ -141,7 +141,7 @@ pub async fn download(
 /// is a commit, so that all pods have the same model.
 pub async fn download_model(config: &RunConfig) -> Result<(), DownloadError> {
     let mut config = config.clone();
-    config.spec.dataset.train.hugging_face = None;
+    config.spec.dataset.train = TrainDataset::default();
     config.spec.dataset.evaluation = None;
     let run_store = RunStore::Folder(config.run_directory.clone());
     download(&config, &run_store, &Downloads::default()).await
@@ -154,7 +154,7 @@ async fn download_with(
     settings: impl Fn(&Source) -> Settings,
 ) -> Result<(), DownloadError> {
     for (folder, source) in sources(config) {
-        let failed = |error| DownloadError::Hub { field: source.field, source: error };
+        let failed = |error| DownloadError::Hub { field: source.field.clone(), source: error };
         let selection = source.selection();
         let snapshot = Snapshot::read(&folder).map_err(failed)?;
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.selection == selection) {
@@ -192,7 +192,7 @@ fn sources(config: &RunConfig) -> BTreeMap<PathBuf, Source> {
     let mut sources: BTreeMap<PathBuf, Source> = BTreeMap::new();
     if let Some(hub) = &model.hugging_face {
         let source = Source {
-            field: "spec.model.huggingFace",
+            field: "spec.model.huggingFace".to_owned(),
             secret: TokenSecret::new(HUB_MODEL_TOKEN, hub.token_secret_ref.as_ref()),
             repository: Repository {
                 kind: RepositoryKind::Model,
@@ -203,39 +203,25 @@ fn sources(config: &RunConfig) -> BTreeMap<PathBuf, Source> {
         };
         sources.insert(config.model_directory.clone(), source);
     }
-    let evaluation = dataset.evaluation.as_ref().and_then(|data| data.hugging_face.as_ref());
-    let evaluation_path = config.evaluation_dataset().and_then(|data| data.path);
-    for (field, token, default_split, hub, path) in [
-        (
-            "spec.dataset.train.huggingFace",
-            HUB_TRAIN_TOKEN,
-            "train",
-            dataset.train.hugging_face.as_ref(),
-            config.train_dataset().path,
-        ),
-        (
-            "spec.dataset.evaluation.huggingFace",
-            HUB_EVALUATION_TOKEN,
-            "test",
-            evaluation,
-            evaluation_path,
-        ),
-    ] {
-        let (Some(hub), Some(path)) = (hub, path) else { continue };
-        let source = sources.entry(path.into()).or_insert_with(|| dataset_source(field, hub));
-        if let Some(secret) = TokenSecret::new(token, hub.token_secret_ref.as_ref()) {
-            (source.field, source.secret) = (field, Some(secret));
+    for source in dataset.sources() {
+        let Some(hub) = source.hugging_face else { continue };
+        let field = format!("{}.huggingFace", source.field);
+        let own = sources
+            .entry(config.hub_dataset(hub).into())
+            .or_insert_with(|| dataset_source(field.clone(), hub));
+        if let Some(secret) = TokenSecret::new(&source.token, hub.token_secret_ref.as_ref()) {
+            (own.field, own.secret) = (field, Some(secret));
         }
-        source.contents.push(Content::Dataset {
+        own.contents.push(Content::Dataset {
             split: hub.split.clone(),
-            default_split,
+            default_split: source.default_split,
             config: hub.config.clone(),
         });
     }
     sources
 }
 
-fn dataset_source(field: &'static str, hub: &HubDatasetSource) -> Source {
+fn dataset_source(field: String, hub: &HubDatasetSource) -> Source {
     let repository = Repository {
         kind: RepositoryKind::Dataset,
         name: hub.repo.clone(),
@@ -275,7 +261,7 @@ async fn pinned_commit(
     let commit = client
         .resolve(&source.repository)
         .await
-        .map_err(|error| DownloadError::Hub { field: source.field, source: error })?;
+        .map_err(|error| DownloadError::Hub { field: source.field.clone(), source: error })?;
     let pinned = PinnedCommit { repository: source.repository.clone(), commit };
     let json = serde_json::to_vec_pretty(&pinned)
         .map_err(|error| DownloadError::Record { path: name.clone(), source: error })?;
@@ -290,7 +276,7 @@ async fn select(
     folder: &Path,
     download: &mut SnapshotDownload<'_>,
 ) -> Result<Vec<RemoteFile>, DownloadError> {
-    let failed = |error| DownloadError::Hub { field: source.field, source: error };
+    let failed = |error| DownloadError::Hub { field: source.field.clone(), source: error };
     if let Some(Content::Model { weights }) = source.contents.first() {
         return model_files(&source.repository, download.files(), *weights).map_err(failed);
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
-use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError, parallel};
 use serde::{Deserialize, Serialize};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
@@ -154,22 +154,22 @@ fn verify(
     if manifest.version != version {
         return Ok(Some(format!("its manifest is of {}", manifest.version)));
     }
-    for entry in &manifest.files {
+    let difference = |entry: &FileEntry| {
         if Path::new(&entry.name).file_name().is_none_or(|name| name != entry.name.as_str()) {
             return Ok(Some(format!("`{}` is not a file of its folder", entry.name)));
         }
         let name = format!("{}/{}", folder(version), entry.name);
         match verify_file(run_store, &name, entry) {
-            Ok(None) => {}
-            Ok(Some(detail)) => return Ok(Some(format!("`{}` {detail}", run_store.place(&name)))),
+            Ok(detail) => Ok(detail.map(|detail| format!("`{}` {detail}", run_store.place(&name)))),
             // A file that its own disk does not give back is no better than a missing one.
             Err(StorageError::Io { source, .. }) => {
-                return Ok(Some(format!("`{}` cannot be read: {source}", run_store.place(&name))));
+                Ok(Some(format!("`{}` cannot be read: {source}", run_store.place(&name))))
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-    }
-    Ok(None)
+    };
+    let differences = parallel::map(manifest.files.iter().collect(), difference)?;
+    Ok(differences.into_iter().flatten().next())
 }
 
 fn verify_file(
@@ -279,8 +279,17 @@ mod tests {
         let roles = std::collections::BTreeMap::new();
         let objective = ObjectiveState::default();
         let (format, world_size) = (1, 1);
-        let manifest =
-            Manifest { format, version, world_size, model, optimizer, roles, objective, files };
+        let manifest = Manifest {
+            format,
+            version,
+            world_size,
+            model,
+            optimizer,
+            roles,
+            objective,
+            file_bytes: None,
+            files,
+        };
         std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         folder
     }

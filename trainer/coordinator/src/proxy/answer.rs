@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::request::ChatRequest;
+use crate::text::ToolCall;
 
 /// The completions of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,9 +16,10 @@ pub struct Completed {
 /// A completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Without special tokens and the stop string.
+    /// Without special tokens, the stop string and calls.
     pub text: String,
-    /// `stop` or `length`.
+    pub tool_calls: Vec<ToolCall>,
+    /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
     /// Text and log-probability of each token.
     pub tokens: Vec<(String, f32)>,
@@ -29,7 +31,7 @@ impl Completed {
         let choices = (0_u32..).zip(&self.choices).map(|(index, choice)| {
             json!({
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": null},
+                "message": self.message(index, choice, false),
                 "finish_reason": choice.finish_reason,
                 "logprobs": request.logprobs.then(|| logprobs(choice)),
             })
@@ -50,9 +52,8 @@ impl Completed {
         };
         let mut chunks = Vec::new();
         for (index, choice) in (0_u32..).zip(&self.choices) {
-            let delta = json!({"role": "assistant", "content": choice.text});
             let text = json!([{
-                "index": index, "delta": delta, "finish_reason": null,
+                "index": index, "delta": self.message(index, choice, true), "finish_reason": null,
                 "logprobs": request.logprobs.then(|| logprobs(choice)),
             }]);
             chunks.push(chunk(text, Value::Null));
@@ -68,6 +69,30 @@ impl Completed {
         chunks
     }
 
+    /// The message of the assistant; in a stream, calls have an index.
+    fn message(&self, index: u32, choice: &Choice, streamed: bool) -> Value {
+        // A message that is only calls has no content.
+        let content =
+            Some(&choice.text).filter(|text| !text.is_empty() || choice.tool_calls.is_empty());
+        let fields =
+            [("role", json!("assistant")), ("content", json!(content)), ("refusal", Value::Null)];
+        let calls = choice.tool_calls.iter().enumerate();
+        let calls: Vec<Value> =
+            calls.map(|(number, call)| self.call(index, number, call, streamed)).collect();
+        let calls = (!calls.is_empty()).then_some(("tool_calls", Value::Array(calls)));
+        object(fields.into_iter().chain(calls))
+    }
+
+    fn call(&self, index: u32, number: usize, call: &ToolCall, streamed: bool) -> Value {
+        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let fields = [
+            ("id", json!(format!("call-{}-{index}-{number}", self.id))),
+            ("type", json!("function")),
+            ("function", json!({"name": call.name, "arguments": arguments})),
+        ];
+        object(fields.into_iter().chain(streamed.then(|| ("index", json!(number)))))
+    }
+
     fn usage(&self) -> Value {
         let completion: usize = self.choices.iter().map(|choice| choice.tokens.len()).sum();
         json!({
@@ -75,6 +100,10 @@ impl Completed {
             "total_tokens": self.prompt_tokens.saturating_add(completion),
         })
     }
+}
+
+fn object(fields: impl Iterator<Item = (&'static str, Value)>) -> Value {
+    fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn logprobs(choice: &Choice) -> Value {

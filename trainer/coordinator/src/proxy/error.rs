@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
 
 /// A rejected request of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,18 +72,23 @@ impl ProxyError {
             _ => None,
         }
     }
+
+    /// The error in OpenAI's shape.
+    pub fn object(&self) -> Value {
+        let param = match self {
+            Self::Parameter { param, .. } => Some(param),
+            _ => None,
+        };
+        let kind = if *self == Self::Busy { "rate_limit_error" } else { "invalid_request_error" };
+        let error = json!({
+            "message": self.to_string(), "type": kind, "param": param, "code": self.code(),
+        });
+        json!({ "error": error })
+    }
 }
 
 impl IntoResponse for ProxyError {
     fn into_response(self) -> Response {
-        let param = match &self {
-            Self::Parameter { param, .. } => Some(param),
-            _ => None,
-        };
-        let kind = if self == Self::Busy { "rate_limit_error" } else { "invalid_request_error" };
-        let error = serde_json::json!({
-            "message": self.to_string(), "type": kind, "param": param, "code": self.code(),
-        });
-        (self.status(), Json(serde_json::json!({ "error": error }))).into_response()
+        (self.status(), Json(self.object())).into_response()
     }
 }

@@ -14,6 +14,8 @@ pub mod error;
 pub mod request;
 mod server;
 mod sessions;
+mod stream;
+pub mod tools;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::ProxyError;
-use crate::text::Message;
+use super::tools::{RawToolCall, ToolChoice, calls, tool_choice};
+use crate::text::{Message, Tool, Tools};
 
 /// Most choices of a request.
 const MAX_CHOICES: u32 = 128;
@@ -46,6 +47,8 @@ pub struct Rules {
 pub struct ChatRequest {
     pub model: String,
     pub messages: Vec<Message>,
+    pub tools: Tools,
+    pub tool_choice: ToolChoice,
     /// Number of choices.
     pub n: u32,
     pub max_tokens: Option<u32>,
@@ -69,6 +72,8 @@ pub struct CompletionId {
 struct Body {
     model: String,
     messages: Vec<RawMessage>,
+    tools: Option<Vec<Tool>>,
+    tool_choice: Option<Value>,
     n: Option<u32>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
@@ -98,6 +103,7 @@ enum Stop {
 struct RawMessage {
     role: String,
     content: Option<Content>,
+    tool_calls: Option<Vec<RawToolCall>>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -161,6 +167,8 @@ pub fn chat(body: &[u8], rules: &Rules) -> Result<ChatRequest, ProxyError> {
     Ok(ChatRequest {
         model: body.model,
         messages,
+        tool_choice: tool_choice(body.tool_choice.as_ref())?,
+        tools: body.tools.unwrap_or_default().into_iter().collect(),
         n,
         max_tokens,
         stop: stop(body.stop)?,
@@ -208,18 +216,17 @@ fn check_other(other: &Map<String, Value>) -> Result<(), ProxyError> {
 }
 
 fn message(raw: RawMessage) -> Result<Message, ProxyError> {
-    let has_calls = ["tool_calls", "function_call"]
-        .into_iter()
-        .find(|name| raw.other.get(*name).is_some_and(|calls| !calls.is_null()));
-    if let Some(name) = has_calls {
-        return Err(ProxyError::parameter(&format!("messages.{name}"), "is not supported"));
+    if raw.other.get("function_call").is_some_and(|call| !call.is_null()) {
+        let message = "is not supported: use tool_calls";
+        return Err(ProxyError::parameter("messages.function_call", message));
     }
+    let tool_calls = calls(&raw.role, raw.tool_calls)?;
     let content = match raw.content {
         None => String::new(),
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => parts.into_iter().map(|part| part.text).collect(),
     };
-    Ok(Message { role: raw.role, content })
+    Ok(Message { tool_calls, ..Message::new(raw.role, content) })
 }
 
 fn stop(stop: Option<Stop>) -> Result<Vec<String>, ProxyError> {

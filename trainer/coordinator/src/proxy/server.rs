@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -15,9 +15,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
+use super::answer::Completed;
 use super::error::ProxyError;
 use super::request::{self, Rules};
 use super::sessions::{Call, Reply, Sessions};
+use super::stream;
 
 /// Largest body in bytes.
 const MAX_BODY: usize = 8 << 20;
@@ -51,16 +53,13 @@ pub fn router(sessions: Arc<Sessions>, rules: Rules) -> Router {
 async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response, ProxyError> {
     let (place, body) = shared.open(request).await?;
     let request = request::chat(&body, &shared.rules)?;
-    let completed = call(place, |reply| Call::Chat(request.clone(), reply)).await?;
-    let created = seconds();
+    let asked = request.clone();
+    let completed = call(place, |reply| Call::Chat(asked, reply));
     if !request.stream {
-        return Ok(Json(completed.object(&request, created)).into_response());
+        return Ok(Json(completed.await?.object(&request, seconds())).into_response());
     }
-    let chunks = completed.chunks(&request, created);
-    let event = |data: &dyn std::fmt::Display| format!("data: {data}\n\n");
-    let mut events: Vec<String> = chunks.iter().map(|chunk| event(chunk)).collect();
-    events.push(event(&"[DONE]"));
-    Ok(([(CONTENT_TYPE, "text/event-stream")], Body::from(events.concat())).into_response())
+    let chunks = move |completed: &Completed| completed.chunks(&request, seconds());
+    stream::respond(Box::pin(completed), stream::INTERVAL, chunks).await
 }
 
 async fn models(State(shared): State<Shared>, request: Request) -> Result<Json<Value>, ProxyError> {

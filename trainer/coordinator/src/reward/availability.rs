@@ -67,7 +67,7 @@ impl Availability {
         if error.is_outage() || failures.rejected_in_a_row >= MAX_REJECTED {
             let outage = failures.outage.get_or_insert_with(|| {
                 let cause = crate::error_line(error);
-                tracing::warn!(cause, "a verifier is down; completions wait for it");
+                tracing::warn!(cause, "a service is down; completions wait for it");
                 Outage { since: now, cause }
             });
             let is_over = now.duration_since(outage.since) >= self.max_outage;

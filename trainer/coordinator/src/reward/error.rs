@@ -1,4 +1,4 @@
-//! Errors of completions without a reward.
+//! Errors of completions without a reward, or without what follows them.
 
 use super::verifier::VerifierError;
 
@@ -6,20 +6,17 @@ use super::verifier::VerifierError;
 #[derive(Debug, thiserror::Error)]
 pub enum RewardError {
     /// All tries failed; the sample must be dropped.
-    #[error("reward {reward} failed {tries} times for a completion; last error")]
-    Rejected { reward: String, tries: u32, source: VerifierError },
-    /// The verifier cannot start, or was down for longer than `maxOutageSeconds`; the run must end.
-    #[error(
-        "reward {reward} is unavailable (for {seconds} s): fix the verifier and resume the job; \
-         last error"
-    )]
-    Unavailable { reward: String, seconds: u64, source: VerifierError },
+    #[error("{service} failed {tries} times for a completion; last error")]
+    Rejected { service: String, tries: u32, source: VerifierError },
+    /// The service cannot start, or was down for longer than `maxOutageSeconds`; the run must end.
+    #[error("{service} is unavailable (for {seconds} s): fix it and resume the job; last error")]
+    Unavailable { service: String, seconds: u64, source: VerifierError },
     #[error("failed to create the verifier of reward {reward}")]
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl RewardError {
-    /// Kind of the verifier's failure.
+    /// Kind of the service's failure.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Rejected { source, .. } | Self::Unavailable { source, .. } => source.kind(),

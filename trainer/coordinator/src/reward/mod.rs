@@ -27,6 +27,7 @@ mod sessions;
 mod verifier;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::reward::RewardSpec;
@@ -65,10 +66,10 @@ pub struct Reward {
     pub details: BTreeMap<String, serde_json::Value>,
 }
 
-/// The spec's verifiers with their weights.
-#[derive(Debug)]
+/// Verifiers of the spec with their weights. Clones share them.
+#[derive(Clone, Debug)]
 pub struct Rewards {
-    verifiers: Vec<WeightedVerifier>,
+    verifiers: Vec<Arc<WeightedVerifier>>,
 }
 
 #[derive(Debug)]
@@ -118,15 +119,23 @@ impl Rewards {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
             let verifier = verifier(spec, runner).map_err(create_error)?;
             // Name and verifier, for messages.
-            let label = format!("{} ({})", spec.name, verifier.description());
-            Ok(WeightedVerifier {
+            let label = format!("reward {} ({})", spec.name, verifier.description());
+            Ok(Arc::new(WeightedVerifier {
                 name: spec.name.clone(),
                 weight: spec.weight,
                 service: Service::new(label, verifier.retries(), max_outage(spec)),
                 verifier,
-            })
+            }))
         };
         Ok(Self { verifiers: specs.iter().map(create).collect::<Result<_, _>>()? })
+    }
+
+    /// The rewards with these names, or all without names.
+    #[must_use]
+    pub fn named(&self, names: &[String]) -> Self {
+        let is_named = |name: &String| names.is_empty() || names.contains(name);
+        let verifiers = self.verifiers.iter().filter(|entry| is_named(&entry.name));
+        Self { verifiers: verifiers.cloned().collect() }
     }
 
     /// Scores a completion with all verifiers concurrently.
@@ -148,7 +157,8 @@ impl Rewards {
 
     fn weighted_sum(&self, scores: Vec<Score>) -> Reward {
         let mut reward = Reward::default();
-        for (WeightedVerifier { name, weight, .. }, score) in self.verifiers.iter().zip(scores) {
+        for (entry, score) in self.verifiers.iter().zip(scores) {
+            let WeightedVerifier { name, weight, .. } = entry.as_ref();
             reward.value += weight * score.value;
             reward.components.insert(name.clone(), score.value);
             for (component, value) in score.components {

@@ -1,4 +1,4 @@
-//! Service outside the coordinator that scores completions: retries of its calls, and its outages.
+//! Service outside the coordinator that completions need: retries of its calls, and its outages.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use super::verifier::VerifierError;
 /// Maximum wait between two calls for the same completion.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// A verifier or an environment.
+/// A verifier, an environment or a tool.
 #[derive(Debug)]
 pub struct Service {
-    /// Name and target for messages, without secrets.
+    /// Kind, name and target for messages, without secrets.
     label: String,
     retries: u32,
+    max_outage: Duration,
     availability: Availability,
 }
 
 impl Service {
     /// `retries` follow the first try; calls wait up to `max_outage` for a service that is down.
     pub fn new(label: String, retries: u32, max_outage: Duration) -> Self {
-        Self { label, retries, availability: Availability::new(max_outage) }
+        Self { label, retries, max_outage, availability: Availability::new(max_outage) }
     }
 
     /// Calls the service until it succeeds, its retries are exhausted, or it was down too long.
@@ -43,16 +44,16 @@ impl Service {
                 Err(error) => error,
             };
             let cause = crate::error_line(&source);
-            tracing::debug!(reward = self.label, tries, cause, "a call for a completion failed");
-            let reward = || self.label.clone();
+            tracing::debug!(service = self.label, tries, cause, "a call for a completion failed");
+            let service = || self.label.clone();
             match self.availability.failed(&source, tries > self.retries, Instant::now()) {
                 Next::Retry => tokio::time::sleep(backoff(tries)).await,
                 Next::Reject => {
-                    return Err(RewardError::Rejected { reward: reward(), tries, source });
+                    return Err(RewardError::Rejected { service: service(), tries, source });
                 }
                 Next::GiveUp => {
                     let seconds = self.outage().map_or(0, |outage| outage.seconds);
-                    return Err(RewardError::Unavailable { reward: reward(), seconds, source });
+                    return Err(RewardError::Unavailable { service: service(), seconds, source });
                 }
             }
         }
@@ -62,7 +63,10 @@ impl Service {
     pub fn outage(&self) -> Option<RewardOutage> {
         let outage = self.availability.outage()?;
         let seconds = outage.since.elapsed().as_secs();
-        Some(RewardOutage { reward: self.label.clone(), seconds, cause: outage.cause })
+        let limit = self.max_outage.as_secs();
+        let cause = outage.cause.trim_end_matches([':', ' ']);
+        let cause = format!("{cause}; the run fails if this lasts {limit} s");
+        Some(RewardOutage { reward: self.label.clone(), seconds, cause })
     }
 }
 

@@ -215,6 +215,7 @@ mod tests {
             text: "1+1=".to_owned(),
             tokens: vec![5, 6],
             answer: None,
+            rewards: std::sync::Arc::default(),
             category: None,
             completion_tokens: None,
             pair_tokens: None,

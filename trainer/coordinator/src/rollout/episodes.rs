@@ -12,14 +12,14 @@ use std::sync::Arc;
 use super::episode::{Episode, Rejected, Turn};
 use super::request::Key;
 use super::sampler::{RejectedEverywhere, SampleRequest, Sampled, Sampler};
-use super::score::{Scored, Verdict, score};
+use super::score::{Scored, Verdict, score, unscored};
 use crate::data::{Dataset, Prompt};
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
 use crate::reward::RewardError;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::Lengths;
+use crate::workflow::{Lengths, ToolServers};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -32,8 +32,9 @@ pub struct Episodes<'a> {
     pub lengths: Lengths,
 }
 
-/// What follows a completion: its reward, and the messages before the next one.
-type Answer = (Scored, Option<Vec<Message>>);
+/// What follows a completion: its reward, if it has one in any case, and the messages before the
+/// next one.
+type Answer = (Option<Scored>, Option<Vec<Message>>);
 
 /// Tokens between two completions.
 struct Between {
@@ -61,19 +62,15 @@ impl Episodes<'_> {
         let mut turns = Vec::new();
         loop {
             let number = u32::try_from(turns.len()).unwrap_or(u32::MAX).saturating_add(1);
-            let (scored, messages) =
-                match self.answer(prompt, request.key, number, &sampled).await? {
-                    Ok(answer) => answer,
+            tokens.extend(&sampled.completion.tokens);
+            let (scored, between) =
+                match self.turn(prompt, request.key, number, &sampled, tokens.len()).await? {
+                    Ok(turn) => turn,
                     Err(error) => {
                         let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
                         return Ok(Episode { turns, rejected });
                     }
                 };
-            tokens.extend(&sampled.completion.tokens);
-            let between = match messages {
-                Some(messages) => self.between(prompt, &sampled, messages, tokens.len()).await?,
-                None => None,
-            };
             let turn = Turn { given, given_text, sampled, scored };
             let engine = turn.sampled.engine.clone();
             turns.push(turn);
@@ -93,8 +90,38 @@ impl Episodes<'_> {
         }
     }
 
-    /// The reward of turn `number` and the messages after it; no messages if the sample ends. The
-    /// inner error rejects the sample.
+    /// The reward of turn `number`, which ends at `so_far` tokens, and what follows it; nothing if
+    /// the sample ends. The inner error rejects the sample.
+    async fn turn(
+        &self,
+        prompt: &Prompt,
+        key: Key,
+        number: u32,
+        sampled: &Sampled,
+        so_far: usize,
+    ) -> Result<Result<(Scored, Option<Between>), RewardError>, WorkError> {
+        let (scored, messages) = match self.answer(prompt, key, number, sampled).await? {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Err(error)),
+        };
+        let between = match messages {
+            Some(messages) => self.between(prompt, sampled, messages, so_far).await?,
+            None => None,
+        };
+        let tokens = || sampled.completion.tokens.clone();
+        let scored = match scored {
+            Some(scored) => scored,
+            None if between.is_some() => unscored(self.input, tokens()).await?,
+            None => match score(self.input, prompt, tokens()).await? {
+                Verdict::Scored(scored) => scored,
+                Verdict::Rejected(error) => return Ok(Err(error)),
+            },
+        };
+        Ok(Ok((scored, between)))
+    }
+
+    /// The answer of the workflow to turn `number`; no messages if the sample ends. The inner error
+    /// rejects the sample.
     async fn answer(
         &self,
         prompt: &Prompt,
@@ -102,6 +129,9 @@ impl Episodes<'_> {
         number: u32,
         sampled: &Sampled,
     ) -> Result<Result<Answer, RewardError>, WorkError> {
+        if let Some(tools) = self.input.workflow.tools() {
+            return self.results(tools, key, number, sampled).await;
+        }
         let scored = match score(self.input, prompt, sampled.completion.tokens.clone()).await? {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => return Ok(Err(error)),
@@ -109,7 +139,7 @@ impl Episodes<'_> {
         let workflow = &self.input.workflow;
         let Some(environment) = workflow.environment() else {
             let messages = workflow.messages(prompt, number, &scored.text, &scored.reward);
-            return Ok(Ok((scored, messages.map_err(InputError::from)?)));
+            return Ok(Ok((Some(scored), messages.map_err(InputError::from)?)));
         };
         let session = environment.session(key);
         let turn = async {
@@ -122,8 +152,34 @@ impl Episodes<'_> {
         match turn.await {
             Ok(step) => {
                 let reward = step.added_to(scored.reward);
-                Ok(Ok((Scored { reward, ..scored }, step.messages)))
+                Ok(Ok((Some(Scored { reward, ..scored }), step.messages)))
             }
+            Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
+            Err(down) => Err(WorkError::Verifier(down)),
+        }
+    }
+
+    /// The results of the calls of turn `number`. Only the last turn has a reward.
+    async fn results(
+        &self,
+        tools: &ToolServers,
+        key: Key,
+        number: u32,
+        sampled: &Sampled,
+    ) -> Result<Result<Answer, RewardError>, WorkError> {
+        let calls = match self.input.tool_call_format.filter(|_| tools.may_continue(number)) {
+            None => Vec::new(),
+            Some(format) => {
+                let (input, tokens) = (Arc::clone(self.input), sampled.completion.tokens.clone());
+                let parse = move || input.tokenizer.parse_tool_calls(format, &tokens);
+                tokio::task::spawn_blocking(parse).await?.map_err(InputError::from)?.calls
+            }
+        };
+        if calls.is_empty() {
+            return Ok(Ok((None, None)));
+        }
+        match tools.execute(key, number, &calls).await {
+            Ok(messages) => Ok(Ok((None, Some(messages)))),
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
             Err(down) => Err(WorkError::Verifier(down)),
         }

@@ -25,6 +25,11 @@ pub enum Verdict {
     Rejected(RewardError),
 }
 
+/// A completion that is not scored.
+pub async fn unscored(input: &Arc<Input>, tokens: Vec<i64>) -> Result<Scored, WorkError> {
+    Ok(Scored { text: text(input, tokens).await?, reward: Reward::default() })
+}
+
 /// Scores one completion of a prompt; without rewards, the score is 0. The verifier's own deadlines
 /// bound the time.
 pub async fn score(
@@ -32,17 +37,21 @@ pub async fn score(
     prompt: &Prompt,
     tokens: Vec<i64>,
 ) -> Result<Verdict, WorkError> {
-    let decoding = Arc::clone(input);
-    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await?;
-    let text = decoded.map_err(InputError::from)?;
+    let text = text(input, tokens).await?;
     let Some(rewards) = &input.rewards else {
         return Ok(Verdict::Scored(Scored { text, reward: Reward::default() }));
     };
     let question =
         Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
-    match rewards.score(question).await {
+    match rewards.named(&prompt.rewards).score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),
         Err(down) => Err(WorkError::Verifier(down)),
     }
+}
+
+async fn text(input: &Arc<Input>, tokens: Vec<i64>) -> Result<String, WorkError> {
+    let decoding = Arc::clone(input);
+    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await?;
+    Ok(decoded.map_err(InputError::from)?)
 }

@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use super::error::ApiError;
 use super::protocol::announced;
-use crate::batches::{BatchRequest, ServeError};
+use crate::batches::{self, BatchRequest, ServeError};
 use crate::coordinator::Coordinator;
 use crate::core::Rejection;
 use crate::core::reports::Folder;
@@ -193,7 +193,9 @@ pub async fn step(
         .into());
     }
     coordinator.run.read(|run| run.fence(report.attempt)).await?;
-    coordinator.recorder.record_step(report.metrics).await?;
+    let train = coordinator.batches.input().and_then(|input| input.train.as_ref());
+    let positions = batches::positions(&coordinator.config, step);
+    coordinator.recorder.record_step(report.metrics, train, positions).await?;
     coordinator.run.change(|run, _| run.step_done(report.attempt, step)).await??;
     Ok(StatusCode::NO_CONTENT)
 }

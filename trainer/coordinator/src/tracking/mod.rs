@@ -8,6 +8,7 @@
 //! The run never waits for a tracker. A tracker knows its position itself, from its files or its
 //! server, so that a restart leaves nothing out.
 
+pub mod failures;
 pub mod mlflow;
 pub mod tensorboard;
 
@@ -21,6 +22,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use self::failures::Failures;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Journal, JournalError};
 use crate::run_handle::RunHandle;
@@ -74,11 +76,13 @@ pub trait Tracker: Send {
     fn note(&mut self, phase: Phase) -> impl Future<Output = Result<(), TrackerError>> + Send;
 }
 
-/// Copies records to `tracker` until `stop`, then those that are left.
+/// Copies records to `tracker` until `stop`, then those that are left. `failures` has the error
+/// while it fails.
 pub async fn follow<T: Tracker>(
     mut tracker: T,
     journal: SharedJournal,
     run: RunHandle,
+    failures: Failures,
     stop: CancellationToken,
 ) {
     let mut wait = LOOK_EVERY;
@@ -91,13 +95,15 @@ pub async fn follow<T: Tracker>(
         let failed = wait > LOOK_EVERY;
         match copy(&mut tracker, &journal, &run).await {
             Ok(()) if failed => {
+                failures.clear(T::NAME);
                 tracing::info!(tracker = T::NAME, "the tracker responds again");
                 wait = LOOK_EVERY;
             }
             Ok(()) => {}
             Err(error) => {
+                let error = crate::error_line(&error);
+                failures.set(T::NAME, &error);
                 if !failed {
-                    let error = crate::error_line(&error);
                     tracing::warn!(tracker = T::NAME, error, "failed to track the run; retrying");
                 }
                 wait = wait.saturating_mul(2).min(MAX_WAIT);
@@ -140,10 +146,17 @@ fn records_after(journal: &Journal, position: Position) -> Result<Records, Journ
     Ok(records)
 }
 
-/// All numbers of a record except `step`, by their JSON names; `passAt/4` is field `4` of `passAt`.
+/// All numbers of a record except `step`, by their JSON names; `passAt/4` is field `4` of `passAt`,
+/// and `gsm8k/greedy` field `greedy` of suite `gsm8k`.
 fn scalars(record: &impl Serialize) -> serde_json::Result<Vec<(String, f64)>> {
     let mut numbers = Vec::new();
-    collect("", &serde_json::to_value(record)?, &mut numbers);
+    let mut record = serde_json::to_value(record)?;
+    let suites = record.as_object_mut().and_then(|fields| fields.remove("suites"));
+    collect("", &record, &mut numbers);
+    for (name, suite) in suites.iter().filter_map(Value::as_object).flatten() {
+        let fields = suite.as_object().into_iter().flatten().filter(|(field, _)| *field != "step");
+        fields.for_each(|(field, value)| collect(&format!("{name}/{field}"), value, &mut numbers));
+    }
     Ok(numbers)
 }
 
@@ -198,6 +211,18 @@ mod tests {
         .unwrap();
         assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
         assert!(scalars.iter().all(|(name, _)| name != "step"));
+        let suite = EvaluationMetrics {
+            greedy: Some(0.5),
+            pass_at: [(4, 1.0)].into(),
+            ..EvaluationMetrics::default()
+        };
+        let suites = [("gsm8k".to_owned(), suite)].into();
+        let named =
+            super::scalars(&EvaluationMetrics { suites, ..EvaluationMetrics::default() }).unwrap();
+        let of_suite = named.iter().filter(|(name, _)| name.starts_with("gsm8k/"));
+        let names: Vec<&str> = of_suite.map(|(name, _)| name.as_str()).collect();
+        let expected = ["greedy", "passAt/4", "prompts", "samples", "seconds"];
+        assert_eq!(names, expected.map(|name| format!("gsm8k/{name}")));
         let none = super::scalars(&StepMetrics::default()).unwrap();
         assert!(none.iter().all(|(name, _)| name != "reward"));
     }

@@ -22,6 +22,7 @@ use crate::reward::{
 };
 use crate::rollout::request::Key;
 use crate::text::Message;
+use crate::workflow::session::session;
 
 /// Component of the reward.
 const COMPONENT: &str = "environment";
@@ -85,8 +86,7 @@ impl Environment {
 
     /// Session of a sample.
     pub fn session(&self, key: Key) -> String {
-        let Key { purpose, step, position, index, .. } = key;
-        format!("{}-{purpose:?}-{step}-{position}-{index}", self.run).to_lowercase()
+        session(&self.run, key)
     }
 
     /// Starts a session, or starts it again.

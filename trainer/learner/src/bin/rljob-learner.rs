@@ -6,6 +6,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,6 +20,7 @@ use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::memory::out_of_memory::silence_panics;
 use rljob_learner::parent::die_with_supervisor;
+use rljob_learner::startup::memory::memory_plan;
 use rljob_learner::startup::{StartArguments, StartError, start};
 use rljob_logging::Format;
 use rljob_protocol::run_config::{self, RunConfigError};
@@ -35,6 +37,16 @@ struct Arguments {
     /// The run configuration, `run.json`.
     #[arg(long)]
     config: PathBuf,
+    /// Print the memory plan of the job's learners on GPUs of this memory, and exit.
+    #[arg(long, value_name = "BYTES", conflicts_with = "RankArguments")]
+    plan_memory: Option<u64>,
+    #[command(flatten)]
+    rank: Option<RankArguments>,
+}
+
+/// Place of the rank in its group, and its peers. Required unless the memory is planned.
+#[derive(clap::Args)]
+struct RankArguments {
     /// Folder of tokens, one file per token.
     #[arg(long)]
     tokens: PathBuf,
@@ -87,28 +99,31 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Some(rank) = arguments.rank else {
+        let bytes = arguments.plan_memory.context("no arguments of a rank")?;
+        let plan = memory_plan(&read_config(&arguments.config)?, bytes)?;
+        return Ok(std::io::stdout().lock().write_all(plan.as_bytes())?);
+    };
     die_with_supervisor()?;
     heartbeat::start().context("failed to start the heartbeat thread")?;
     let config = read_config(&arguments.config)?;
     anyhow::ensure!(
-        arguments.rank < arguments.world_size,
+        rank.rank < rank.world_size,
         "rank {} is not below the world size {}",
-        arguments.rank,
-        arguments.world_size
+        rank.rank,
+        rank.world_size
     );
+    let restore = rank.restore.zip(rank.restore_version);
     let arguments = StartArguments {
-        tokens: arguments.tokens,
-        coordinator: arguments.coordinator,
-        address: arguments.address,
-        rank: arguments.rank,
-        world_size: arguments.world_size,
-        epoch: arguments.epoch,
-        attempt: arguments.attempt,
-        rendezvous: arguments.rendezvous,
-        restore: arguments
-            .restore
-            .zip(arguments.restore_version)
-            .map(|(path, version)| Restore { version, path }),
+        tokens: rank.tokens,
+        coordinator: rank.coordinator,
+        address: rank.address,
+        rank: rank.rank,
+        world_size: rank.world_size,
+        epoch: rank.epoch,
+        attempt: rank.attempt,
+        rendezvous: rank.rendezvous,
+        restore: restore.map(|(path, version)| Restore { version, path }),
     };
     Ok(start(config, &arguments, threads()?)?.run()?)
 }

@@ -2,23 +2,29 @@
 //! restores it on any number of ranks.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
+use std::path::Path;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::version::Version;
-use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
-use safetensors::SafeTensors;
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError, parallel};
+use safetensors::tensor::Metadata;
 use sha2::{Digest, Sha256};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
+use super::files::{PARTS, Piece, division, file_names};
 use super::manifest::{
-    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
-    role_name, shard_file,
+    FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape,
+    OptimizerProgress, role_name,
 };
-use super::shard::{PARTS, tensor_name};
+use super::shard::{CHUNK, tensor_name};
 use crate::fsdp::shard_numel;
+
+/// Longest header of a file, in bytes.
+const MAX_HEADER: u64 = 64 << 20;
 
 /// A rank's part of a checkpoint.
 #[derive(Debug)]
@@ -35,8 +41,22 @@ pub struct Restored {
     pub optimizer: OptimizerProgress,
 }
 
+/// Devices on which tensors of a checkpoint are needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    pub weights: Device,
+    pub moments: Device,
+}
+
+impl Places {
+    /// Everything on one device.
+    pub fn all(device: Device) -> Self {
+        Self { weights: device, moments: device }
+    }
+}
+
 /// Reads the shards of rank `rank` of `world_size` from checkpoint `version` in `folder`, for the
-/// models of `shapes`, by role.
+/// models of `shapes`, by role. Threads read its files.
 ///
 /// # Errors
 /// [`CheckpointError::Torn`] if a file is missing, truncated or altered; [`CheckpointError::Other`]
@@ -45,101 +65,200 @@ pub fn load(
     folder: &RunStore,
     version: Version,
     shapes: &BTreeMap<ModelRole, ModelShape>,
-    rank: u32,
-    world_size: u32,
+    shard: (u32, u32),
+    places: Places,
 ) -> Result<Checkpoint, CheckpointError> {
     let manifest = read_manifest(folder)?;
     check_identity(folder, &manifest, version, shapes)?;
-    check_files(folder, &manifest)?;
-    let parts: Vec<Part<'_>> =
-        shapes.iter().map(|(role, shape)| Part::new(*role, shape, rank, world_size)).collect();
-    for (source, entry) in (0..manifest.world_size).zip(&manifest.files) {
-        if !parts.iter().any(|part| part.overlaps(source, manifest.world_size)) {
-            continue;
-        }
-        let bytes = read_checked(folder, entry)?;
-        crate::heartbeat::advance();
-        let place = folder.place(&shard_file(source, manifest.world_size));
-        let file = SafeTensors::deserialize(&bytes)
-            .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
-        for part in &parts {
-            part.copy_from(&file, &place, source, manifest.world_size)?;
-        }
+    let division = division(shapes, manifest.world_size, manifest.file_bytes.unwrap_or(u64::MAX));
+    check_files(folder, &manifest, division.len())?;
+    let reader = Reader { folder, world_size: manifest.world_size, shapes, shard, places };
+    let files = division.iter().enumerate().map(|(file, pieces)| {
+        let of_ranks = manifest.files.iter().skip(file).step_by(division.len());
+        (of_ranks.collect(), pieces.as_slice())
+    });
+    let read = parallel::map(files.collect(), |(files, pieces)| reader.read(files, pieces))?;
+    let mut models: BTreeMap<ModelRole, Vec<Tensor>> = BTreeMap::new();
+    for ((role, ..), tensor) in read.into_iter().flatten() {
+        models.entry(role).or_default().push(tensor);
     }
-    let optimizer = |role| match manifest.roles.get(role_name(role)) {
-        Some(part) => part.optimizer,
-        None => manifest.optimizer,
+    let restored = |(role, tensors): (ModelRole, Vec<Tensor>)| {
+        let part = manifest.roles.get(role_name(role));
+        let optimizer = part.map_or(manifest.optimizer, |part| part.optimizer);
+        let mut tensors = tensors.into_iter();
+        let blocks =
+            std::iter::from_fn(|| Some([tensors.next()?, tensors.next()?, tensors.next()?]));
+        (role, Restored { blocks: blocks.collect(), optimizer })
     };
-    let restored = |part: Part<'_>| {
-        (part.role, Restored { blocks: part.blocks, optimizer: optimizer(part.role) })
-    };
-    let objective = manifest.objective;
-    Ok(Checkpoint { models: parts.into_iter().map(restored).collect(), objective })
+    Ok(Checkpoint {
+        models: models.into_iter().map(restored).collect(),
+        objective: manifest.objective,
+    })
 }
 
-/// A model's shards that are being read.
-struct Part<'a> {
-    role: ModelRole,
-    shape: &'a ModelShape,
-    /// Elements of each block in this rank's shard.
-    wanted: Vec<Range<i64>>,
-    blocks: Vec<[Tensor; 3]>,
+/// Reads the shards of one rank.
+struct Reader<'a> {
+    folder: &'a RunStore,
+    /// Number of ranks that wrote.
+    world_size: u32,
+    shapes: &'a BTreeMap<ModelRole, ModelShape>,
+    /// The rank and the number of ranks.
+    shard: (u32, u32),
+    places: Places,
 }
 
-impl<'a> Part<'a> {
-    fn new(role: ModelRole, shape: &'a ModelShape, rank: u32, world_size: u32) -> Self {
-        let shard = |&numel: &i64| {
-            let options = (Kind::Float, tch::Device::Cpu);
-            [(); 3].map(|()| Tensor::zeros([shard_numel(numel, world_size)], options))
-        };
-        let wanted = ranges(shape, rank, world_size);
-        Self { role, shape, wanted, blocks: shape.block_numels.iter().map(shard).collect() }
-    }
+/// A tensor that is read: elements that the file holds and the rank wants, of those of the block.
+struct Target {
+    held: Range<i64>,
+    wanted: Range<i64>,
+    tensor: Tensor,
+}
 
-    /// Whether rank `source` of `world_size` wrote elements that this rank needs.
-    fn overlaps(&self, source: u32, world_size: u32) -> bool {
-        let held = ranges(self.shape, source, world_size);
-        held.iter().zip(&self.wanted).any(|(held, wanted)| !overlap(held, wanted).is_empty())
-    }
-
-    fn copy_from(
+impl Reader<'_> {
+    /// The shards of `pieces` from the files that have them, one of each rank that wrote.
+    fn read(
         &self,
-        file: &SafeTensors<'_>,
-        place: &str,
-        source: u32,
-        world_size: u32,
-    ) -> Result<(), CheckpointError> {
-        let held = ranges(self.shape, source, world_size).into_iter().zip(&self.wanted);
-        for (block, ((held, wanted), targets)) in held.zip(&self.blocks).enumerate() {
-            let shared = overlap(&held, wanted);
-            if shared.is_empty() {
-                continue;
-            }
-            let length = shared.end.saturating_sub(shared.start);
-            for (part, target) in PARTS.iter().zip(targets) {
-                let name = tensor_name(self.role, block, part);
-                let view = file
-                    .tensor(&name)
-                    .map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
-                let byte =
-                    |element: i64| (element.saturating_sub(held.start) as usize).saturating_mul(4);
-                let data = view
-                    .data()
-                    .get(byte(shared.start)..byte(shared.end))
-                    .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
-                let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
-                target
-                    .f_narrow(0, shared.start.saturating_sub(wanted.start), length)?
-                    .f_copy_(&values)?;
+        files: Vec<&FileEntry>,
+        pieces: &[Piece],
+    ) -> Result<Vec<(Piece, Tensor)>, CheckpointError> {
+        let (rank, world_size) = self.shard;
+        let zeros = |piece: &Piece| {
+            let length = shard_numel(self.numel(*piece), world_size);
+            let place = if piece.2 == 0 { self.places.weights } else { self.places.moments };
+            Ok((*piece, Tensor::f_zeros([length], (Kind::Float, place))?))
+        };
+        let shards: Vec<_> = pieces.iter().map(zeros).collect::<Result<_, CheckpointError>>()?;
+        for (source, entry) in (0..self.world_size).zip(files) {
+            let target = |(piece, tensor): &(Piece, Tensor)| {
+                let numel = self.numel(*piece);
+                let held = part_of(numel, source, self.world_size);
+                let wanted = part_of(numel, rank, world_size);
+                (name_of(*piece), Target { held, wanted, tensor: tensor.shallow_clone() })
+            };
+            let targets: BTreeMap<String, Target> = shards.iter().map(target).collect();
+            if targets.values().any(|target| !overlap(&target.held, &target.wanted).is_empty()) {
+                self.read_file(entry, &targets)?;
             }
         }
+        Ok(shards)
+    }
+
+    /// Copies a file into its targets while it is read, then compares its checksum.
+    fn read_file(
+        &self,
+        entry: &FileEntry,
+        targets: &BTreeMap<String, Target>,
+    ) -> Result<(), CheckpointError> {
+        let place = self.folder.place(&entry.name);
+        let file = self.folder.open(&entry.name, entry.size)?;
+        let file = file.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
+        let mut file = HashedFile { file, hash: Sha256::new(), place: &place };
+        let metadata = file.header(entry.size)?;
+        if let Some(missing) = targets.keys().find(|name| metadata.info(name).is_none()) {
+            return Err(torn(&place, format!("lacks `{missing}`")));
+        }
+        let mut names = metadata.offset_keys();
+        names.sort_by_key(|name| metadata.info(name).map(|info| info.data_offsets));
+        let mut buffer = vec![0; CHUNK * 4];
+        for name in names {
+            let (begin, end) = metadata.info(&name).map_or((0, 0), |info| info.data_offsets);
+            let target = targets.get(&name);
+            let bytes = end.saturating_sub(begin);
+            let held = target.map_or(0, |target| target.held.end.saturating_sub(target.held.start));
+            // A shard may end with padding.
+            if (bytes as i64) < held.saturating_mul(4) {
+                return Err(torn(&place, format!("holds too few elements of `{name}`")));
+            }
+            for start in (0..bytes).step_by(CHUNK * 4) {
+                let length = bytes.saturating_sub(start).min(CHUNK * 4);
+                let Some(chunk) = buffer.get_mut(..length) else { continue };
+                file.read(chunk)?;
+                crate::heartbeat::advance();
+                if let Some(target) = target {
+                    target.copy((start / 4) as i64, chunk)?;
+                }
+            }
+        }
+        file.check(&entry.sha256)
+    }
+
+    /// Elements of a block.
+    fn numel(&self, (role, block, _): Piece) -> i64 {
+        let shape = self.shapes.get(&role);
+        shape.and_then(|shape| shape.block_numels.get(block)).copied().unwrap_or_default()
+    }
+}
+
+fn name_of((role, block, part): Piece) -> String {
+    tensor_name(role, block, PARTS.get(part).copied().unwrap_or_default())
+}
+
+impl Target {
+    /// Copies what is wanted of the elements that the file holds from its element `start` on.
+    fn copy(&self, start: i64, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let begin = self.held.start.saturating_add(start);
+        let end = begin.saturating_add((bytes.len() / 4) as i64).min(self.held.end);
+        let read = begin..end;
+        let shared = overlap(&read, &self.wanted);
+        if shared.is_empty() {
+            return Ok(());
+        }
+        let length = shared.end.saturating_sub(shared.start);
+        let byte = |element: i64| (element.saturating_sub(begin) as usize).saturating_mul(4);
+        let wanted = bytes.get(byte(shared.start)..byte(shared.end)).unwrap_or_default();
+        let values = Tensor::f_from_data_size(wanted, &[length], Kind::Float)?;
+        let start = shared.start.saturating_sub(self.wanted.start);
+        self.tensor.f_narrow(0, start, length)?.f_copy_(&values)?;
         Ok(())
     }
 }
 
-/// Elements of each block in the shard of rank `rank`, without padding.
-fn ranges(shape: &ModelShape, rank: u32, world_size: u32) -> Vec<Range<i64>> {
-    shape.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect()
+/// A safetensors file that is read from start to end and hashed.
+struct HashedFile<'a> {
+    file: Box<dyn Read>,
+    hash: Sha256,
+    place: &'a str,
+}
+
+impl HashedFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), CheckpointError> {
+        self.file
+            .read_exact(buffer)
+            .map_err(|error| CheckpointError::io("read", Path::new(self.place), error))?;
+        self.hash.update(buffer);
+        Ok(())
+    }
+
+    /// The header of a file of `size` bytes.
+    fn header(&mut self, size: u64) -> Result<Metadata, CheckpointError> {
+        let mut length = [0; 8];
+        self.read(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        let data = size.checked_sub(8).and_then(|size| size.checked_sub(length));
+        let Some(data) = data.filter(|_| length <= MAX_HEADER) else {
+            return Err(torn(self.place, "is not a safetensors file".to_owned()));
+        };
+        let mut header = vec![0; length as usize];
+        self.read(&mut header)?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| torn(self.place, format!("is not a safetensors file: {error}")))?;
+        if metadata.data_len() as u64 != data {
+            return Err(torn(
+                self.place,
+                "is not a safetensors file: its length differs".to_owned(),
+            ));
+        }
+        Ok(metadata)
+    }
+
+    fn check(self, expected: &str) -> Result<(), CheckpointError> {
+        let sha256 = format!("{:x}", self.hash.finalize());
+        if sha256 == expected {
+            return Ok(());
+        }
+        let detail = format!("was altered: its SHA-256 is {sha256}, expected {expected}");
+        Err(torn(self.place, detail))
+    }
 }
 
 /// Elements of a block of `numel` in the shard of rank `rank`, without padding.
@@ -166,8 +285,8 @@ fn check_identity(
             expected,
         })
     };
-    if ![FORMAT, FORMAT_WITH_ROLES].contains(&manifest.format) {
-        let expected = format!("format {FORMAT} or {FORMAT_WITH_ROLES}");
+    if ![FORMAT, FORMAT_WITH_ROLES, FORMAT_WITH_FILES].contains(&manifest.format) {
+        let expected = format!("format {FORMAT} to {FORMAT_WITH_FILES}");
         return other(format!("of format {}", manifest.format), expected);
     }
     if manifest.version != version {
@@ -211,13 +330,17 @@ fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
 }
 
 /// Checks that every file is listed and has its size. Checksums are verified on reading.
-fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointError> {
+fn check_files(
+    folder: &RunStore,
+    manifest: &Manifest,
+    count: usize,
+) -> Result<(), CheckpointError> {
     let ranks = manifest.world_size;
     let listed = manifest.files.iter().map(|entry| entry.name.clone());
-    if ranks == 0 || !listed.eq((0..ranks).map(|rank| shard_file(rank, ranks))) {
+    if ranks == 0 || !listed.eq((0..ranks).flat_map(|rank| file_names(rank, ranks, count))) {
         return Err(torn(
             &folder.place(MANIFEST_FILE),
-            format!("does not list one file for each of its {ranks} ranks"),
+            format!("does not list {count} files for each of its {ranks} ranks"),
         ));
     }
     for entry in &manifest.files {
@@ -233,22 +356,6 @@ fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointE
         }
     }
     Ok(())
-}
-
-fn read_checked(folder: &RunStore, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
-    let place = folder.place(&entry.name);
-    let bytes = folder
-        .read(&entry.name, entry.size)?
-        .ok_or_else(|| torn(&place, "is missing".to_owned()))?;
-    let sha256 = format!("{:x}", Sha256::digest(&bytes));
-    if sha256 == entry.sha256 {
-        Ok(bytes)
-    } else {
-        Err(torn(
-            &place,
-            format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256),
-        ))
-    }
 }
 
 fn torn(place: &str, detail: String) -> CheckpointError {

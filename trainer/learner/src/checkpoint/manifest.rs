@@ -5,16 +5,16 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::algorithm::ModelRole;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::CheckpointError;
 use crate::model::ModelLayout;
 
 pub use rljob_protocol::checkpoint::{
-    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart, ModelShape,
-    OptimizerProgress,
+    FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart,
+    ModelShape, OptimizerProgress,
 };
 
 /// Shape of a model in checkpoints: hash and block sizes of its layout.
@@ -65,9 +65,30 @@ pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> 
     }
 }
 
-/// File name of a rank's part.
-pub fn shard_file(rank: u32, world_size: u32) -> String {
-    format!("rank-{rank}-of-{world_size}.safetensors")
+/// Files of a rank's complete part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Receipt {
+    One(FileEntry),
+    Several(Vec<FileEntry>),
+}
+
+impl Receipt {
+    /// The receipt of `files`.
+    pub fn new(files: Vec<FileEntry>) -> Self {
+        match <[FileEntry; 1]>::try_from(files) {
+            Ok([file]) => Self::One(file),
+            Err(files) => Self::Several(files),
+        }
+    }
+
+    /// The files, in order.
+    pub fn into_files(self) -> Vec<FileEntry> {
+        match self {
+            Self::One(file) => vec![file],
+            Self::Several(files) => files,
+        }
+    }
 }
 
 /// File name of the receipt for a rank's complete part.

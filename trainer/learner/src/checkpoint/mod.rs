@@ -3,10 +3,13 @@
 //!
 //! ```text
 //!  main thread      snapshot (a copy in host memory) ──▶ continues training
-//!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (size, SHA-256)
+//!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (sizes, SHA-256)
 //!  writer, rank 0   waits for the .json of every rank ──▶ manifest.json, the commit ──▶ report
 //! ```
 //! Writers use no collectives: ranks synchronize through the files of the shared folder.
+//!
+//! A part of more than a GiB has several files, `rank-r-of-W-file-i-of-N.safetensors`, which
+//! threads write and read.
 //!
 //! If the run store is a bucket, each file is written to the local disk, uploaded and removed; the
 //! manifest is written when the bucket has the file of every rank with its size.
@@ -16,6 +19,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod files;
 mod load;
 pub mod manifest;
 mod shard;
@@ -25,7 +29,8 @@ use std::path::{Path, PathBuf};
 
 use rljob_protocol::version::Version;
 
-pub use load::{Restored, load};
+pub use files::FILE_BYTES;
+pub use load::{Places, Restored, load};
 pub use manifest::{ModelShape, OptimizerProgress, model_shape};
 pub use shard::Snapshot;
 pub use writer::{CheckpointWriter, Destination};

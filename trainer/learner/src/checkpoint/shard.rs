@@ -1,4 +1,4 @@
-//! One rank's part of a checkpoint: a snapshot in host memory, written as a safetensors file.
+//! One rank's part of a checkpoint: a snapshot in host memory, written as safetensors files.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
+use rljob_storage::parallel;
 use safetensors::tensor::{Dtype, View};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::CheckpointError;
-use super::manifest::{
-    FileEntry, OptimizerProgress, commit, measure, role_name, shard_file, temporary,
-};
+use super::files::{PARTS, Piece, file_names};
+use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, temporary};
 
-/// Parts of each block, in the order of [`super::Restored::blocks`].
-pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
+/// Elements that are copied between a tensor and bytes at a time.
+pub const CHUNK: usize = 4 << 20;
 
 /// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
@@ -43,14 +43,15 @@ impl Snapshot {
         optimizer: OptimizerProgress,
         blocks: impl Iterator<Item = [&'a Tensor; 3]>,
     ) -> Result<(), CheckpointError> {
-        let copy = |parts: [&Tensor; 3]| {
-            Ok::<_, CheckpointError>([
-                host_bytes(parts[0])?,
-                host_bytes(parts[1])?,
-                host_bytes(parts[2])?,
-            ])
+        let blocks: Vec<_> = blocks.map(|parts| parts.map(Tensor::shallow_clone)).collect();
+        // Threads have other streams than this one.
+        if let Some(Device::Cuda(index)) = blocks.first().map(|[weights, ..]| weights.device()) {
+            tch::Cuda::synchronize(index as i64);
+        }
+        let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
+            Ok::<_, CheckpointError>([bytes(&weights)?, bytes(&exp_avg)?, bytes(&exp_avg_sq)?])
         };
-        let blocks = blocks.map(copy).collect::<Result<_, _>>()?;
+        let blocks = parallel::map(blocks, copy)?;
         self.models.insert(role, ModelSnapshot { optimizer, blocks });
         Ok(())
     }
@@ -60,37 +61,47 @@ impl Snapshot {
         self.models.iter().map(|(role, model)| (*role, model.optimizer))
     }
 
-    /// Writes the file of rank `rank` into `folder`, syncs it and computes its checksum by reading
-    /// it back.
+    /// Writes the files of rank `rank` into `folder`, syncs them and computes their checksums by
+    /// reading them back. `division` has the tensors of each file.
     ///
     /// # Errors
     /// A file operation fails.
     pub fn write(
-        &self,
+        self,
         folder: &Path,
-        rank: u32,
-        world_size: u32,
-    ) -> Result<FileEntry, CheckpointError> {
+        (rank, world_size): (u32, u32),
+        division: &[Vec<Piece>],
+    ) -> Result<Vec<FileEntry>, CheckpointError> {
         fs::create_dir_all(folder).map_err(|error| CheckpointError::io("create", folder, error))?;
-        let path = folder.join(shard_file(rank, world_size));
-        let partial = temporary(&path);
-        let blocks = self.models.iter().flat_map(|(role, model)| {
-            model.blocks.iter().enumerate().map(move |(block, parts)| (*role, block, parts))
-        });
-        let views = blocks.flat_map(|(role, block, parts)| {
-            PARTS.iter().zip(parts).map(move |(part, bytes)| {
-                (tensor_name(role, block, part), HostTensor { shape: [bytes.len() / 4], bytes })
+        let models = self.models.into_iter();
+        let mut tensors = models.flat_map(|(role, model)| {
+            model.blocks.into_iter().enumerate().flat_map(move |(block, parts)| {
+                let parts = PARTS.iter().zip(parts);
+                parts.map(move |(part, bytes)| (tensor_name(role, block, part), bytes))
             })
         });
-        safetensors::serialize_to_file(views, None, &partial).map_err(|error| {
-            CheckpointError::io("write", &partial, std::io::Error::other(error))
-        })?;
-        File::open(&partial)
-            .and_then(|file| file.sync_all())
-            .map_err(|error| CheckpointError::io("sync", &partial, error))?;
-        commit(&partial, &path)?;
-        measure(folder, &shard_file(rank, world_size))
+        let names = file_names(rank, world_size, division.len());
+        let files = names.into_iter().zip(division);
+        let files = files.map(|(name, of)| (name, tensors.by_ref().take(of.len()).collect()));
+        parallel::map(files.collect(), |(name, tensors)| write_file(folder, &name, tensors))
     }
+}
+
+fn write_file(
+    folder: &Path,
+    name: &str,
+    tensors: Vec<(String, Vec<u8>)>,
+) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(name);
+    let partial = temporary(&path);
+    let views = tensors.into_iter().map(|(name, bytes)| (name, HostTensor::new(bytes)));
+    safetensors::serialize_to_file(views, None, &partial)
+        .map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
+    File::open(&partial)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| CheckpointError::io("sync", &partial, error))?;
+    commit(&partial, &path)?;
+    measure(folder, name)
 }
 
 /// Name of a block's part in the file; without a prefix for the policy.
@@ -101,20 +112,32 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
     }
 }
 
-fn host_bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
-    let tensor = tensor.to_device(tch::Device::Cpu).to_kind(Kind::Float).contiguous();
-    let mut bytes = vec![0; tensor.numel().saturating_mul(4)];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+/// A copy in host memory, which is made a chunk at a time: only the copy itself needs new memory.
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
+    let flat = tensor.f_reshape([-1])?;
+    let mut bytes = vec![0; flat.numel().saturating_mul(4)];
+    for (index, chunk) in bytes.chunks_mut(CHUNK * 4).enumerate() {
+        let (start, length) = (index.saturating_mul(CHUNK), chunk.len() / 4);
+        let part = flat.f_narrow(0, start as i64, length as i64)?;
+        let part = part.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?;
+        part.f_copy_data_u8(chunk, length)?;
+    }
     Ok(bytes)
 }
 
-/// fp32 bytes as a tensor of safetensors.
-struct HostTensor<'a> {
+/// An fp32 vector as a tensor of safetensors.
+struct HostTensor {
     shape: [usize; 1],
-    bytes: &'a [u8],
+    bytes: Vec<u8>,
 }
 
-impl View for HostTensor<'_> {
+impl HostTensor {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { shape: [bytes.len() / 4], bytes }
+    }
+}
+
+impl View for HostTensor {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -125,7 +148,7 @@ impl View for HostTensor<'_> {
 
     fn data(&self) -> Cow<'_, [u8]> {
         crate::heartbeat::advance();
-        Cow::Borrowed(self.bytes)
+        Cow::Borrowed(&self.bytes)
     }
 
     fn data_len(&self) -> usize {

@@ -1,6 +1,6 @@
 //! Saving and loading checkpoints in temporary folders; two ranks write from two threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -9,12 +9,15 @@ use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 use tch::{Kind, Tensor};
 
-use super::manifest::shard_file;
+use super::files::file_names;
 use super::writer::write;
-use super::{CheckpointError, Destination, ModelShape, OptimizerProgress, Snapshot, load};
+use super::{
+    CheckpointError, Destination, FILE_BYTES, ModelShape, OptimizerProgress, Places, Snapshot, load,
+};
 use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
 
+const HOST: Places = Places { weights: tch::Device::Cpu, moments: tch::Device::Cpu };
 const VERSION: Version = Version { step: 12, attempt: 3 };
 const PROGRESS: OptimizerProgress = OptimizerProgress { updates: 23, skipped_in_a_row: 1 };
 
@@ -56,18 +59,30 @@ fn snapshot(roles: &[ModelRole], rank: u32, world_size: u32) -> Snapshot {
 }
 
 fn destination(folder: &Path, rank: u32, world_size: u32) -> Destination {
-    Destination { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size }
+    Destination {
+        path: folder.to_owned(),
+        bucket: None,
+        version: VERSION,
+        rank,
+        world_size,
+        file_bytes: FILE_BYTES,
+    }
 }
 
 fn save(folder: &Path, roles: &[ModelRole], world_size: u32) {
+    save_files(folder, roles, world_size, FILE_BYTES);
+}
+
+fn save_files(folder: &Path, roles: &[ModelRole], world_size: u32, file_bytes: u64) {
     let shapes = roles.iter().map(|&role| (role, model())).collect();
     std::thread::scope(|scope| {
         for rank in 0..world_size {
             let shapes = &shapes;
             scope.spawn(move || {
                 let snapshot = snapshot(roles, rank, world_size);
-                write(&destination(folder, rank, world_size), shapes, &snapshot, || Ok(()))
-                    .unwrap();
+                let destination =
+                    Destination { file_bytes, ..destination(folder, rank, world_size) };
+                write(&destination, shapes, snapshot, || Ok(())).unwrap();
             });
         }
     });
@@ -81,7 +96,7 @@ fn read(
 ) -> Vec<(ModelRole, Vec<Vec<u32>>, OptimizerProgress)> {
     let shapes = roles.iter().map(|&role| (role, model())).collect();
     let folder = RunStore::Folder(folder.to_owned());
-    let restored = load(&folder, VERSION, &shapes, rank, world_size).unwrap().models;
+    let restored = load(&folder, VERSION, &shapes, (rank, world_size), HOST).unwrap().models;
     let part =
         |(role, part): (ModelRole, super::Restored)| (role, bits(&part.blocks), part.optimizer);
     restored.into_iter().map(part).collect()
@@ -96,7 +111,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 
 fn rejection(folder: &Path, version: Version, model: &ModelShape) -> String {
     let store = RunStore::Folder(folder.to_owned());
-    let error = load(&store, version, &policy(model.clone()), 0, 2).unwrap_err();
+    let error = load(&store, version, &policy(model.clone()), (0, 2), HOST).unwrap_err();
     error.to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -121,6 +136,30 @@ fn a_checkpoint_of_two_ranks_is_restored_on_one_or_three() {
             assert_eq!(read(folder.path(), &roles, rank, world_size), expected);
         }
     }
+}
+
+#[test]
+fn a_checkpoint_whose_ranks_have_several_files_is_restored_on_other_numbers_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let roles = [ModelRole::Policy, ModelRole::Critic];
+    save_files(folder.path(), &roles, 2, 1);
+    let names: BTreeSet<String> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect();
+    assert_eq!(names, (0..2).flat_map(|rank| file_names(rank, 2, 12)).collect());
+    for world_size in [1, 2, 3] {
+        for rank in 0..world_size {
+            let expected = roles.map(|role| (role, bits(&shards(rank, world_size)), PROGRESS));
+            assert_eq!(read(folder.path(), &roles, rank, world_size), expected);
+        }
+    }
+    fs::remove_file(folder.path().join(&file_names(1, 2, 12)[2])).unwrap();
+    let shapes = roles.iter().map(|&role| (role, model())).collect();
+    let store = RunStore::Folder(folder.path().to_owned());
+    let error = load(&store, VERSION, &shapes, (0, 2), HOST).unwrap_err().to_string();
+    assert!(error.contains("rank-1-of-2-file-2-of-12.safetensors` is missing"), "{error}");
 }
 
 /// `testdata/format-1` was written by a release whose checkpoints had no roles.
@@ -150,7 +189,7 @@ fn a_checkpoint_without_a_manifest_is_rejected() {
 fn a_truncated_or_missing_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), &[ModelRole::Policy], 2);
-    let path = folder.path().join(shard_file(1, 2));
+    let path = folder.path().join(&file_names(1, 2, 1)[0]);
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     let expected = format!(
@@ -171,7 +210,7 @@ fn a_truncated_or_missing_file_is_rejected() {
 fn an_altered_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), &[ModelRole::Policy], 2);
-    let path = folder.path().join(shard_file(0, 2));
+    let path = folder.path().join(&file_names(0, 2, 1)[0]);
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
@@ -220,7 +259,7 @@ fn a_checkpoint_of_a_superseded_attempt_is_not_committed() {
     };
     let snapshot = snapshot(&[ModelRole::Policy], 0, 1);
     let destination = destination(folder.path(), 0, 1);
-    let error = write(&destination, &policy(model()), &snapshot, replaced).unwrap_err();
+    let error = write(&destination, &policy(model()), snapshot, replaced).unwrap_err();
     assert_eq!(error.to_string(), format!("failed to commit checkpoint {VERSION}"));
     assert!(!folder.path().join("manifest.json").exists());
 }

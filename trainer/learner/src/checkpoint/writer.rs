@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_crds::names::CHECKPOINTS_DIR;
+use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
 use rljob_storage::{Bucket, MAX_MANIFEST};
 
+use super::files::division;
 use super::manifest::{
-    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart, ModelShape,
-    read_json, receipt_file, role_name, write_json,
+    FORMAT, FORMAT_WITH_FILES, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart,
+    ModelShape, OptimizerProgress, Receipt, read_json, receipt_file, role_name, write_json,
 };
 use super::{CheckpointError, Snapshot};
 use crate::background::Background;
@@ -36,6 +38,8 @@ pub struct Destination {
     pub version: Version,
     pub rank: u32,
     pub world_size: u32,
+    /// Bytes of a file at most, unless one block has more.
+    pub file_bytes: u64,
 }
 
 /// Writes checkpoints in the background; at most one is in flight.
@@ -81,7 +85,7 @@ impl CheckpointWriter {
                         .map_err(|error| CheckpointError::Commit(destination.version, error))
                 })
             };
-            write(&destination, &shapes, &snapshot, confirm)?;
+            write(&destination, &shapes, snapshot, confirm)?;
             report(client.as_ref(), &path, destination.version)
         })
     }
@@ -127,18 +131,21 @@ fn report(
 pub(super) fn write(
     destination: &Destination,
     shapes: &BTreeMap<ModelRole, ModelShape>,
-    snapshot: &Snapshot,
+    snapshot: Snapshot,
     confirm: impl FnOnce() -> Result<(), CheckpointError>,
 ) -> Result<(), CheckpointError> {
     let Destination { path, version, rank, world_size, .. } = destination;
     let started = Instant::now();
-    let entry = snapshot.write(path, *rank, *world_size)?;
+    let state = (snapshot.progress().collect(), snapshot.objective);
+    let division = division(shapes, *world_size, destination.file_bytes);
+    let files = snapshot.write(path, (*rank, *world_size), &division)?;
     let seconds = started.elapsed().as_secs_f64();
-    tracing::info!(%version, bytes = entry.size, seconds, "wrote this rank's part of a checkpoint");
+    let bytes = files.iter().map(|file| file.size).sum::<u64>();
+    tracing::info!(%version, bytes, seconds, "wrote this rank's part of a checkpoint");
     let receipt = receipt_file(*rank, *world_size);
     match &destination.bucket {
-        Some(bucket) => upload(destination, bucket, &receipt, &entry)?,
-        None => write_json(&path.join(receipt), &entry)?,
+        Some(bucket) => upload(destination, bucket, &receipt, files)?,
+        None => write_json(&path.join(receipt), &Receipt::new(files))?,
     }
     if *rank != 0 {
         return Ok(());
@@ -148,7 +155,7 @@ pub(super) fn write(
         .as_ref()
         .map_or_else(|| receipts(destination), |bucket| uploaded(destination, bucket))?;
     confirm()?;
-    let manifest = manifest(destination, shapes, snapshot, files)?;
+    let manifest = manifest(destination, shapes, state, files)?;
     match &destination.bucket {
         Some(bucket) => Ok(bucket.put(
             &format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"),
@@ -161,11 +168,12 @@ pub(super) fn write(
 fn manifest(
     destination: &Destination,
     shapes: &BTreeMap<ModelRole, ModelShape>,
-    snapshot: &Snapshot,
+    (progress, objective): (Vec<(ModelRole, OptimizerProgress)>, ObjectiveState),
     files: Vec<FileEntry>,
 ) -> Result<Manifest, CheckpointError> {
+    let several = files.len() > destination.world_size as usize;
     let part = |(role, optimizer)| Some((role, (shapes.get(&role)?.clone(), optimizer)));
-    let mut parts: BTreeMap<ModelRole, _> = snapshot.progress().filter_map(part).collect();
+    let mut parts: BTreeMap<ModelRole, _> = progress.into_iter().filter_map(part).collect();
     let (model, optimizer) = parts
         .remove(&ModelRole::Policy)
         .ok_or(CheckpointError::Role { role: role_name(ModelRole::Policy) })?;
@@ -173,13 +181,18 @@ fn manifest(
         |(role, (model, optimizer))| (role_name(role).to_owned(), ModelPart { model, optimizer });
     let roles: BTreeMap<String, ModelPart> = parts.into_iter().map(other).collect();
     Ok(Manifest {
-        format: if roles.is_empty() { FORMAT } else { FORMAT_WITH_ROLES },
+        format: match (several, roles.is_empty()) {
+            (true, _) => FORMAT_WITH_FILES,
+            (false, false) => FORMAT_WITH_ROLES,
+            (false, true) => FORMAT,
+        },
         version: destination.version,
         world_size: destination.world_size,
         model,
         optimizer,
         roles,
-        objective: snapshot.objective,
+        objective,
+        file_bytes: several.then_some(destination.file_bytes),
         files,
     })
 }
@@ -189,19 +202,23 @@ fn upload(
     destination: &Destination,
     bucket: &Bucket,
     receipt: &str,
-    entry: &FileEntry,
+    files: Vec<FileEntry>,
 ) -> Result<(), CheckpointError> {
-    let (folder, file, started) = (
-        format!("{CHECKPOINTS_DIR}/{}", destination.version),
-        destination.path.join(&entry.name),
-        Instant::now(),
-    );
-    bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
-    bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
-    fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
+    let folder = format!("{CHECKPOINTS_DIR}/{}", destination.version);
+    let started = Instant::now();
+    let paths: Vec<_> = files.iter().map(|entry| destination.path.join(&entry.name)).collect();
+    for (path, entry) in paths.iter().zip(&files) {
+        bucket.upload(path, &format!("{folder}/{}", entry.name))?;
+    }
+    let bytes = files.iter().map(|entry| entry.size).sum::<u64>();
+    let receipt = format!("{folder}/{receipt}");
+    bucket.put(&receipt, json(&Receipt::new(files), &destination.path)?)?;
+    for path in paths {
+        fs::remove_file(&path).map_err(|error| CheckpointError::io("remove", &path, error))?;
+    }
     tracing::info!(
         version = %destination.version,
-        bytes = entry.size,
+        bytes,
         seconds = started.elapsed().as_secs_f64(),
         "uploaded this rank's part of a checkpoint"
     );
@@ -233,21 +250,23 @@ fn uploaded(destination: &Destination, bucket: &Bucket) -> Result<Vec<FileEntry>
         std::thread::sleep(BUCKET_INTERVAL);
         there = bucket.list(folder)?;
     }
-    let entry = |rank| {
+    let of_rank = |rank| {
         let name = format!("{folder}/{}", receipt_file(rank, destination.world_size));
         let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
         let receipt = bucket.read(&name, MAX_MANIFEST)?.unwrap_or_default();
-        let entry: FileEntry = serde_json::from_slice(&receipt)
+        let receipt: Receipt = serde_json::from_slice(&receipt)
             .map_err(|error| torn(format!("is not a receipt: {error}")))?;
-        match there.get(&entry.name) {
+        let check = |entry: FileEntry| match there.get(&entry.name) {
             Some(size) if *size == entry.size => Ok(entry),
             found => Err(torn(format!(
-                "names a part of {} bytes, but the bucket has {found:?}",
+                "names a file of {} bytes, but the bucket has {found:?}",
                 entry.size
             ))),
-        }
+        };
+        receipt.into_files().into_iter().map(check).collect()
     };
-    ranks().map(entry).collect()
+    let files: Vec<Vec<FileEntry>> = ranks().map(of_rank).collect::<Result<_, _>>()?;
+    Ok(files.into_iter().flatten().collect())
 }
 
 /// Waits for the receipts of all ranks in the folder.
@@ -258,7 +277,10 @@ fn receipts(destination: &Destination) -> Result<Vec<FileEntry>, CheckpointError
         let missing: Vec<u32> =
             (0..destination.world_size).filter(|&rank| !path(rank).exists()).collect();
         if missing.is_empty() {
-            return (0..destination.world_size).map(|rank| read_json(&path(rank))).collect();
+            let of_rank = |rank| Ok(read_json::<Receipt>(&path(rank))?.into_files());
+            let files: Vec<_> =
+                (0..destination.world_size).map(of_rank).collect::<Result<_, CheckpointError>>()?;
+            return Ok(files.into_iter().flatten().collect());
         }
         if started.elapsed() > PEERS_TIMEOUT {
             return Err(CheckpointError::Peers {

@@ -32,7 +32,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Keeps this rank's shards of `blocks`, flat fp32 vectors, in kind `compute`.
+    /// Keeps this rank's shards of `blocks`, flat vectors, in kind `compute`.
     ///
     /// # Errors
     /// A block cannot be read, or memory or CUDA.
@@ -67,7 +67,7 @@ impl Base {
 /// Bytes of a sample of a block's elements.
 fn sample(block: &Tensor) -> Result<Vec<u8>, ModelError> {
     let step = (block.numel() as i64 / SAMPLE).max(1);
-    let sample = block.f_slice(0, None, None, step)?.f_contiguous()?;
+    let sample = block.f_slice(0, None, None, step)?.f_to_kind(Kind::Float)?.f_contiguous()?;
     let mut bytes = vec![0; sample.numel() * 4];
     sample.f_copy_data_u8(&mut bytes, sample.numel())?;
     Ok(bytes)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::gathered::{ComputeShard, GatheredWeights};
-use super::shards::{Buffers, failed, gather, no_block, shard_of};
+use super::shards::{Buffers, failed, gather, into_shard, no_block};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
 
@@ -27,7 +27,7 @@ enum Weights {
 }
 
 impl FrozenParameters {
-    /// Keeps this rank's shards of `blocks`, flat fp32 vectors, in kind `compute`.
+    /// Keeps this rank's shards of `blocks`, flat vectors, in kind `compute`.
     ///
     /// # Errors
     /// A block cannot be read, or memory or CUDA.
@@ -38,8 +38,9 @@ impl FrozenParameters {
     ) -> Result<Self, ModelError> {
         let shard = |block: Result<Tensor, ModelError>| {
             let block = block?;
-            let local = shard_of(&block, ranks.rank(), ranks.world_size()).f_to_kind(compute)?;
-            Ok((block.numel() as i64, local.f_to_device(ranks.device())?))
+            let numel = block.numel() as i64;
+            let local = into_shard(block, ranks.rank(), ranks.world_size());
+            Ok((numel, local.f_to_device(ranks.device())?.f_to_kind(compute)?))
         };
         let shards: Vec<_> = blocks.into_iter().map(shard).collect::<Result<_, ModelError>>()?;
         let weights = if ranks.device().is_cuda() {

@@ -32,7 +32,7 @@ pub use adapted::{AdaptedParameters, Base};
 pub use flat::Flat;
 pub use frozen::FrozenParameters;
 pub use sharded::{DeviceVectors, Passes, Shard, ShardedParameters};
-pub use shards::{Buffers, shard_numel, shard_of};
+pub use shards::{Buffers, into_shard, shard_numel, shard_of};
 pub use trained::TrainedParameters;
 
 #[cfg(test)]

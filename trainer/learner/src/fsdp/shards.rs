@@ -82,6 +82,11 @@ pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
     (numel + world_size - 1) / world_size
 }
 
+/// Rank `rank`'s shard of the flat vector `whole`, without a copy if that is the whole vector.
+pub fn into_shard(whole: Tensor, rank: u32, world_size: u32) -> Tensor {
+    if world_size == 1 { whole } else { shard_of(&whole, rank, world_size) }
+}
+
 /// A copy of rank `rank`'s shard of the flat vector `whole`, with zeros as padding.
 pub fn shard_of(whole: &Tensor, rank: u32, world_size: u32) -> Tensor {
     let (numel, length) = (whole.numel() as i64, shard_numel(whole.numel() as i64, world_size));

@@ -10,4 +10,4 @@ mod start;
 
 pub use out_of_memory::{OutOfMemory, Phase};
 pub use plan::{MemoryPlan, Settings};
-pub use start::planned;
+pub use start::{described, planned};

@@ -48,8 +48,6 @@ pub struct Settings<'a> {
     pub teacher: Option<&'a ModelLayout>,
     /// Whether the algorithm has no loss without its reference model.
     pub needs_reference: bool,
-    /// Whether the weights are copied for engines or exports.
-    pub publishes: bool,
     /// Tokens of a micro-batch.
     pub tokens: u64,
 }
@@ -110,11 +108,7 @@ impl MemoryPlan {
             } else {
                 0
             },
-            publication: if settings.publishes {
-                layout.numel().unsigned_abs() * element
-            } else {
-                0
-            },
+            publication: layout.numel().unsigned_abs() * element,
             activations,
             work,
             recomputed_layers,

@@ -1,8 +1,9 @@
-//! The memory plan at the start of a learner: reads the memory of the GPU and logs the plan.
+//! The memory plan of a learner: at its start, when it reads the memory of the GPU and logs the
+//! plan, and described for GPUs of another machine.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{ModelRole, Sharding, TrainingSpec};
-use rljob_kernels::device::capacity;
+use rljob_kernels::device::{Capacity, capacity};
 use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, choose_sharding};
@@ -23,32 +24,84 @@ pub fn planned(
     (device, world_size): (Device, u32),
     compute: Kind,
 ) -> Result<(Model, Sharding), DoesNotFit> {
+    let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
+    let learner = (device.is_cuda(), world_size);
+    let (plan, sharding) = with_settings(&model, teacher, spec, learner, compute, |settings| {
+        let (settings, plan) = decided(settings, spec, capacity)?;
+        log(&settings, &plan, capacity.map(|capacity| capacity.free));
+        Ok((plan, settings.sharding))
+    })?;
+    Ok((model.recomputing(plan.recomputed_layers), sharding))
+}
+
+/// The plan of each of the spec's learners on GPUs of `bytes`, as lines: parts, and what to change
+/// if micro-batches may not fit.
+///
+/// # Errors
+/// The model does not fit.
+pub fn described(
+    model: &Model,
+    teacher: Option<&ModelLayout>,
+    spec: &RLJobSpec,
+    bytes: u64,
+    compute: Kind,
+) -> Result<String, DoesNotFit> {
+    let learner = (true, spec.trainer.world_size());
+    with_settings(model, teacher, spec, learner, compute, |settings| {
+        let capacity = Capacity { free: bytes, total: bytes };
+        let (settings, plan) = decided(settings, spec, Some(capacity))?;
+        let learners = match learner.1 {
+            1 => "the learner".to_owned(),
+            ranks => format!("each of {ranks} learners"),
+        };
+        let warning = fit::warning(&settings, &plan, bytes);
+        let warning = warning.map(|warning| format!("warning: {warning}\n")).unwrap_or_default();
+        let (sharding, of_gpu) = (settings.sharding, fit::of_gpu(bytes));
+        Ok(format!("memory of {learners}: {plan}; sharding {sharding:?}; {of_gpu}\n{warning}"))
+    })
+}
+
+/// Calls `decide` with the settings of a learner, given by whether it has a GPU and the number of
+/// ranks, without the sharding.
+fn with_settings<T>(
+    model: &Model,
+    teacher: Option<&ModelLayout>,
+    spec: &RLJobSpec,
+    (has_gpu, world_size): (bool, u32),
+    compute: Kind,
+    decide: impl FnOnce(Settings<'_>) -> T,
+) -> T {
     let algorithm = spec.algorithm.resolve();
     let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
     let critic_optimizer =
         algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
     let critic_layout = trained_layout(&model.clone().with_head(Head::Scalar), spec);
-    let trained = trained_layout(&model, spec);
-    let critic = critic_optimizer.map(|optimizer| Critic {
-        layout: &critic_layout,
-        offload: optimizer.offload && device.is_cuda(),
-    });
-    let mut settings = Settings {
+    let trained = trained_layout(model, spec);
+    let critic = critic_optimizer
+        .map(|optimizer| Critic { layout: &critic_layout, offload: optimizer.offload && has_gpu });
+    decide(Settings {
         config: model.config(),
         layout: model.layout(),
         world_size,
         element: compute.elt_size_in_bytes() as u64,
         sharding: Sharding::Full,
-        offload: spec.optimizer.offload && device.is_cuda(),
+        offload: spec.optimizer.offload && has_gpu,
         critic,
         adapters: spec.lora.as_ref().map(|_| &trained),
         frozen: u64::from(has(ModelRole::Reference) && teacher.is_none() && spec.lora.is_none()),
         teacher,
         needs_reference: spec.algorithm.dpo.is_some(),
-        publishes: true, // at least the export of the last step
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
-    };
-    let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
+    })
+}
+
+/// The settings with their sharding, and the plan for a GPU of this capacity; on a CPU it is
+/// unknown.
+fn decided<'a>(
+    mut settings: Settings<'a>,
+    spec: &RLJobSpec,
+    capacity: Option<Capacity>,
+) -> Result<(Settings<'a>, MemoryPlan), DoesNotFit> {
     let free = capacity.map(|capacity| capacity.free);
     let TrainingSpec { activations, sharding, deterministic, .. } = spec.training;
     settings.sharding = sharding.unwrap_or_else(|| {
@@ -59,9 +112,7 @@ pub fn planned(
         fit::check(&settings, capacity.total)?;
     }
     let plan = fit::choose(&settings, activations, free);
-    log(&settings, &plan, free);
-    let (recomputed_layers, sharding) = (plan.recomputed_layers, settings.sharding);
-    Ok((model.recomputing(recomputed_layers), sharding))
+    Ok((settings, plan))
 }
 
 fn log(settings: &Settings<'_>, plan: &MemoryPlan, free: Option<u64>) {

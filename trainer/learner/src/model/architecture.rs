@@ -7,6 +7,10 @@
 
 use super::Head;
 
+/// Ends of the names of architectures.
+const LANGUAGE_MODEL: &str = "ForCausalLM";
+const CLASSIFIER: &str = "ForSequenceClassification";
+
 /// Family of models.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
@@ -21,22 +25,49 @@ impl Family {
     /// # Errors
     /// The architecture is another one.
     pub fn of(names: &[String], head: Head) -> Result<Self, String> {
-        let suffix = match head {
-            Head::LanguageModel => "ForCausalLM",
-            Head::Scalar => "ForSequenceClassification",
-        };
-        let family = match names {
-            [name] => name.strip_suffix(suffix),
+        let of = |suffix: &str| match names {
+            [name] => match name.strip_suffix(suffix) {
+                Some("Llama") => Some(Self::Llama),
+                Some("Qwen2") => Some(Self::Qwen2),
+                Some("Qwen3") => Some(Self::Qwen3),
+                _ => None,
+            },
             _ => None,
         };
-        match family {
-            Some("Llama") => Ok(Self::Llama),
-            Some("Qwen2") => Ok(Self::Qwen2),
-            Some("Qwen3") => Ok(Self::Qwen3),
-            _ => Err(format!(
+        let (suffix, other, hint) = match head {
+            Head::LanguageModel => (LANGUAGE_MODEL, CLASSIFIER, "serves it with"),
+            Head::Scalar => (CLASSIFIER, LANGUAGE_MODEL, "serves it without"),
+        };
+        of(suffix).ok_or_else(|| {
+            let hint = match of(other) {
+                Some(_) => format!("; rljob-engine {hint} --is-embedding"),
+                None => String::new(),
+            };
+            format!(
                 "architecture {names:?} is not supported, only Llama{suffix}, Qwen2{suffix} and \
-                 Qwen3{suffix}"
-            )),
+                 Qwen3{suffix}{hint}"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Family, Head};
+
+    #[test]
+    fn a_model_with_the_other_head_names_the_option_of_the_engine() {
+        let of = |name: &str, head| Family::of(&[name.to_owned()], head);
+        assert_eq!(of("Qwen3ForCausalLM", Head::LanguageModel), Ok(Family::Qwen3));
+        for (name, head, hint) in [
+            ("LlamaForSequenceClassification", Head::LanguageModel, "with"),
+            ("LlamaForCausalLM", Head::Scalar, "without"),
+        ] {
+            let message = of(name, head).unwrap_err();
+            let hint = format!("; rljob-engine serves it {hint} --is-embedding");
+            assert!(message.contains(name) && message.ends_with(&hint), "{message}");
         }
+        let message = of("GPT2LMHeadModel", Head::LanguageModel).unwrap_err();
+        assert!(message.ends_with("and Qwen3ForCausalLM"), "{message}");
     }
 }

@@ -12,17 +12,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 
+use safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
 use super::config::read_json;
 use super::exported_config::{exported_config, is_scalar};
+use super::layout::TensorSpec;
 use super::safetensors_file::{self, SafetensorsFile};
 use super::{Layout, ModelError, ModelLayout};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// Threads that read blocks, each of which holds one block at most.
+const READERS: usize = 4;
 
 /// `model.safetensors.index.json`: file of each tensor.
 #[derive(Deserialize)]
@@ -46,25 +51,52 @@ pub fn read_tensors(
     layout: &ModelLayout,
     kind: Kind,
 ) -> Result<Vec<Tensor>, ModelError> {
-    read_blocks(folder, layout, kind)?.collect()
+    read_blocks(folder, layout)?.map(|block| Ok(block?.f_to_kind(kind)?)).collect()
 }
 
-/// As [`read_tensors`], one block at a time.
+/// As [`read_tensors`], one block at a time, in the kind of its tensors in the files, or in fp32 if
+/// they have several. Threads read [`READERS`] blocks ahead.
 ///
 /// # Errors
 /// As [`read_tensors`], at the call or at a block.
 pub fn read_blocks(
     folder: &Path,
     layout: &ModelLayout,
-    kind: Kind,
 ) -> Result<impl Iterator<Item = Result<Tensor, ModelError>> + use<>, ModelError> {
-    let mut weights = Weights::open(folder)?;
+    let weights = Weights::open(folder)?;
     let problems = weights.problems(layout);
     if !problems.is_empty() {
         return Err(ModelError::Weights { path: folder.to_owned(), problems });
     }
-    let blocks = layout.blocks().to_vec();
-    Ok(blocks.into_iter().map(move |block| weights.read_block(&block, kind)))
+    Ok(read_ahead(weights, layout.blocks().to_vec()))
+}
+
+/// Reads blocks in order: thread `i` of [`READERS`] reads every block whose index is `i` modulo
+/// their number, and waits until its block is taken. The threads end with the iterator.
+fn read_ahead(
+    weights: Weights,
+    blocks: Vec<Layout>,
+) -> impl Iterator<Item = Result<Tensor, ModelError>> {
+    let count = blocks.len();
+    let (weights, blocks) = (Arc::new(weights), Arc::new(blocks));
+    let reader = |first: usize| {
+        let (weights, blocks) = (Arc::clone(&weights), Arc::clone(&blocks));
+        let (sender, receiver) = mpsc::sync_channel(0);
+        std::thread::spawn(move || {
+            for block in blocks.iter().skip(first).step_by(READERS) {
+                if sender.send(weights.read_block(block)).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    };
+    let readers: Vec<_> = (0..READERS).map(reader).collect();
+    let mut next = 0..count;
+    std::iter::from_fn(move || {
+        let reader = readers.get(next.next()?.rem_euclid(READERS))?;
+        reader.recv().ok()
+    })
 }
 
 /// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and
@@ -168,14 +200,22 @@ impl Weights {
         problems
     }
 
-    fn read_block(&mut self, block: &Layout, kind: Kind) -> Result<Tensor, ModelError> {
+    /// File, place and kind of a tensor.
+    fn stored(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo, Kind)> {
+        let file = self.files.get(*self.of.get(name)?)?;
+        let info = file.info(name)?;
+        Some((file, info, safetensors_file::kind(info.dtype)?))
+    }
+
+    /// The block in the kind of its tensors, or in fp32 if they have several.
+    fn read_block(&self, block: &Layout) -> Result<Tensor, ModelError> {
+        let stored = |spec: &TensorSpec| self.stored(&spec.name);
+        let kinds = block.tensors().iter().filter_map(stored).map(|(_, _, kind)| kind);
+        let kind = kinds.reduce(|a, b| if a == b { a } else { Kind::Float }).unwrap_or(Kind::Float);
         let flat = Tensor::f_empty([block.numel()], (kind, tch::Device::Cpu))?;
         for (spec, mut view) in block.tensors().iter().zip(block.views(&flat)) {
-            let file = self.of.get(&spec.name).and_then(|&file| self.files.get_mut(file));
-            let Some(file) = file else { continue };
-            let Some(info) = file.info(&spec.name).cloned() else { continue };
-            let Some(stored) = safetensors_file::kind(info.dtype) else { continue };
-            view.f_copy_(&file.read(&info, stored)?)?;
+            let Some((file, info, kind)) = stored(spec) else { continue };
+            view.f_copy_(&file.read(info, kind)?)?;
         }
         Ok(flat)
     }

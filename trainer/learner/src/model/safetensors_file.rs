@@ -9,7 +9,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View, serialize_to_file};
@@ -76,15 +77,12 @@ impl SafetensorsFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&mut self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
+    pub fn read(&self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
         heartbeat::advance();
         let (begin, end) = info.data_offsets;
         let mut bytes = vec![0; end.saturating_sub(begin)];
-        let read = self
-            .file
-            .seek(SeekFrom::Start(self.data.saturating_add(begin as u64)))
-            .and_then(|_| self.file.read_exact(&mut bytes));
-        read.map_err(|source| ModelError::File {
+        let offset = self.data.saturating_add(begin as u64);
+        self.file.read_exact_at(&mut bytes, offset).map_err(|source| ModelError::File {
             operation: "read",
             path: self.path.clone(),
             source,

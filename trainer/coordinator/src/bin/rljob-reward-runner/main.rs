@@ -15,7 +15,6 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
-mod children;
 mod limits;
 mod serve;
 mod session;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use rljob_coordinator::reward::session::{Answer, MAX_LINE, MAX_RESPONSE, Start};
-use rljob_sandbox::children::kill_children;
+use rljob_sandbox::children::{kill_children, reaper};
 use rustix::process::{Pid, WaitStatus, getpid, set_child_subreaper};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -22,7 +22,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
-use crate::children::reaper;
 use crate::limits::NOT_STARTED;
 
 /// Maximum wait for the exit status and the standard error of a command that closed its output.

@@ -26,7 +26,7 @@ fn ahead(max_staleness: u32, every_steps: u32, facts: Facts) -> Run {
         stale: StaleSamples::Keep,
     };
     let mut run =
-        started_with(Settings { admission, evaluation_every: Some(3), ..settings() }, facts);
+        started_with(Settings { admission, evaluation_every: vec![3], ..settings() }, facts);
     run.set_desired(Desired {
         checkpoint: CheckpointPolicy { every_steps: 100, keep_last: 2, export_every_steps: None },
         ..desired()

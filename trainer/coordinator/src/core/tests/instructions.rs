@@ -160,7 +160,7 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
         checkpoints: BTreeSet::from([version(1, 0)]),
         exported_step: 0,
     };
-    let mut run = started_with(Settings { evaluation_every: Some(2), ..settings() }, facts);
+    let mut run = started_with(Settings { evaluation_every: vec![2], ..settings() }, facts);
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
     run.step_done(0, 2).unwrap();
     assert_eq!(run.last_step(), 3, "progress does not fall");
@@ -175,6 +175,22 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
         ),
         "{publish:?}"
     );
+}
+
+#[test]
+fn each_suite_is_due_at_its_own_interval_and_after_the_last_step() {
+    let settings = || Settings { evaluation_every: vec![2, 3], total_steps: 7, ..settings() };
+    let due = |evaluated: &[u32], steps: u32| {
+        let evaluated = evaluated.iter().copied().collect();
+        let run = started_with(settings(), Facts { evaluated, ..Facts::default() });
+        run.suites_due(steps)
+    };
+    let both: Vec<usize> = vec![0, 1];
+    assert_eq!(due(&[], 0), both);
+    assert_eq!(due(&[0], 1), Vec::<usize>::new());
+    assert_eq!((due(&[0], 2), due(&[0, 2], 3)), (vec![0], vec![1]));
+    assert_eq!(due(&[0], 3), both, "the first is late");
+    assert_eq!((due(&[0, 2, 3, 4], 6), due(&[0, 2, 3, 4, 6], 7)), (both.clone(), both));
 }
 
 #[test]
@@ -198,7 +214,7 @@ fn a_checkpoint_is_due_every_n_steps_once() {
 #[test]
 fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
     let facts = Facts { last_step: 4, fixed_step: 4, ..Facts::default() };
-    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, facts);
+    let mut run = started_with(Settings { evaluation_every: vec![3], ..settings() }, facts);
     let checkpoint = PathBuf::from("/run/checkpoints/step-4.attempt-0");
     assert_eq!(
         ask(&mut run, 0, 4),
@@ -226,7 +242,7 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
 #[test]
 fn the_first_evaluation_comes_before_the_first_rollout() {
     let mut run =
-        started_with(Settings { evaluation_every: Some(3), ..settings() }, Facts::default());
+        started_with(Settings { evaluation_every: vec![3], ..settings() }, Facts::default());
     ask(&mut run, 0, 0);
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
     run.evaluated(0);

@@ -20,7 +20,7 @@ fn supervised(accuracy: bool, facts: Facts) -> Run {
     started_with(
         Settings {
             rollouts: false,
-            evaluation_every: Some(2),
+            evaluation_every: vec![2],
             accuracy,
             validation: true,
             ..settings()

@@ -108,7 +108,7 @@ async fn model_and_splits_are_downloaded_once_and_the_commit_is_kept() {
     download(&hub, &config).await.unwrap();
     assert_eq!(files(&config.model_directory), ["complete.json", "config.json", "tokenizer.json"]);
     let train = config.train_dataset().path.unwrap();
-    assert_eq!(Some(&train), config.evaluation_dataset().unwrap().path.as_ref());
+    assert_eq!(Some(&train), config.suites()[0].data.path.as_ref());
     let expected = [
         "README.md",
         "complete.json",

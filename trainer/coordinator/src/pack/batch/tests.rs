@@ -49,6 +49,7 @@ fn prompt(position: u64) -> Prompt {
         text: String::new(),
         tokens: vec![5, 6],
         answer: None,
+        rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some(vec![7, 2]),
         pair_tokens: None,

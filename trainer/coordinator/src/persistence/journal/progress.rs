@@ -66,13 +66,13 @@ impl Journal {
             .map_err(failed())
     }
 
-    /// The newest evaluation.
+    /// The newest evaluation, with the newest numbers of suites that it lacks.
     pub fn last_evaluation(&self) -> Result<Option<EvaluationMetrics>, JournalError> {
-        self.json(
-            "SELECT metrics FROM evaluations WHERE step <= ?1 ORDER BY step DESC LIMIT 1",
-            u32::MAX,
-            "evaluations.metrics",
-        )
+        let mut newest = None;
+        for step in self.evaluated_steps()? {
+            newest = self.evaluation(step)?.map(|own| own.after(newest.as_ref())).or(newest);
+        }
+        Ok(newest)
     }
 
     /// Records a complete checkpoint; again for the same version replaces its folder.

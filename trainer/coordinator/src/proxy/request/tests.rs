@@ -17,6 +17,8 @@ fn a_request_has_the_defaults_of_the_api() {
     let expected = ChatRequest {
         model: "m".to_owned(),
         messages: vec![Message::user("1+1")],
+        tools: Tools::default(),
+        tool_choice: ToolChoice::Auto,
         n: 1,
         max_tokens: None,
         stop: Vec::new(),
@@ -27,6 +29,7 @@ fn a_request_has_the_defaults_of_the_api() {
     assert_eq!(parsed(&json!({})), Ok(expected.clone()));
     let neutral = json!({
         "temperature": 0.8, "top_p": 1, "presence_penalty": 0, "tools": null, "user": "me",
+        "tool_choice": "auto",
         "response_format": {"type": "text"},
     });
     assert_eq!(parsed(&neutral), Ok(expected.clone()));
@@ -36,6 +39,34 @@ fn a_request_has_the_defaults_of_the_api() {
     assert_eq!(parsed(&json!({ "messages": parts })), Ok(expected));
 }
 
+/// A message with a call.
+fn with_calls(role: &str, arguments: &str) -> Value {
+    let function = json!({"name": "add", "arguments": arguments});
+    json!({"role": role, "content": null, "tool_calls": [
+        {"id": "call-0", "type": "function", "function": function},
+    ]})
+}
+
+#[test]
+fn tools_keep_their_fields_and_calls_have_parsed_arguments() {
+    let tool = json!({"type": "function", "function": {
+        "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": false,
+    }});
+    let result = json!({"role": "tool", "content": "3", "tool_call_id": "call-0"});
+    let more = json!({
+        "tools": [tool], "tool_choice": "none",
+        "messages": [with_calls("assistant", "{\"a\": 1}"), result],
+    });
+    let request = parsed(&more).unwrap();
+    let expected = Tool::new("add", "Adds.", &json!({"type": "object"}));
+    assert_eq!(request.tools.iter().collect::<Vec<_>>(), [&expected]);
+    assert_eq!(request.tool_choice, ToolChoice::None);
+    let arguments = Map::from_iter([("a".to_owned(), json!(1))]);
+    let call = crate::text::ToolCall { name: "add".to_owned(), arguments };
+    let calls = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
+    assert_eq!(request.messages, [calls, Message::tool("3")]);
+}
+
 #[test]
 fn parameters_that_change_what_is_sampled_are_rejected_by_name() {
     for (more, param) in [
@@ -43,14 +74,17 @@ fn parameters_that_change_what_is_sampled_are_rejected_by_name() {
         (json!({"top_p": 0.9}), "top_p"),
         (json!({"seed": 1}), "seed"),
         (json!({"logit_bias": {}}), "logit_bias"),
-        (json!({"tools": []}), "tools"),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (json!({"functions": []}), "functions"),
         (json!({"n": 0}), "n"),
         (json!({"n": 129}), "n"),
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"stop": ["a", ""]}), "stop"),
         (json!({"messages": []}), "messages"),
         (json!({"messages": [{"role": "assistant", "content": "2"}]}), "messages"),
-        (json!({"messages": [{"role": "assistant", "tool_calls": [{}]}]}), "messages.tool_calls"),
+        (json!({"messages": [with_calls("user", "{}")]}), "messages.tool_calls"),
+        (json!({"messages": [with_calls("assistant", "[1]")]}), "messages.tool_calls"),
     ] {
         let error = parsed(&more).unwrap_err();
         let ProxyError::Parameter { param: found, .. } = &error else { panic!("{error}") };

@@ -10,7 +10,7 @@
 //! exact tokens so far are its prompt.
 
 use crate::rollout::sampler::Sampled;
-use crate::text::Message;
+use crate::text::{Message, ToolCall, Tools};
 
 /// A completion and what was given before it.
 #[derive(Debug)]
@@ -24,8 +24,12 @@ pub struct Node {
     pub choice: u32,
     /// Messages since the parent.
     pub messages: Vec<Message>,
+    /// Tools of the request. Those of the first completion are in the prompt.
+    pub tools: Tools,
     /// Content of the assistant's message in the response.
     pub text: String,
+    /// Calls of that message.
+    pub tool_calls: Vec<ToolCall>,
     /// Tokens since the parent.
     pub given: Vec<i64>,
     pub sampled: Sampled,
@@ -44,10 +48,11 @@ impl Conversations {
     }
 
     /// The completion that the messages continue, and the number of messages up to it: the longest
-    /// prefix, and of several equal ones the newest.
-    pub fn continued(&self, messages: &[Message]) -> Option<(usize, usize)> {
+    /// prefix, and of several equal ones the newest. Its prompt has the same tools.
+    pub fn continued(&self, messages: &[Message], tools: &Tools) -> Option<(usize, usize)> {
         let matches = (0..self.nodes.len()).filter_map(|index| {
-            let length = self.matching(index, messages)?;
+            let first = self.path(index).first().map(|node| &node.tools);
+            let length = self.matching(index, messages).filter(|_| first == Some(tools))?;
             (length < messages.len()).then_some((index, length))
         });
         matches.max_by_key(|&(index, length)| (length, self.nodes.get(index).map(|n| n.number)))
@@ -59,7 +64,10 @@ impl Conversations {
         for node in self.path(index) {
             rest = rest.strip_prefix(node.messages.as_slice())?;
             let (own, after) = rest.split_first()?;
-            if own.role != "assistant" || own.content != node.text {
+            if own.role != "assistant"
+                || own.content != node.text
+                || own.tool_calls != node.tool_calls
+            {
                 return None;
             }
             rest = after;
@@ -121,6 +129,7 @@ mod tests {
     use crate::persistence::journal::VersionRun;
     use crate::rollout::completion::Completion;
     use crate::rollout::request::{Key, Purpose, Sampling, parameters};
+    use crate::text::Tool;
 
     fn sampled(tokens: &[i64]) -> Sampled {
         let sampling = Sampling {
@@ -153,7 +162,9 @@ mod tests {
             id: format!("c-{number}"),
             choice: 0,
             messages: vec![Message::user(asked)],
+            tools: Tools::default(),
             text: text.to_owned(),
+            tool_calls: Vec::new(),
             given: vec![base, base + 1],
             sampled: sampled(&[base + 2]),
             reward: None,
@@ -162,10 +173,7 @@ mod tests {
 
     fn said(messages: &[&str]) -> Vec<Message> {
         let role = |index: usize| if index.is_multiple_of(2) { "user" } else { "assistant" };
-        let message = |(index, text): (usize, &&str)| Message {
-            role: role(index).to_owned(),
-            content: (*text).to_owned(),
-        };
+        let message = |(index, text): (usize, &&str)| Message::new(role(index), *text);
         messages.iter().enumerate().map(message).collect()
     }
 
@@ -191,11 +199,31 @@ mod tests {
             (&["1+1"], None),
             (&["2+2", "4", "x"], Some((3, 2))),
         ] {
-            assert_eq!(all.continued(&said(messages)), expected, "{messages:?}");
+            assert_eq!(all.continued(&said(messages), &Tools::default()), expected, "{messages:?}");
         }
         let mut system = said(&["1+1", "3", "again"]);
         system[0].role = "system".to_owned();
-        assert_eq!(all.continued(&system), None);
+        assert_eq!(all.continued(&system, &Tools::default()), None);
+    }
+
+    #[test]
+    fn a_conversation_with_calls_is_continued_by_equal_calls_and_tools() {
+        let call = |sum: u32| ToolCall {
+            name: "add".to_owned(),
+            arguments: serde_json::Map::from_iter([("sum".to_owned(), sum.into())]),
+        };
+        let tools: Tools = [Tool::new("add", "Adds.", &())].into_iter().collect();
+        let mut all = Conversations::default();
+        let calls =
+            Node { tools: tools.clone(), tool_calls: vec![call(2)], ..node(0, None, "1+1", "") };
+        all.add(calls);
+        let said = |call: ToolCall| {
+            let calls = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
+            [Message::user("1+1"), calls, Message::tool("2")]
+        };
+        assert_eq!(all.continued(&said(call(2)), &tools), Some((0, 2)));
+        assert_eq!(all.continued(&said(call(3)), &tools), None);
+        assert_eq!(all.continued(&said(call(2)), &Tools::default()), None);
     }
 
     #[test]
@@ -218,7 +246,10 @@ mod tests {
         assert_eq!((all.last(), all.find("c-4", 1), all.find("c-4", 2)), (Some(5), Some(4), None));
         // Of equal answers to equal messages the newest is continued.
         all.add(node(6, Some(3), "x", "a"));
-        assert_eq!(all.continued(&said(&["2+2", "4", "x", "a", "y"])), Some((6, 4)));
+        assert_eq!(
+            all.continued(&said(&["2+2", "4", "x", "a", "y"]), &Tools::default()),
+            Some((6, 4))
+        );
         assert_eq!(Conversations::default().last(), None);
     }
 }

@@ -5,6 +5,7 @@
 //! ```
 
 use futures::future::try_join_all;
+use rljob_crds::data::PromptFormat;
 
 use super::conversation::{Conversations, Node};
 use crate::data::Prompt;
@@ -12,11 +13,12 @@ use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
 use crate::proxy::error::ProxyError;
 use crate::proxy::request::{ChatRequest, CompletionId};
+use crate::proxy::tools::ToolChoice;
 use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
-use crate::text::{Message, TextError};
+use crate::text::{Message, ParsedCompletion, TextError, TextTokenizer, ToolCall, ToolCallFormat};
 use crate::work_error::WorkError;
 
 /// What the completions of a session have in common.
@@ -81,7 +83,7 @@ impl Progress {
             return Err(ProxyError::Turns(max_turns));
         }
         self.requested = requested;
-        let continued = self.conversations.continued(&request.messages);
+        let continued = self.conversations.continued(&request.messages, &request.tools);
         let messages = request.messages.split_off(continued.map_or(0, |(_, length)| length));
         let parent = continued.map(|(index, _)| index);
         let so_far = parent.map(|index| self.conversations.tokens(index)).unwrap_or_default();
@@ -129,6 +131,9 @@ impl Progress {
 impl Session<'_> {
     /// Samples the completions of a request.
     pub async fn complete(self, planned: Planned) -> Result<Sampling, WorkError> {
+        if let Some(message) = self.tools_error(&planned.request) {
+            return Ok(Err(ProxyError::parameter("tools", message)));
+        }
         let given = match self.given(&planned).await? {
             Ok(given) => given,
             Err(error) => return Ok(Err(ProxyError::Rejected(crate::error_line(&error)))),
@@ -151,6 +156,19 @@ impl Session<'_> {
         match try_join_all(samples).await {
             Ok(samples) => self.answer(planned, given, tokens.len(), samples).await.map(Ok),
             Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Why the model cannot use the tools of a request.
+    fn tools_error(&self, request: &ChatRequest) -> Option<&'static str> {
+        if request.tools.is_empty() {
+            None
+        } else if self.episodes.data.style().format == PromptFormat::Text {
+            Some("need a dataset with format Chat")
+        } else if self.episodes.input.tool_call_format.is_none() {
+            Some("the model's chat template does not describe tools in a known format")
+        } else {
+            None
         }
     }
 
@@ -181,8 +199,10 @@ impl Session<'_> {
 
     /// Tokens of the messages since the parent.
     async fn given(&self, planned: &Planned) -> Result<Result<Vec<i64>, TextError>, WorkError> {
-        let (tokenizer, style) =
-            (self.episodes.input.tokenizer.clone(), self.episodes.data.style().clone());
+        let (tokenizer, style) = (
+            self.episodes.input.tokenizer.with_tools(planned.request.tools.clone()),
+            self.episodes.data.style().clone(),
+        );
         let messages = planned.messages.clone();
         let completion = planned.last.as_ref().map(|(tokens, _)| tokens.clone());
         let encode = move || match completion {
@@ -204,8 +224,11 @@ impl Session<'_> {
         let id = format!("chatcmpl-{position}-{index}-{}", planned.number);
         let stop = [&planned.request.stop, self.episodes.sampler.stops.strings.as_slice()].concat();
         let tokenizer = self.episodes.input.tokenizer.clone();
+        let has_calls =
+            planned.request.tool_choice == ToolChoice::Auto && !planned.request.tools.is_empty();
+        let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
         let decode = move || {
-            let choice = |sampled: &Sampled| choice(&tokenizer, sampled, &stop);
+            let choice = |sampled: &Sampled| choice(&tokenizer, sampled, &stop, format);
             let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
             choices.map(|choices| (samples, choices))
         };
@@ -217,7 +240,9 @@ impl Session<'_> {
             id: id.clone(),
             choice,
             messages: planned.messages.clone(),
+            tools: planned.request.tools.clone(),
             text: answered.text.clone(),
+            tool_calls: answered.tool_calls.clone(),
             given: given.clone(),
             sampled,
             reward: None,
@@ -226,22 +251,39 @@ impl Session<'_> {
     }
 }
 
-/// A completion as text. A stop string is not part of it.
+/// A completion as text and, with a format, calls. A stop string is not part of it. A completion
+/// without a valid call is text.
 fn choice(
-    tokenizer: &crate::text::TextTokenizer,
+    tokenizer: &TextTokenizer,
     sampled: &Sampled,
     stop: &[String],
+    format: Option<ToolCallFormat>,
 ) -> Result<Choice, TextError> {
     let completion = &sampled.completion;
     let mut text = tokenizer.decode(&completion.tokens)?;
-    let finish_reason = completion.finish_reason.unwrap_or("length");
+    let mut finish_reason = completion.finish_reason.unwrap_or("length");
     let end = stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
     if let Some(end) = end.filter(|_| finish_reason == "stop") {
         text.truncate(end);
+    }
+    let parsed = format.map(|format| match end {
+        None => tokenizer.parse_tool_calls(format, &completion.tokens),
+        Some(_) => Ok(format.parse(&text)),
+    });
+    let ParsedCompletion { content, calls } = parsed.transpose()?.unwrap_or_default();
+    let tool_calls: Vec<ToolCall> = calls.into_iter().flatten().collect();
+    if !tool_calls.is_empty() {
+        text = content;
+        finish_reason = if finish_reason == "stop" { "tool_calls" } else { finish_reason };
     }
     let token = |(id, logprob): (&i64, &f32)| {
         Ok((tokenizer.decode_as(std::slice::from_ref(id), false)?, *logprob))
     };
     let tokens = completion.tokens.iter().zip(&completion.logprobs).map(token);
-    Ok(Choice { text, finish_reason, tokens: tokens.collect::<Result<_, TextError>>()? })
+    Ok(Choice {
+        text,
+        tool_calls,
+        finish_reason,
+        tokens: tokens.collect::<Result<_, TextError>>()?,
+    })
 }

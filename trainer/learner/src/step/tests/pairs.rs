@@ -9,7 +9,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
 
-use super::resume::{BEFORE, checkpoint, restore_point, restored};
+use super::resume::assert_equal_after_a_restart;
 use super::{VOCABULARY, assert_close, on_ranks, small_model, spec, trainer, weights};
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
@@ -167,15 +167,7 @@ fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let folder = small_model();
     for (attempt, mut spec) in (0..).zip(specs(2)) {
         spec.training.deterministic = true;
-        let restore = restore_point(folder.path(), attempt);
-        let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
-        train(&mut uninterrupted, 1..=BEFORE, 2);
-        let mut writer = checkpoint(&uninterrupted, &restore);
-        let after = train(&mut uninterrupted, BEFORE + 1..=5, 2);
-        writer.wait().unwrap();
-        let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
-        assert_eq!(train(&mut resumed, BEFORE + 1..=5, 2), after);
-        assert_eq!(weights(&resumed), weights(&uninterrupted));
+        assert_equal_after_a_restart(&spec, folder.path(), attempt, train, |_| ());
     }
 }
 

@@ -1,10 +1,12 @@
 //! Training from a checkpoint: the same bits on the same number of ranks; on another number, the
 //! same restored state and the same metrics up to rounding.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
+use rljob_protocol::metrics::StepMetrics;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
@@ -12,7 +14,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Destination};
+use crate::checkpoint::{CheckpointWriter, Destination, FILE_BYTES};
 use crate::model::{Model, ModelConfig};
 use crate::models::TrainedModel;
 use crate::ranks::Ranks;
@@ -34,6 +36,7 @@ pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWrit
         version: restore.version,
         rank,
         world_size,
+        file_bytes: FILE_BYTES,
     };
     writer.begin(destination, restore.path.clone(), snapshot).unwrap();
     writer
@@ -86,19 +89,37 @@ fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
     (blocks.collect(), optimizer.progress().updates)
 }
 
+/// Steps of a trainer in two minibatches.
+type Train = fn(&mut Trainer, RangeInclusive<u32>, u32) -> Vec<StepMetrics>;
+
+/// Trains with and without a restart after [`BEFORE`] steps, and asserts equal steps and weights,
+/// and an equal state, read by `inspect`, at the checkpoint and at the end.
+pub(super) fn assert_equal_after_a_restart<T: PartialEq + std::fmt::Debug>(
+    spec: &RLJobSpec,
+    folder: &Path,
+    attempt: u32,
+    train: Train,
+    inspect: impl Fn(&mut Trainer) -> T,
+) {
+    let restore = restore_point(folder, attempt);
+    let mut uninterrupted = trainer(spec.clone(), folder, Ranks::alone());
+    train(&mut uninterrupted, 1..=BEFORE, MINIBATCHES);
+    let at_checkpoint = inspect(&mut uninterrupted);
+    let mut writer = checkpoint(&uninterrupted, &restore);
+    let after = train(&mut uninterrupted, BEFORE + 1..=5, MINIBATCHES);
+    writer.wait().unwrap();
+    let mut resumed = restored(spec, folder, &restore, Ranks::alone());
+    assert_eq!(inspect(&mut resumed), at_checkpoint);
+    assert_eq!(train(&mut resumed, BEFORE + 1..=5, MINIBATCHES), after);
+    assert_eq!(weights(&resumed), weights(&uninterrupted));
+    assert_eq!(inspect(&mut resumed), inspect(&mut uninterrupted));
+}
+
 #[test]
 fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
-    let restore = restore_point(folder.path(), 0);
-    let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut uninterrupted, 1..=BEFORE, MINIBATCHES);
-    let mut writer = checkpoint(&uninterrupted, &restore);
-    let after = train(&mut uninterrupted, BEFORE + 1..=5, MINIBATCHES);
-    writer.wait().unwrap();
-    let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
-    assert_eq!(train(&mut resumed, BEFORE + 1..=5, MINIBATCHES), after);
-    assert_eq!(weights(&resumed), weights(&uninterrupted));
+    assert_equal_after_a_restart(&spec, folder.path(), 0, train, |_| ());
 }
 
 #[test]

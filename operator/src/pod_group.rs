@@ -1,30 +1,37 @@
 //! PodGroup of a job's gang.
 //!
 //! ```text
-//!  not started    needs all engines and trainers: none gets a node before all have one
-//!  started        needs 1 pod: lost and added pods get nodes one by one
+//!  not started    PodGroup needs all engines and trainers: none gets a node before all have one
+//!  started        PodGroup needs 1 pod: lost and added pods get nodes one by one
 //! ```
 //!
-//! It exists while the job has pods.
+//! A PodGroup exists while the job has pods.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::gang::GangScheduler;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::gang::{MEMBERS, name, replicas, size};
-use super::requests::{self, Requests};
-use super::stateful_set::rendered_template;
-use super::{Role, Settings, meta};
-use crate::gang::pod_groups;
+use crate::children::{Child, ChildName, Kind};
+use crate::desired::gang::{MEMBERS, name, replicas, size};
+use crate::desired::requests::{self, Requests};
+use crate::desired::{Role, Settings, meta, rendered_template};
 use crate::validate::{Job, ValidatedJob};
 
+/// Kind and name of the job's PodGroup; `None` without a gang.
+pub fn pod_group_name(job: &Job) -> Option<ChildName> {
+    Some((Kind::PodGroup(scheduler(job)?), name(job)))
+}
+
+fn scheduler(job: &Job) -> Option<GangScheduler> {
+    job.spec.scheduling.gang.as_ref()?.scheduler()
+}
+
 /// The PodGroup; `None` without a gang. `is_started`: every member had a node.
-pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool) -> Option<Value> {
+pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool) -> Option<Child> {
     let gang = job.spec.scheduling.gang.as_ref()?;
-    let scheduler = gang.scheduler()?;
+    let (kind, name) = pod_group_name(job)?;
     let least = if is_started { 1 } else { size(job).max(1) };
-    let mut spec = match scheduler {
+    let mut spec = match gang.scheduler()? {
         GangScheduler::Native => json!({
             "schedulingPolicy": {"gang": {"minCount": least}},
             "priorityClassName": priority_class(job),
@@ -47,23 +54,26 @@ pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool
         }
         fields.retain(|_, value| !value.is_null());
     }
-    let resource = pod_groups(scheduler);
-    Some(json!({
+    let resource = kind.resource();
+    let object = json!({
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": meta::child(job, name(job), None),
+        "metadata": meta::child(job, name.clone(), None),
         "spec": spec,
-    }))
+    });
+    Some(Child { name: (kind, name), object })
 }
 
 /// Resources of all members.
 fn needed(job: &ValidatedJob, settings: &Settings) -> Requests {
     let mut all = Requests::new();
     for role in MEMBERS.into_iter().filter(|role| replicas(job, *role) > 0) {
-        let template = rendered_template(job, role, settings);
+        let mut template = rendered_template(job, role, settings);
         // Templates are valid pod specs: validation parses them.
-        let pod = template.get("spec").and_then(|pod| PodSpec::deserialize(pod).ok());
-        let pod = pod.unwrap_or_default();
+        let pod: PodSpec = template
+            .get_mut("spec")
+            .and_then(|spec| serde_json::from_value(spec.take()).ok())
+            .unwrap_or_default();
         requests::add(&mut all, &requests::of_pod(&pod), replicas(job, role));
     }
     all
@@ -81,6 +91,8 @@ fn priority_class(job: &Job) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::validate::test_support::with_spec;
 
@@ -90,9 +102,9 @@ mod tests {
 
     fn spec(gang: &Value, is_started: bool) -> Value {
         let group = build_pod_group(&job(gang), &Settings::new("rljob:7"), is_started).unwrap();
-        assert_eq!(group["metadata"]["name"], "sums-gang");
-        assert_eq!(group["kind"], "PodGroup");
-        group["spec"].clone()
+        assert_eq!(group.object["metadata"]["name"], "sums-gang");
+        assert_eq!(group.object["kind"], "PodGroup");
+        group.object["spec"].clone()
     }
 
     #[test]

@@ -1,0 +1,85 @@
+//! Parts that training and evaluation data share: sources, prompts and their CEL rules.
+
+use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::model::main_branch;
+use crate::storage::SecretKeyReference;
+
+/// CEL rules of training and evaluation data.
+pub(super) const ONE_SOURCE: &str =
+    "[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1";
+pub(super) const SELECTORS_OF_PATH: &str =
+    "has(self.path) || !has(self.split) && !has(self.subset)";
+pub(super) const SELECTORS_OF_PATH_MESSAGE: &str =
+    "split and subset select files of path; huggingFace has its own split and config";
+
+pub(super) const WHOLE_PAIR: &str = "has(self.chosen) == has(self.rejected)";
+pub(super) const WHOLE_PAIR_MESSAGE: &str = "set chosen and rejected together";
+
+pub(super) const CHAT_ONLY: &str =
+    "self.format == 'Chat' || !has(self.system) && !has(self.chatTemplateArguments)";
+pub(super) const CHAT_ONLY_MESSAGE: &str =
+    "system and chatTemplateArguments belong to the chat template; format Text has none";
+
+/// Dataset repository of the Hugging Face Hub.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HubDatasetSource {
+    /// Repository, for example `openai/gsm8k`.
+    #[schemars(
+        length(min = 1, max = 193),
+        regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$")
+    )]
+    pub repo: String,
+    /// Configuration (subset) of the dataset. Default the one that its README.md marks as default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub config: Option<String>,
+    /// Split of the dataset. Default `train` for training and `test` for evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub split: Option<String>,
+    /// Branch, tag or commit. The run resolves it once, at its start. Default `main`.
+    #[serde(default = "main_branch")]
+    #[schemars(length(min = 1, max = 255), regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._/]*$"))]
+    pub revision: String,
+    /// Access token for private and gated repositories. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
+}
+
+/// Values are free; rules see a change of the named arguments.
+pub(super) fn chat_template_arguments(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {"enable_thinking": {
+            "type": "boolean",
+            "description": "Argument of several model families.",
+        }},
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
+}
+
+/// Conversion of a rendered prompt to tokens.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum PromptFormat {
+    /// User turn of the chat template.
+    #[default]
+    Chat,
+    /// Text after the beginning-of-sequence token, if the tokenizer adds one.
+    Text,
+}
+
+/// Schema of a list of reward names.
+pub(super) fn reward_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {"type": "string", "minLength": 1, "maxLength": 63},
+        "maxItems": 16,
+        "x-kubernetes-list-type": "set",
+    })
+}

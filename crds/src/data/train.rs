@@ -1,0 +1,181 @@
+//! Training data.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::mixture::{MixturePart, PassRateFilter};
+use super::source::{
+    CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, PromptFormat, SELECTORS_OF_PATH,
+    SELECTORS_OF_PATH_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE, chat_template_arguments,
+    reward_names,
+};
+
+const ONE_SOURCE: &str =
+    "[has(self.path), has(self.huggingFace), has(self.mixture)].filter(x, x).size() == 1";
+
+/// Training rows and their prompts. Exactly one of `path`, `huggingFace` and `mixture`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new(ONE_SOURCE)
+        .message("set exactly one of path, huggingFace and mixture")
+)]
+#[x_kube(
+    validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(WHOLE_PAIR).message(WHOLE_PAIR_MESSAGE)
+)]
+pub struct TrainDataset {
+    /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
+    /// of such files. `rljob run` resolves a relative path against the job file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: Option<String>,
+    /// Dataset repository of the Hugging Face Hub. The run downloads it once and keeps the commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugging_face: Option<HubDatasetSource>,
+    /// Several sources, from which prompts are drawn by weights in an order that depends on
+    /// `training.seed` alone. The other fields here are the defaults of the parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub mixture: Vec<MixturePart>,
+    /// Split of a dataset folder, by its README.md or file names; not for a single file. Default
+    /// `train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub split: Option<String>,
+    /// Subset (configuration) of a dataset folder whose README.md lists several. Default the one
+    /// that is marked as default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub subset: Option<String>,
+    /// Shortest prompt in tokens, chat template included. Shorter rows are dropped and listed in
+    /// `dropped-rows.jsonl`. Default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub min_prompt_tokens: Option<u32>,
+    /// Longest prompt in tokens, chat template included. Longer rows are dropped and listed in
+    /// `dropped-rows.jsonl`. Default: a prompt that exceeds the context of the model is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_prompt_tokens: Option<u32>,
+    /// Drops rows that are too easy or too hard, by a pass rate that was measured before training.
+    /// Default all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_rate: Option<PassRateFilter>,
+    /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
+    #[schemars(length(min = 1, max = 65536))]
+    pub prompt: String,
+    /// Jinja template of the system turn over the fields of a row, for format Chat. Default no
+    /// system turn; some chat templates then write their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub system: Option<String>,
+    /// Arguments of the chat template besides the messages, for example `enable_thinking: false`.
+    /// A name that the template does not use is an error. Default none.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "chat_template_arguments")]
+    pub chat_template_arguments: Map<String, Value>,
+    /// Field with the reference answer; a list or an object is its JSON text. `math`, `exactMatch`
+    /// and `code` rewards need it, the latter as tests; `http`, `command` and `python` rewards
+    /// receive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub answer: Option<String>,
+    /// Names of the entries of `spec.rewards` that score completions of these rows. Default all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "reward_names")]
+    pub rewards: Vec<String>,
+    /// Jinja template of the text to learn, for example `{{answer}}`. Required by `sft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub completion: Option<String>,
+    /// Jinja template of the preferred completion of a pair, for example `{{chosen}}`. Required by
+    /// `dpo` and `rewardModel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub chosen: Option<String>,
+    /// Jinja template of the other completion of a pair, for example `{{rejected}}`. Required by
+    /// `dpo` and `rewardModel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub rejected: Option<String>,
+    /// `Chat` renders the prompt as the user turn of the chat template. `Text` uses the prompt
+    /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
+    #[serde(default)]
+    pub format: PromptFormat,
+}
+
+/// Rows of one source, with all of their settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainPart {
+    /// Name; none without `mixture`.
+    pub name: Option<String>,
+    /// Field of its object in the spec.
+    pub field: String,
+    /// Weight in the mixture.
+    pub weight: f64,
+    /// Settings of the part, without `mixture`.
+    pub data: TrainDataset,
+}
+
+impl TrainDataset {
+    /// The parts of the mixture, each with the fields that it does not set from here; without
+    /// `mixture`, these data as the only one. None of an absent dataset.
+    pub fn parts(&self) -> Vec<TrainPart> {
+        let field = "spec.dataset.train".to_owned();
+        if self.is_absent() {
+            return Vec::new();
+        }
+        if self.mixture.is_empty() {
+            return vec![TrainPart { name: None, field, weight: 1.0, data: self.clone() }];
+        }
+        let part = |(index, own): (usize, &MixturePart)| TrainPart {
+            name: Some(own.name.clone()),
+            field: format!("{field}.mixture[{index}]"),
+            weight: own.weight,
+            data: self.of_part(own),
+        };
+        self.mixture.iter().enumerate().map(part).collect()
+    }
+
+    /// The source of a part, with its settings or those of these data.
+    fn of_part(&self, own: &MixturePart) -> Self {
+        let text = |own: &Option<String>, default: &Option<String>| {
+            own.as_ref().or(default.as_ref()).cloned()
+        };
+        Self {
+            path: own.path.clone(),
+            hugging_face: own.hugging_face.clone(),
+            mixture: Vec::new(),
+            split: own.split.clone(),
+            subset: own.subset.clone(),
+            min_prompt_tokens: own.min_prompt_tokens.or(self.min_prompt_tokens),
+            max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
+            pass_rate: own.pass_rate.as_ref().or(self.pass_rate.as_ref()).cloned(),
+            prompt: own.prompt.as_ref().unwrap_or(&self.prompt).clone(),
+            system: text(&own.system, &self.system),
+            chat_template_arguments: self.chat_template_arguments.clone(),
+            answer: text(&own.answer, &self.answer),
+            rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
+            completion: text(&own.completion, &self.completion),
+            chosen: text(&own.chosen, &self.chosen),
+            rejected: text(&own.rejected, &self.rejected),
+            format: self.format,
+        }
+    }
+
+    /// Whether the spec has no training data: a prompt is never empty.
+    pub fn is_absent(&self) -> bool {
+        self.prompt.is_empty()
+    }
+}

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Writes the model folder and data of tools.yaml: two-digit additions with a tool that adds.
+
+    make_data.py FOLDER
+
+    FOLDER/model/          config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja: a
+                           Llama of 0.4M parameters, without weights, with tool calls as Qwen's
+    FOLDER/teacher.jsonl   {"prompt": text, "completion": text}: a teacher that calls the tool for
+                           one question in three, guesses otherwise, and repeats what the tool said
+    FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}
+    FOLDER/test.jsonl      held-out sums
+
+The output is deterministic: the generator's seed is fixed. Only the standard library is used.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+SEED = 1
+LESSONS = 48_000
+TEST_LINES = 512
+CALLS = 1 / 3
+
+SPECIAL = ["<pad>", "<eos>", "<system>", "<user>", "<assistant>", "<tool>"]
+# Parts of a call, each of which is a token.
+START = '<tool_call>\n{"name": "add", "arguments": {"a": "'
+MIDDLE = '", "b": "'
+END = '"}}\n</tool_call>'
+WORDS = ["add", START, MIDDLE, END, *"0123456789+="]
+# Parts, digits, and all other text in runs, which are unknown tokens.
+PATTERN = (
+    '<tool_call>\n\\{"name": "add", "arguments": \\{"a": "|", "b": "|"\\}\\}\n</tool_call>'
+    "|add|[0-9+=]|[^0-9+=<]+|<"
+)
+
+# The tools are their names: the vocabulary has no other words.
+TEMPLATE = """\
+{%- if tools %}
+    {{- '<system>' }}
+    {%- for tool in tools %}{{ tool.function.name }}{% endfor %}
+    {{- '<eos>' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<' + message.role + '>' + message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- call.function.arguments | tojson }}
+        {{- '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<eos>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<assistant>' }}
+{%- endif %}
+"""
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 24,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "max_position_embeddings": 96,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.06,
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "torch_dtype": "float32",
+    "use_cache": True,
+}
+
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": 96,
+    "clean_up_tokenization_spaces": False,
+    "pad_token": "<pad>",
+    "eos_token": "<eos>",
+}
+
+
+def tokenizer():
+    vocabulary = {token: index for index, token in enumerate(SPECIAL + WORDS)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": vocabulary[token], "content": token, "special": True, **flags}
+            for token in SPECIAL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": PATTERN},
+            "behavior": "Isolated",
+            "invert": False,
+        },
+        "post_processor": None,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<pad>"},
+    }
+
+
+def prompt(a, b):
+    return f"<system>add<eos><user>{a:02}+{b:02}=<eos><assistant>"
+
+
+def lessons(a, b, generator):
+    """A call and the answer that follows its result, or a guess."""
+    if generator.random() >= CALLS:
+        guess = f"{generator.randrange(199):03}"
+        return [{"prompt": prompt(a, b), "completion": guess}]
+    call = f"{START}{a:02}{MIDDLE}{b:02}{END}"
+    result = f"{a + b:03}"
+    after = f"{prompt(a, b)}{call}<eos><tool>{result}<eos><assistant>"
+    return [
+        {"prompt": prompt(a, b), "completion": call},
+        {"prompt": after, "completion": result},
+    ]
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: make_data.py FOLDER")
+    folder = Path(sys.argv[1])
+    model = folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    write_json(model / "config.json", CONFIG)
+    write_json(model / "tokenizer.json", tokenizer())
+    write_json(model / "tokenizer_config.json", TOKENIZER_CONFIG)
+    (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+
+    generator = random.Random(SEED)
+    pairs = [(a, b) for a in range(100) for b in range(100)]
+    generator.shuffle(pairs)
+    test, train = pairs[:TEST_LINES], pairs[TEST_LINES:]
+    rows = [row for _ in range(LESSONS) for row in lessons(*generator.choice(train), generator)]
+    write_lines(folder / "teacher.jsonl", rows)
+    for name, sums in (("train.jsonl", train), ("test.jsonl", test)):
+        rows = [{"question": f"{a:02}+{b:02}=", "answer": f"{a + b:03}"} for a, b in sums]
+        write_lines(folder / name, rows)
+
+
+if __name__ == "__main__":
+    main()

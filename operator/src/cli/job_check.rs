@@ -1,0 +1,59 @@
+//! Checks of a job by the programs of a run, which read it as the run would: `rljob-coordinator`
+//! reads its data, `rljob-learner` the shape of its model.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use rljob_crds::RunConfig;
+
+use crate::validate::ValidatedJob;
+
+/// Runs a program beside this one with the run configuration of a job, whose model is in a local
+/// folder, on standard input; returns its output.
+///
+/// # Errors
+/// The last line of its errors, or it cannot be started.
+pub fn check(
+    job: &ValidatedJob,
+    model: &str,
+    program: &str,
+    arguments: &[&str],
+) -> anyhow::Result<String> {
+    let config = RunConfig {
+        protocol: rljob_crds::run_config::protocol(&job.spec),
+        namespace: job.namespace.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        run_directory: PathBuf::new(),
+        bucket: None,
+        model_directory: PathBuf::from(model),
+        spec: job.spec.clone(),
+    };
+    let own = std::env::current_exe().context("failed to find the path of this program")?;
+    let program = own.with_file_name(program);
+    let mut child = Command::new(&program)
+        .args(arguments)
+        .args(["--config", "/dev/stdin"])
+        .env("RUST_LOG", "error")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("failed to start {}", program.display()))?;
+    // Dropped, and thereby closed, after the write. A program that does not read says why below.
+    let written = child.stdin.take().map(|mut stdin| {
+        serde_json::to_vec(&config)
+            .map_err(std::io::Error::from)
+            .and_then(|json| stdin.write_all(&json))
+    });
+    let output = child.wait_with_output().context("failed to read the output of the check")?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let last = error.lines().last().unwrap_or("the check failed without a message");
+        bail!("{}", last.trim_start_matches("error: "));
+    }
+    written.transpose().context("failed to pass the job to the check")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,47 @@
+//! Memory plan of jobs on GPUs: `rljob-learner --plan-memory` computes it as learners do at their
+//! start, from the shape of the model.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use super::job_check;
+use crate::local::jobs;
+use crate::local::set::Set;
+use crate::validate::ValidatedJob;
+
+/// Plans the memory of the learners of all jobs of a file on GPUs of `gib` GiB; returns the lines
+/// to print. Jobs without learners on GPUs have no plan.
+///
+/// # Errors
+/// A model does not fit, or its folder cannot be read.
+pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> {
+    if file == Path::new("-") {
+        bail!("--gpu-memory needs a file: relative paths of models start at its folder");
+    }
+    let (mut lines, mut problems) = (Vec::new(), Vec::new());
+    for job in jobs::read(file, sets, None)? {
+        let at = format!("{}: rljob {}", file.display(), job.name);
+        match plan_job(&job, gib).with_context(|| at.clone()) {
+            Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),
+            Err(error) => problems.push(format!("{error:#}")),
+        }
+    }
+    if problems.is_empty() { Ok(lines) } else { bail!("{}", problems.join("\n")) }
+}
+
+fn plan_job(job: &ValidatedJob, gib: u32) -> anyhow::Result<String> {
+    if !job.spec.algorithm.has_learners() {
+        return Ok("it has no learners, and no memory plan".to_owned());
+    }
+    if job.spec.trainer.gpus() == 0 {
+        return Ok("its learners have no GPUs, and no memory plan; set \
+                   trainer.resources.limits to plan for them"
+            .to_owned());
+    }
+    let Some(model) = &job.spec.model.path else {
+        bail!("--gpu-memory reads config.json of a local folder: set model.path");
+    };
+    let bytes = (u64::from(gib) << 30).to_string();
+    job_check::check(job, model, "rljob-learner", &["--plan-memory", &bytes])
+}

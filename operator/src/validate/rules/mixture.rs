@@ -1,0 +1,54 @@
+//! Rules of training data and the parts of their mixture.
+
+use rljob_crds::data::TrainDataset;
+use rljob_crds::reward::RewardSpec;
+
+use super::common::exactly_one;
+use super::prompts;
+use super::rewards::check_reward_names;
+use crate::validate::Problem;
+
+const FIELD: &str = "spec.dataset.train";
+
+/// Checks training data that are not absent.
+pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut Vec<Problem>) {
+    let members = [
+        ("path", train.path.is_some()),
+        ("huggingFace", train.hugging_face.is_some()),
+        ("mixture", !train.mixture.is_empty()),
+    ];
+    exactly_one(FIELD, &members, problems);
+    for (index, part) in train.mixture.iter().enumerate() {
+        let field = format!("{FIELD}.mixture[{index}]");
+        let members = [("path", part.path.is_some()), ("huggingFace", part.hugging_face.is_some())];
+        exactly_one(&field, &members, problems);
+        for (name, is_set, default) in [
+            ("completion", part.completion.is_some(), train.completion.is_some()),
+            ("chosen", part.chosen.is_some(), train.chosen.is_some()),
+            ("rejected", part.rejected.is_some(), train.rejected.is_some()),
+        ] {
+            if is_set && !default {
+                let message = format!("needs {FIELD}.{name}, which it replaces for this part");
+                problems.push(Problem::new(format!("{field}.{name}"), message));
+            }
+        }
+        let earlier = train.mixture.get(..index).unwrap_or_default();
+        if earlier.iter().any(|other| other.name == part.name) {
+            let message = format!("`{}` is the name of an earlier part", part.name);
+            problems.push(Problem::new(format!("{field}.name"), message));
+        }
+    }
+    for part in train.parts() {
+        let (field, data) = (part.field, part.data);
+        prompts::check_train(&field, &data, problems);
+        check_reward_names(&field, &data.rewards, rewards, problems);
+        let (min, max) = (data.min_prompt_tokens, data.max_prompt_tokens);
+        if let Some((min, max)) = min.zip(max).filter(|(min, max)| min > max) {
+            let message = format!("must be at most maxPromptTokens = {max}, found {min}");
+            problems.push(Problem::new(format!("{field}.minPromptTokens"), message));
+        }
+        if data.pass_rate.is_some_and(|filter| filter.min > filter.max) {
+            problems.push(Problem::new(format!("{field}.passRate"), "min must be at most max"));
+        }
+    }
+}

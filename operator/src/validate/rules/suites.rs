@@ -1,0 +1,70 @@
+//! Rules of evaluation data and their suites.
+
+use rljob_crds::data::{EvaluationDataset, Suite};
+use rljob_crds::reward::RewardSpec;
+
+use super::common::exactly_one;
+use super::prompts;
+use super::rewards::check_reward_names;
+use crate::validate::Problem;
+
+const FIELD: &str = "spec.dataset.evaluation";
+
+pub(super) fn check(
+    evaluation: &EvaluationDataset,
+    rewards: &[RewardSpec],
+    problems: &mut Vec<Problem>,
+) {
+    let members = [
+        ("path", evaluation.path.is_some()),
+        ("huggingFace", evaluation.hugging_face.is_some()),
+        ("suites", !evaluation.suites.is_empty()),
+    ];
+    exactly_one(FIELD, &members, problems);
+    if evaluation.suites.is_empty() {
+        let loss = evaluation.completion.is_some() || evaluation.chosen.is_some();
+        if !loss && evaluation.answer.is_none() {
+            problems.push(Problem::new(
+                FIELD,
+                "set answer, which the reward compares with, completion, whose loss sft \
+                    measures, or chosen and rejected, whose loss dpo and rewardModel measure",
+            ));
+        }
+    } else {
+        check_suites(evaluation, problems);
+    }
+    for suite in evaluation.resolved() {
+        let Suite { field, data, .. } = suite;
+        if data.prompt.is_empty() {
+            problems.push(Problem::new(format!("{field}.prompt"), "is missing"));
+        }
+        prompts::check_evaluation(&field, &data, problems);
+        check_reward_names(&field, &data.rewards, rewards, problems);
+    }
+}
+
+fn check_suites(evaluation: &EvaluationDataset, problems: &mut Vec<Problem>) {
+    for (field, is_set) in
+        [("completion", evaluation.completion.is_some()), ("chosen", evaluation.chosen.is_some())]
+    {
+        if is_set {
+            let message = "belongs to an evaluation without suites, which measure accuracy";
+            problems.push(Problem::new(format!("{FIELD}.{field}"), message));
+        }
+    }
+    for (index, suite) in evaluation.suites.iter().enumerate() {
+        let field = format!("{FIELD}.suites[{index}]");
+        let members =
+            [("path", suite.path.is_some()), ("huggingFace", suite.hugging_face.is_some())];
+        exactly_one(&field, &members, problems);
+        if suite.answer.is_none() && evaluation.answer.is_none() {
+            let message = "is missing; the accuracy of a suite is measured with it";
+            problems.push(Problem::new(format!("{field}.answer"), message));
+        }
+        let earlier = evaluation.suites.get(..index).unwrap_or_default();
+        if earlier.iter().any(|other| other.name == suite.name) {
+            let message = format!("`{}` is the name of an earlier suite", suite.name);
+            problems.push(Problem::new(format!("{field}.name"), message));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Settings of the policy's loss and of the critic without effect.
+
+use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Algorithm;
+use rljob_crds::grpo::{
+    GrpoSpec, NormalizationMean, NormalizationScale, NormalizationSpec, ProximalLogprobs,
+    RatioLevel, Surrogate,
+};
+use rljob_crds::ppo::PpoSpec;
+
+use super::optimizer::check_optimizer;
+use crate::validate::Problem;
+
+/// Settings of the policy's loss and of the critic.
+pub(super) fn check_policy(
+    spec: &RLJobSpec,
+    algorithm: Algorithm<'_>,
+    warnings: &mut Vec<Problem>,
+) {
+    let Some(policy) = algorithm.policy() else { return };
+    let updates = match algorithm {
+        Algorithm::Ppo(ppo) => spec.training.minibatches.saturating_mul(ppo.epochs),
+        _ => spec.training.minibatches,
+    };
+    let path = format!("spec.algorithm.{}", algorithm.name());
+    check_ratio((&path, updates), &policy, warnings);
+    check_kl(&path, &policy, warnings);
+    let of_rewards = format!("{path}.rewardNormalization");
+    check_normalization(&of_rewards, &policy.reward_normalization, warnings);
+    if let Some(normalization) = &policy.advantage_normalization {
+        check_normalization(&format!("{path}.advantageNormalization"), normalization, warnings);
+    }
+    let Algorithm::Ppo(ppo) = algorithm else { return };
+    let default = PpoSpec::default().value_clip;
+    if updates <= 1 && ppo.value_clip.total_cmp(&default).is_ne() {
+        let message = "has no effect: with training.minibatches 1 and epochs 1, values are those \
+            of the critic before the step";
+        warnings.push(Problem::new(format!("{path}.valueClip"), message));
+    }
+    if let Some(optimizer) = &ppo.critic_optimizer {
+        check_optimizer(&format!("{path}.criticOptimizer"), optimizer, spec, warnings);
+    }
+}
+
+/// Settings of the importance ratio, which is 1 with one update and recomputed log-probabilities,
+/// and which not every surrogate uses.
+fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+    let is_on_policy = updates <= 1 && grpo.proximal_logprobs == ProximalLogprobs::Recompute;
+    let (default, surrogate) = (GrpoSpec::default(), grpo.surrogate);
+    let differs = |own: f64, other: f64| own.total_cmp(&other).is_ne();
+    let clips = matches!(surrogate, Surrogate::Clip | Surrogate::CISPO);
+    let needs_ratio = matches!(surrogate, Surrogate::CISPO | Surrogate::SAPO);
+    // Field, whether it is set, and whether the surrogate uses it.
+    let fields = [
+        ("clipLow", differs(grpo.clip_low, default.clip_low), clips),
+        ("clipHigh", differs(grpo.clip_high, default.clip_high), clips),
+        ("cClip", grpo.c_clip.is_some(), surrogate == Surrogate::Clip),
+        ("sapo", grpo.sapo.is_some(), surrogate == Surrogate::SAPO),
+        ("ratioLevel", grpo.ratio_level != RatioLevel::Token, surrogate != Surrogate::GPG),
+        ("surrogate", needs_ratio, true),
+    ];
+    for (field, _, is_used) in fields.iter().filter(|(_, is_set, _)| *is_set) {
+        let message = if !is_used {
+            format!("has no effect: surrogate {surrogate:?} does not use it")
+        } else if is_on_policy {
+            "has no effect: with one update per step and proximalLogprobs Recompute, the \
+                importance ratio is 1"
+                .to_owned()
+        } else {
+            continue;
+        };
+        warnings.push(Problem::new(format!("{path}.{field}"), message));
+    }
+}
+
+fn check_kl(path: &str, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+    let default = GrpoSpec::default();
+    let fields = [
+        ("klEstimator", grpo.kl_estimator != default.kl_estimator),
+        ("klTerm", grpo.kl_term != default.kl_term),
+    ];
+    for (field, is_set) in fields {
+        if is_set && grpo.kl_coefficient <= 0.0 {
+            let message = "has no effect: klCoefficient is 0";
+            warnings.push(Problem::new(format!("{path}.{field}"), message));
+        }
+    }
+}
+
+/// Settings of a mean that is not subtracted and of a deviation that does not divide.
+fn check_normalization(path: &str, spec: &NormalizationSpec, warnings: &mut Vec<Problem>) {
+    let default = NormalizationSpec::default();
+    let (has_mean, has_scale) =
+        (spec.mean != NormalizationMean::None, spec.scale != NormalizationScale::None);
+    let fields = [
+        ("leaveOneOut", spec.leave_one_out && !has_mean, "mean"),
+        ("scaleLevel", spec.scale_level != default.scale_level && !has_scale, "scale"),
+        ("unbiased", spec.unbiased != default.unbiased && !has_scale, "scale"),
+        ("epsilon", spec.epsilon.to_bits() != default.epsilon.to_bits() && !has_scale, "scale"),
+    ];
+    for (name, _, of) in fields.into_iter().filter(|(_, is_unused, _)| *is_unused) {
+        let message = format!("has no effect with {of}: None");
+        warnings.push(Problem::new(format!("{path}.{name}"), message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::warnings;
+    use crate::validate::test_support::minimal;
+
+    fn found(algorithm: &Value, minibatches: u32) -> Vec<String> {
+        let mut spec = minimal().spec;
+        spec.algorithm = serde_json::from_value(algorithm.clone()).unwrap();
+        spec.training.minibatches = minibatches;
+        warnings(&spec).into_iter().map(|warning| warning.path).collect()
+    }
+
+    #[test]
+    fn settings_without_effect_are_named() {
+        let dapo = json!({"grpo": {"clipHigh": 0.28, "cClip": 3.0}});
+        let clips = ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.cClip"];
+        assert_eq!(found(&dapo, 1), clips);
+        assert_eq!(found(&dapo, 4), Vec::<String>::new());
+        let sampler = json!({"grpo": {"clipHigh": 0.28, "proximalLogprobs": "Sampler"}});
+        assert_eq!(found(&sampler, 1), Vec::<String>::new());
+        let gspo = json!({"grpo": {"ratioLevel": "Sequence", "surrogate": "SAPO", "cClip": 3.0}});
+        assert_eq!(
+            found(&gspo, 1),
+            ["cClip", "ratioLevel", "surrogate"]
+                .map(|field| format!("spec.algorithm.grpo.{field}"))
+        );
+        assert_eq!(found(&gspo, 4), ["spec.algorithm.grpo.cClip"]);
+        let gpg = json!({"grpo": {"surrogate": "GPG", "clipHigh": 0.3, "sapo": {}}});
+        assert_eq!(found(&gpg, 4), ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.sapo"]);
+        let plain = json!({"mean": "None", "scale": "None"});
+        let unused = json!({"mean": "None", "leaveOneOut": true, "scale": "None", "epsilon": 0.1});
+        let grpo = json!({"rewardNormalization": plain, "advantageNormalization": unused});
+        assert_eq!(
+            found(&json!({"grpo": grpo}), 1),
+            ["leaveOneOut", "epsilon"]
+                .map(|field| format!("spec.algorithm.grpo.advantageNormalization.{field}"))
+        );
+        let kl = json!({"grpo": {"klTerm": "Loss"}});
+        assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
+    }
+
+    #[test]
+    fn settings_of_ppo_without_effect_are_named() {
+        let ppo = |fields: Value| json!({ "ppo": fields });
+        assert_eq!(found(&ppo(json!({})), 1), Vec::<String>::new());
+        let clips = json!({"valueClip": 0.2, "clipHigh": 0.3});
+        assert_eq!(
+            found(&ppo(clips), 1),
+            ["spec.algorithm.ppo.clipHigh", "spec.algorithm.ppo.valueClip"]
+        );
+        let passes = json!({"valueClip": 0.2, "clipHigh": 0.3, "epochs": 2});
+        assert_eq!(found(&ppo(passes), 1), Vec::<String>::new());
+        let critic = json!({"klTerm": "Loss", "criticOptimizer": {"minimumLearningRate": 0.1}});
+        assert_eq!(
+            found(&ppo(critic), 1),
+            ["spec.algorithm.ppo.klTerm", "spec.algorithm.ppo.criticOptimizer.minimumLearningRate"]
+        );
+    }
+}

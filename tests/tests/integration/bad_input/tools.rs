@@ -1,0 +1,28 @@
+//! Tools in job files.
+
+use super::assert_rejected;
+
+#[test]
+fn tools_without_names_schemas_and_urls_are_rejected_with_line_and_field() {
+    assert_rejected(&[
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: '', description: x, http: {url: \
+                'http://a'}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].name: must ",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, parameters: \
+                {type: object, properties: [x]}, http: {url: 'http://a'}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].parameters.properties: must be an \
+                object with a JSON schema for each argument",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, http: {url: \
+                tools.lab}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].http.url: must ",
+        ),
+    ]);
+}

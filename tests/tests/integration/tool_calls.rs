@@ -1,0 +1,149 @@
+//! Tools on the model of the sample: samples in the journal, exact recovery of a run whose
+//! coordinator is killed while a turn is sampled, and tools of agents with OpenAI's client.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rljob_tests::files::{openai_python, workspace};
+use rljob_tests::process::run;
+use tempfile::TempDir;
+
+use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result};
+use crate::journal::query;
+use crate::local_run::{LocalRun, evaluations};
+
+/// The sample, smaller. The journal keeps the samples after the oldest checkpoint.
+const SMALL: [&str; 13] = [
+    "tools-sft:spec.training.steps=120",
+    "tools-sft:spec.dataset.train.path=data/teacher.jsonl",
+    "tools-sft:spec.model.path=data/model",
+    "tools:spec.dataset.train.path=data/train.jsonl",
+    "tools:spec.dataset.evaluation.path=data/test.jsonl",
+    "tools:spec.dataset.evaluation.limit=8",
+    "tools:spec.dataset.evaluation.everySteps=4",
+    "tools:spec.training.steps=4",
+    "tools:spec.training.deterministic=true",
+    "tools:spec.optimizer.warmupSteps=1",
+    "tools:spec.rollout.batchSize=8",
+    "tools:spec.checkpoint={everySteps: 1, keepLast: 9}",
+    "tools:spec.failurePolicy={maxRestarts: 50, backoff: {initialSeconds: 0, maxSeconds: 1}}",
+];
+
+/// The server of the sample, as a process of the test.
+struct Adder {
+    process: Child,
+    url: String,
+}
+
+impl Adder {
+    fn start() -> Self {
+        let program = workspace().join("manifests/samples/tools/adder.py");
+        let mut process =
+            Command::new("python3").arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        Self { process, url: url.trim().to_owned() }
+    }
+}
+
+impl Drop for Adder {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder with the jobs and the data of the sample.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = workspace().join("manifests/samples");
+    fs::copy(samples.join("tools.yaml"), folder.path().join("jobs.yaml")).unwrap();
+    let program = samples.join("tools/make_data.py");
+    run(Command::new("python3").arg(program).arg(folder.path().join("data"))).unwrap();
+    folder
+}
+
+fn start(folder: &Path, runs: &str, more: &[String]) -> RunUnderFaults {
+    let sets = SMALL.into_iter().chain(more.iter().map(String::as_str));
+    let sets: Vec<&str> = sets.flat_map(|set| ["--set", set]).collect();
+    RunUnderFaults::new(LocalRun::start_with(folder, runs, &sets), "tools")
+}
+
+/// Directory of the run, which has succeeded.
+fn finished(run: RunUnderFaults) -> PathBuf {
+    let directory = run.local.runs.join("default/tools");
+    let (code, output) = run.local.end();
+    assert_eq!(code, Some(0), "{output}");
+    directory
+}
+
+fn count(directory: &Path, condition: &str) -> u64 {
+    query(directory, &format!("SELECT COUNT(*) FROM samples WHERE {condition}")).parse().unwrap()
+}
+
+/// A call is followed by the sum, which is not trained on, and only the last turn has a reward.
+fn check_samples(directory: &Path) {
+    let turns = "json_array_length(turn_rewards)";
+    let result = "json_extract(segments, '$[2].text')";
+    let answer = "json_extract(segments, '$[3].text')";
+    let right = format!("{turns} = 2 AND {result} = {answer} AND reward = 1");
+    assert!(count(directory, &right) > 0);
+    let prompt = "json_extract(segments, '$[0].text')";
+    let [a, b] = [1, 4].map(|from| format!("substr({prompt}, {from}, 2)"));
+    let call = format!("'%\"a\": \"' || {a} || '\", \"b\": \"' || {b} || '\"}}}}%'");
+    let called = format!("{turns} > 1 AND json_extract(segments, '$[1].text') LIKE {call}");
+    assert!(count(directory, &called) > 0);
+    let sum = format!("printf('%03d', CAST({a} AS INTEGER) + CAST({b} AS INTEGER))");
+    assert_eq!(count(directory, &format!("{called} AND {result} != {sum}")), 0);
+    let first = "json_extract(turn_rewards, '$[0]')";
+    assert_eq!(count(directory, &format!("{turns} > 1 AND {first} != 0")), 0);
+    let trained = "json_extract(segments, '$[2].trained')";
+    assert_eq!(count(directory, &format!("{turns} > 1 AND {trained}")), 0);
+    assert!(evaluations(directory).iter().all(|evaluation| evaluation.greedy.is_some()));
+}
+
+#[test]
+fn results_follow_calls_and_kills_in_a_turn_do_not_change_the_result() {
+    let (folder, adder) = (folder(), Adder::start());
+    let url = format!("tools:spec.rollout.workflow.tools.tools[0].http.url={}", adder.url);
+    let settings = [url];
+    let expected = finished(start(folder.path(), "tools", &settings));
+    check_samples(&expected);
+    let jobs = folder.path().join("killed/default");
+    fs::create_dir_all(&jobs).unwrap();
+    let first = folder.path().join("tools/default/tools-sft");
+    run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
+    let mut killed = start(folder.path(), "killed", &settings);
+    killed.kill_coordinator_in_a_turn();
+    killed.wait_for_steps(2);
+    killed.kill_after_log_lines(Victim::Engine, 20);
+    killed.kill_coordinator_in_a_turn();
+    assert_same_result(&finished(killed), &expected);
+}
+
+#[test]
+fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
+    let Ok(python) = openai_python() else {
+        println!("skipped: the OpenAI client is not installed (tests/openai/setup.sh)");
+        return;
+    };
+    let program = workspace().join("tests/openai/tools.py");
+    let agent = format!(
+        "tools:spec.rollout.workflow={{agent: {{command: ['{}', '{}'], retries: 0}}}}",
+        python.display(),
+        program.display()
+    );
+    let small = ["training.steps=2", "rollout.batchSize=4", "rewards=[]"];
+    let small = small.map(|set| format!("tools:spec.{set}"));
+    let settings: Vec<String> = [agent].into_iter().chain(small).collect();
+    let folder = folder();
+    let directory = finished(start(folder.path(), "agent-tools", &settings));
+    // The program fails unless the proxy returns calls and continues their conversation. The
+    // journal has the samples of the last step.
+    let turns = "json_array_length(turn_rewards)";
+    assert_eq!(count(&directory, "TRUE"), 32);
+    assert!(count(&directory, &format!("{turns} = 2 AND reward = 1")) > 0);
+}
