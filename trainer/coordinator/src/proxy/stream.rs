@@ -6,15 +6,13 @@
 //! ```
 
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::future::ready;
 use std::pin::Pin;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::stream::{self, Stream, StreamExt as _};
+use futures::stream::{self, StreamExt as _};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -23,8 +21,8 @@ use super::error::ProxyError;
 
 /// Time between two comments.
 pub const INTERVAL: Duration = Duration::from_secs(5);
-/// A comment, which clients ignore.
-const COMMENT: &str = ": keep-alive\n\n";
+/// Text of a comment, which clients ignore.
+const COMMENT: &str = "keep-alive";
 
 /// Completions in progress.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Completed, ProxyError>> + Send>>;
@@ -36,36 +34,25 @@ pub async fn respond(
     interval: Duration,
     chunks: impl Fn(&Completed) -> Vec<Value> + Send + 'static,
 ) -> Result<Response, ProxyError> {
-    let body = match timeout(interval, &mut completed).await {
-        Ok(completed) => Body::from(events(&chunks(&completed?))),
-        Err(_) => Body::from_stream(with_comments(completed, interval, chunks)),
+    let events = match timeout(interval, &mut completed).await {
+        Ok(completed) => stream::iter(events(chunks(&completed?))).boxed(),
+        Err(_) => {
+            let later = stream::once(completed).flat_map(move |completed| {
+                stream::iter(match completed {
+                    Ok(completed) => events(chunks(&completed)),
+                    Err(error) => vec![Event::default().data(error.object().to_string())],
+                })
+            });
+            stream::once(ready(Event::default().comment(COMMENT))).chain(later).boxed()
+        }
     };
-    Ok(([(CONTENT_TYPE, "text/event-stream")], body).into_response())
+    let comments = KeepAlive::new().interval(interval).text(COMMENT);
+    Ok(Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(comments).into_response())
 }
 
-fn with_comments(
-    completed: Pending,
-    interval: Duration,
-    chunks: impl Fn(&Completed) -> Vec<Value> + Send + 'static,
-) -> impl Stream<Item = Result<String, Infallible>> {
-    let later = stream::unfold((Some(completed), chunks), move |(pending, chunks)| async move {
-        let mut completed = pending?;
-        let text = match timeout(interval, &mut completed).await {
-            Err(_) => return Some((Ok(COMMENT.to_owned()), (Some(completed), chunks))),
-            Ok(Ok(completed)) => events(&chunks(&completed)),
-            Ok(Err(error)) => event(&error.object()),
-        };
-        Some((Ok(text), (None, chunks)))
-    });
-    stream::once(ready(Ok(COMMENT.to_owned()))).chain(later)
-}
-
-fn events(chunks: &[Value]) -> String {
-    chunks.iter().map(|chunk| event(chunk)).chain([event(&"[DONE]")]).collect()
-}
-
-fn event(data: &dyn Display) -> String {
-    format!("data: {data}\n\n")
+fn events(chunks: Vec<Value>) -> Vec<Event> {
+    let texts = chunks.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
+    texts.map(|text| Event::default().data(text)).collect()
 }
 
 #[cfg(test)]
@@ -75,27 +62,30 @@ mod tests {
 
     use super::*;
 
-    /// The stream of completions that end after two comments.
-    async fn sent(ended: Result<(), ProxyError>) -> Vec<String> {
+    const LINE: &str = ": keep-alive\n\n";
+
+    /// What follows two comments when the completions end after them.
+    async fn sent(ended: Result<(), ProxyError>) -> String {
         let (end, result) = oneshot::channel::<Result<(), ProxyError>>();
         let completed = Completed { id: "c".to_owned(), prompt_tokens: 1, choices: Vec::new() };
         let pending = Box::pin(async move { result.await.unwrap().map(|()| completed) });
-        let interval = Duration::from_millis(1);
         let chunks = |completed: &Completed| vec![json!(completed.id)];
-        let mut stream = Box::pin(with_comments(pending, interval, chunks));
+        let response = respond(pending, Duration::from_millis(1), chunks).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let bytes = response.into_body().into_data_stream();
+        let mut texts = bytes.map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap());
         for _ in 0..2 {
-            assert_eq!(stream.next().await, Some(Ok(COMMENT.to_owned())));
+            assert_eq!(texts.next().await.as_deref(), Some(LINE));
         }
         end.send(ended).unwrap();
-        let rest = stream.map(|text| text.unwrap()).collect::<Vec<_>>().await;
-        rest.into_iter().filter(|text| text != COMMENT).collect()
+        texts.filter(|text| ready(text != LINE)).collect::<Vec<_>>().await.concat()
     }
 
     #[tokio::test]
     async fn comments_are_sent_until_the_completions_are_whole_or_fail() {
-        assert_eq!(sent(Ok(())).await, ["data: \"c\"\n\ndata: [DONE]\n\n"]);
+        assert_eq!(sent(Ok(())).await, "data: \"c\"\n\ndata: [DONE]\n\n");
         let failed = sent(Err(ProxyError::Ended)).await;
-        assert_eq!(failed, [event(&ProxyError::Ended.object())]);
+        assert_eq!(failed, format!("data: {}\n\n", ProxyError::Ended.object()));
     }
 
     #[tokio::test]
