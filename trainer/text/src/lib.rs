@@ -163,15 +163,14 @@ impl TextTokenizer {
         messages: &[impl Serialize],
         variables: &impl Serialize,
     ) -> Result<String, TextError> {
-        let folder = &self.inner.folder;
-        let template = self
-            .inner
-            .template
-            .as_ref()
-            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
-        template
+        self.template()?
             .render(messages, &self.tools, variables)
-            .map_err(|source| template_error(folder, source))
+            .map_err(|source| template_error(&self.inner.folder, source))
+    }
+
+    fn template(&self) -> Result<&ChatTemplate, TextError> {
+        let Inner { template, folder, .. } = &*self.inner;
+        template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })
     }
 
     /// Checks that the chat template uses these arguments.
@@ -193,12 +192,7 @@ impl TextTokenizer {
     /// (`bos_token`) or as text (`<|im_start|>`). Without them prompts would silently differ from
     /// the model's training format.
     pub fn check_chat_template(&self) -> Result<(), TextError> {
-        let folder = &self.inner.folder;
-        let template = self
-            .inner
-            .template
-            .as_ref()
-            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        let (folder, template) = (&self.inner.folder, self.template()?);
         if let [name, ..] =
             template.missing_tokens().map_err(|source| template_error(folder, source))?.as_slice()
         {

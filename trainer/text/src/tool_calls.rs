@@ -89,12 +89,7 @@ impl TextTokenizer {
         &self,
         given: Option<ToolCallFormat>,
     ) -> Result<ToolCallFormat, TextError> {
-        let folder = &self.inner.folder;
-        let template = self
-            .inner
-            .template
-            .as_ref()
-            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        let (folder, template) = (&self.inner.folder, self.template()?);
         let failed = |source| template_error(folder, source);
         let tools = "tools".to_owned();
         if template.unused(std::iter::once(&tools)).map_err(failed)?.is_some() {
