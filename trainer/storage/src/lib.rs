@@ -21,7 +21,6 @@ mod credentials;
 pub mod durable;
 mod error;
 pub mod model_folder;
-pub mod parallel;
 mod run_store;
 mod upload;
 

@@ -85,8 +85,8 @@ impl RunStore {
         }
     }
 
-    /// Opens a file of at most `limit` bytes for reading; `None` if it does not exist. An object of
-    /// a bucket is read whole.
+    /// Opens a file, of which at most `limit` bytes are read; `None` if it does not exist. An
+    /// object of a bucket is read whole.
     ///
     /// # Errors
     /// The file cannot be read, or an object is larger.
@@ -107,19 +107,15 @@ impl RunStore {
     /// # Errors
     /// The file cannot be read, or is larger.
     pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StorageError> {
-        let root = match self {
-            Self::Folder(root) => root,
-            Self::Bucket(bucket) => return bucket.read(name, limit),
-        };
-        let place = || self.place(name);
-        let Some(file) = optional(File::open(root.join(name)), "read", place)? else {
-            return Ok(None);
-        };
+        if let Self::Bucket(bucket) = self {
+            return bucket.read(name, limit);
+        }
+        let Some(mut file) = self.open(name, limit.saturating_add(1))? else { return Ok(None) };
         let mut bytes = Vec::new();
-        let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
-        let found = read.map_err(StorageError::io("read", place()))? as u64;
-        if found > limit {
-            return Err(StorageError::TooLarge { place: place(), limit });
+        let found =
+            file.read_to_end(&mut bytes).map_err(StorageError::io("read", self.place(name)))?;
+        if found as u64 > limit {
+            return Err(StorageError::TooLarge { place: self.place(name), limit });
         }
         Ok(Some(bytes))
     }

@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use rayon::prelude::*;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
-use rljob_storage::{MAX_MANIFEST, RunStore, StorageError, parallel};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
@@ -168,7 +169,8 @@ fn verify(
             Err(error) => Err(error),
         }
     };
-    let differences = parallel::map(manifest.files.iter().collect(), difference)?;
+    let differences: Vec<_> =
+        manifest.files.par_iter().map(difference).collect::<Result<_, StorageError>>()?;
     Ok(differences.into_iter().flatten().next())
 }
 

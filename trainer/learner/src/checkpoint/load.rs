@@ -6,11 +6,11 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+use rayon::prelude::*;
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::version::Version;
-use rljob_storage::{MAX_MANIFEST, RunStore, StorageError, parallel};
-use safetensors::tensor::Metadata;
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
@@ -22,9 +22,7 @@ use super::manifest::{
 };
 use super::shard::{CHUNK, tensor_name};
 use crate::fsdp::shard_numel;
-
-/// Longest header of a file, in bytes.
-const MAX_HEADER: u64 = 64 << 20;
+use crate::model::safetensors_file::{HeaderError, read_header};
 
 /// A rank's part of a checkpoint.
 #[derive(Debug)]
@@ -73,11 +71,11 @@ pub fn load(
     let division = division(shapes, manifest.world_size, manifest.file_bytes.unwrap_or(u64::MAX));
     check_files(folder, &manifest, division.len())?;
     let reader = Reader { folder, world_size: manifest.world_size, shapes, shard, places };
-    let files = division.iter().enumerate().map(|(file, pieces)| {
-        let of_ranks = manifest.files.iter().skip(file).step_by(division.len());
-        (of_ranks.collect(), pieces.as_slice())
-    });
-    let read = parallel::map(files.collect(), |(files, pieces)| reader.read(files, pieces))?;
+    let read = |(file, pieces): (usize, &Vec<Piece>)| {
+        reader.read(manifest.files.iter().skip(file).step_by(division.len()), pieces)
+    };
+    let read: Vec<_> =
+        division.par_iter().enumerate().map(read).collect::<Result<_, CheckpointError>>()?;
     let mut models: BTreeMap<ModelRole, Vec<Tensor>> = BTreeMap::new();
     for ((role, ..), tensor) in read.into_iter().flatten() {
         models.entry(role).or_default().push(tensor);
@@ -116,9 +114,9 @@ struct Target {
 
 impl Reader<'_> {
     /// The shards of `pieces` from the files that have them, one of each rank that wrote.
-    fn read(
+    fn read<'f>(
         &self,
-        files: Vec<&FileEntry>,
+        files: impl Iterator<Item = &'f FileEntry>,
         pieces: &[Piece],
     ) -> Result<Vec<(Piece, Tensor)>, CheckpointError> {
         let (rank, world_size) = self.shard;
@@ -152,8 +150,12 @@ impl Reader<'_> {
         let place = self.folder.place(&entry.name);
         let file = self.folder.open(&entry.name, entry.size)?;
         let file = file.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
-        let mut file = HashedFile { file, hash: Sha256::new(), place: &place };
-        let metadata = file.header(entry.size)?;
+        let mut file = Hashed { file, hash: Sha256::new() };
+        let unreadable = |error| CheckpointError::io("read", Path::new(&place), error);
+        let (metadata, _) = read_header(&mut file, entry.size).map_err(|error| match error {
+            HeaderError::Io(error) => unreadable(error),
+            other => torn(&place, format!("is not a safetensors file: {other}")),
+        })?;
         if let Some(missing) = targets.keys().find(|name| metadata.info(name).is_none()) {
             return Err(torn(&place, format!("lacks `{missing}`")));
         }
@@ -172,14 +174,19 @@ impl Reader<'_> {
             for start in (0..bytes).step_by(CHUNK * 4) {
                 let length = bytes.saturating_sub(start).min(CHUNK * 4);
                 let Some(chunk) = buffer.get_mut(..length) else { continue };
-                file.read(chunk)?;
+                file.read_exact(chunk).map_err(unreadable)?;
                 crate::heartbeat::advance();
                 if let Some(target) = target {
                     target.copy((start / 4) as i64, chunk)?;
                 }
             }
         }
-        file.check(&entry.sha256)
+        let (sha256, expected) = (format!("{:x}", file.hash.finalize()), &entry.sha256);
+        if sha256 == *expected {
+            return Ok(());
+        }
+        let detail = format!("was altered: its SHA-256 is {sha256}, expected {expected}");
+        Err(torn(&place, detail))
     }
 
     /// Elements of a block.
@@ -213,51 +220,17 @@ impl Target {
     }
 }
 
-/// A safetensors file that is read from start to end and hashed.
-struct HashedFile<'a> {
+/// A file that is hashed while it is read.
+struct Hashed {
     file: Box<dyn Read>,
     hash: Sha256,
-    place: &'a str,
 }
 
-impl HashedFile<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<(), CheckpointError> {
-        self.file
-            .read_exact(buffer)
-            .map_err(|error| CheckpointError::io("read", Path::new(self.place), error))?;
-        self.hash.update(buffer);
-        Ok(())
-    }
-
-    /// The header of a file of `size` bytes.
-    fn header(&mut self, size: u64) -> Result<Metadata, CheckpointError> {
-        let mut length = [0; 8];
-        self.read(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        let data = size.checked_sub(8).and_then(|size| size.checked_sub(length));
-        let Some(data) = data.filter(|_| length <= MAX_HEADER) else {
-            return Err(torn(self.place, "is not a safetensors file".to_owned()));
-        };
-        let mut header = vec![0; length as usize];
-        self.read(&mut header)?;
-        let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|error| torn(self.place, format!("is not a safetensors file: {error}")))?;
-        if metadata.data_len() as u64 != data {
-            return Err(torn(
-                self.place,
-                "is not a safetensors file: its length differs".to_owned(),
-            ));
-        }
-        Ok(metadata)
-    }
-
-    fn check(self, expected: &str) -> Result<(), CheckpointError> {
-        let sha256 = format!("{:x}", self.hash.finalize());
-        if sha256 == expected {
-            return Ok(());
-        }
-        let detail = format!("was altered: its SHA-256 is {sha256}, expected {expected}");
-        Err(torn(self.place, detail))
+impl Read for Hashed {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read(buffer)?;
+        self.hash.update(buffer.get(..length).unwrap_or_default());
+        Ok(length)
     }
 }
 

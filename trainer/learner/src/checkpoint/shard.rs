@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 
+use rayon::prelude::*;
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::checkpoint::ObjectiveState;
-use rljob_storage::parallel;
 use safetensors::tensor::{Dtype, View};
 use tch::{Device, Kind, Tensor};
 
@@ -51,7 +51,7 @@ impl Snapshot {
         let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
             Ok::<_, CheckpointError>([bytes(&weights)?, bytes(&exp_avg)?, bytes(&exp_avg_sq)?])
         };
-        let blocks = parallel::map(blocks, copy)?;
+        let blocks = blocks.into_par_iter().map(copy).collect::<Result<_, _>>()?;
         self.models.insert(role, ModelSnapshot { optimizer, blocks });
         Ok(())
     }
@@ -83,7 +83,8 @@ impl Snapshot {
         let names = file_names(rank, world_size, division.len());
         let files = names.into_iter().zip(division);
         let files = files.map(|(name, of)| (name, tensors.by_ref().take(of.len()).collect()));
-        parallel::map(files.collect(), |(name, tensors)| write_file(folder, &name, tensors))
+        let files: Vec<(String, Vec<_>)> = files.collect();
+        files.into_par_iter().map(|(name, tensors)| write_file(folder, &name, tensors)).collect()
     }
 }
 

@@ -40,7 +40,7 @@ mod pass;
 pub mod random;
 pub mod rope;
 mod rows;
-mod safetensors_file;
+pub(crate) mod safetensors_file;
 
 pub use config::ModelConfig;
 pub use error::ModelError;

@@ -9,10 +9,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::Read;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View, serialize_to_file};
 use tch::{Kind, Tensor};
 
@@ -43,23 +44,11 @@ impl SafetensorsFile {
             |source| ModelError::Safetensors { operation: "read", path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
         let size = file.metadata().map_err(failed)?.len();
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(failed)?;
-        let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER_BYTES {
-            return Err(damaged(safetensors::SafeTensorError::HeaderTooLarge));
-        }
-        if length > size {
-            return Err(damaged(safetensors::SafeTensorError::InvalidHeaderLength));
-        }
-        let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(failed)?;
-        let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-        let data = length.saturating_add(8);
-        if data.checked_add(metadata.data_len() as u64) != Some(size) {
-            return Err(damaged(safetensors::SafeTensorError::MetadataIncompleteBuffer));
-        }
+        let (metadata, data) = read_header(&mut file, size).map_err(|error| match error {
+            HeaderError::Io(source) => failed(source),
+            HeaderError::Json(source) => ModelError::Json { path: path.to_owned(), source },
+            HeaderError::Safetensors(source) => damaged(source),
+        })?;
         Ok(Self { path: path.to_owned(), file, data, metadata })
     }
 
@@ -90,6 +79,41 @@ impl SafetensorsFile {
         let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
         Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
     }
+}
+
+/// A header that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Safetensors(#[from] SafeTensorError),
+}
+
+/// Reads the header of a file of `size` bytes: the tensors, and the offset of their bytes.
+///
+/// # Errors
+/// The header cannot be read, or does not fit the size.
+pub fn read_header(file: &mut impl Read, size: u64) -> Result<(Metadata, u64), HeaderError> {
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES {
+        return Err(SafeTensorError::HeaderTooLarge.into());
+    }
+    if length > size {
+        return Err(SafeTensorError::InvalidHeaderLength.into());
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    let metadata: Metadata = serde_json::from_slice(&header)?;
+    let data = length.saturating_add(8);
+    if data.checked_add(metadata.data_len() as u64) != Some(size) {
+        return Err(SafeTensorError::MetadataIncompleteBuffer.into());
+    }
+    Ok((metadata, data))
 }
 
 /// libtorch's kind of a floating-point type.
