@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs pinned wheels in a Python environment in the user's cache and prints its folder. An
-# existing one is left unchanged. Prints nothing on machines for which the wheels do not exist, whose
-# tests are skipped.
+# existing one is left unchanged. Prints nothing on machines for which the wheels do not exist,
+# whose tests are skipped.
 #
 # usage: python_environment.sh NAME VERSION PINS
 set -euo pipefail
