@@ -34,23 +34,22 @@ pub async fn respond(
     interval: Duration,
     chunks: impl Fn(&Completed) -> Vec<Value> + Send + 'static,
 ) -> Result<Response, ProxyError> {
-    let events = match timeout(interval, &mut completed).await {
-        Ok(completed) => stream::iter(events(chunks(&completed?))).boxed(),
-        Err(_) => {
-            let later = stream::once(completed).flat_map(move |completed| {
-                stream::iter(match completed {
-                    Ok(completed) => events(chunks(&completed)),
-                    Err(error) => vec![Event::default().data(error.object().to_string())],
-                })
-            });
-            stream::once(ready(Event::default().comment(COMMENT))).chain(later).boxed()
-        }
+    let events = if let Ok(completed) = timeout(interval, &mut completed).await {
+        stream::iter(events(&chunks(&completed?))).boxed()
+    } else {
+        let later = stream::once(completed).flat_map(move |completed| {
+            stream::iter(match completed {
+                Ok(completed) => events(&chunks(&completed)),
+                Err(error) => vec![Event::default().data(error.object().to_string())],
+            })
+        });
+        stream::once(ready(Event::default().comment(COMMENT))).chain(later).boxed()
     };
     let comments = KeepAlive::new().interval(interval).text(COMMENT);
     Ok(Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(comments).into_response())
 }
 
-fn events(chunks: Vec<Value>) -> Vec<Event> {
+fn events(chunks: &[Value]) -> Vec<Event> {
     let texts = chunks.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
     texts.map(|text| Event::default().data(text)).collect()
 }
