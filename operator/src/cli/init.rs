@@ -59,6 +59,11 @@ pub enum Preset {
     Suites,
     /// GRPO on a mixture of two datasets, filtered by pass rate.
     Mixture,
+    /// Two jobs on additions: SFT, then GRPO with a tool. Needs the data and the server in
+    /// manifests/samples/tools.
+    Tools,
+    /// Engines and trainers that get nodes all together or not at all.
+    Gang,
     /// A job in a queue of Kueue.
     Queue,
 }
@@ -108,6 +113,8 @@ impl Preset {
             Self::Evaluation => sample!("evaluation", "math-500"),
             Self::Suites => sample!("suites"),
             Self::Mixture => sample!("mixture"),
+            Self::Tools => sample!("tools"),
+            Self::Gang => sample!("gang"),
             Self::Queue => sample!("kueue", "queued"),
         }
     }

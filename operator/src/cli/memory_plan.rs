@@ -20,9 +20,10 @@ pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> 
         bail!("--gpu-memory needs a file: relative paths of models start at its folder");
     }
     let (mut lines, mut problems) = (Vec::new(), Vec::new());
-    for job in jobs::read(file, sets, None)? {
+    let jobs = jobs::read(file, sets, None)?;
+    for job in &jobs {
         let at = format!("{}: rljob {}", file.display(), job.name);
-        match plan_job(&job, gib).with_context(|| at.clone()) {
+        match plan_job(job, &jobs, gib).with_context(|| at.clone()) {
             Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),
             Err(error) => problems.push(format!("{error:#}")),
         }
@@ -30,7 +31,7 @@ pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> 
     if problems.is_empty() { Ok(lines) } else { bail!("{}", problems.join("\n")) }
 }
 
-fn plan_job(job: &ValidatedJob, gib: u32) -> anyhow::Result<String> {
+fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], gib: u32) -> anyhow::Result<String> {
     if !job.spec.algorithm.has_learners() {
         return Ok("it has no learners, and no memory plan".to_owned());
     }
@@ -39,9 +40,24 @@ fn plan_job(job: &ValidatedJob, gib: u32) -> anyhow::Result<String> {
                    trainer.resources.limits to plan for them"
             .to_owned());
     }
-    let Some(model) = &job.spec.model.path else {
-        bail!("--gpu-memory reads config.json of a local folder: set model.path");
+    let Some(model) = folder(job, jobs, jobs.len()) else {
+        bail!(
+            "--gpu-memory reads config.json of a local folder: add --set \
+             'spec.model={{path: FOLDER}}'"
+        );
     };
     let bytes = (u64::from(gib) << 30).to_string();
     job_check::check(job, model, "rljob-learner", &["--plan-memory", &bytes])
+}
+
+/// Folder of a job's model: its own, or that of the job of the same file whose export it trains,
+/// over `hops` jobs at most.
+fn folder<'a>(job: &'a ValidatedJob, jobs: &'a [ValidatedJob], hops: usize) -> Option<&'a str> {
+    let model = &job.spec.model;
+    let source = || {
+        let name = &model.rljob.as_ref()?.name;
+        let source = jobs.iter().find(|other| other.name == *name)?;
+        folder(source, jobs, hops.checked_sub(1)?)
+    };
+    model.path.as_deref().or_else(source)
 }

@@ -60,7 +60,7 @@ pub struct ValidateArgs {
     #[arg(long)]
     pub data: bool,
     /// Plan the memory of learners on GPUs of this many GiB, from `config.json` in model.path:
-    /// print its parts, and fail if the model does not fit.
+    /// print its parts, warn if micro-batches may not fit, and fail if the model does not.
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the

@@ -363,12 +363,14 @@ impl<'a> Session<'a> {
         if wait.as_ref().map(|(reason, _)| reason) == self.wait.as_ref() {
             return Ok(());
         }
-        let line = match &wait {
-            Some((reason, message)) => format!("{reason}: {}", lines::one_line(message)),
-            None => "the run continues".to_owned(),
-        };
+        let line = wait.as_ref().map_or_else(
+            || "the run continues".to_owned(),
+            |(reason, message)| format!("{reason}: {}", lines::one_line(message)),
+        );
+        let is_end = wait.is_none();
         self.wait = wait.map(|(reason, _)| reason);
-        self.screen.line(&line)
+        // An interrupted run stops instead.
+        if is_end && self.interrupted { Ok(()) } else { self.screen.line(&line) }
     }
 
     fn cause(&self, message: &str, facts: &Facts) -> String {

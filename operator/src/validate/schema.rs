@@ -169,6 +169,12 @@ fn check_items(
     items: &mut [Value],
     problems: &mut Vec<Problem>,
 ) {
+    if let Some(limit) = schema.min_items.filter(|limit| (items.len() as i64) < *limit) {
+        problems.push(Problem::new(
+            path,
+            format!("must have at least {limit} items, found {}", items.len()),
+        ));
+    }
     if let Some(limit) = schema.max_items.filter(|limit| items.len() as i64 > *limit) {
         problems.push(Problem::new(
             path,

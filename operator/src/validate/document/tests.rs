@@ -123,6 +123,30 @@ spec:
 }
 
 #[test]
+fn a_dataset_without_a_prompt_and_an_empty_list_are_one_problem_each() {
+    let text = "\
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {name: a}
+spec:
+  model: {path: /m}
+  storage: {hostPath: {path: /runs}}
+  dataset: {train: {path: /t, completion: a}}
+  algorithm: {sft: {}}
+  training: {steps: 1}
+  rewards: [{name: c, command: {command: []}}]
+  inference: {replicas: 0}
+";
+    assert_eq!(
+        problems(text),
+        [
+            "line 7: spec.dataset.train.prompt: is missing",
+            "line 10: spec.rewards[0].command.command: must have at least 1 items, found 0",
+        ]
+    );
+}
+
+#[test]
 fn an_evaluation_measures_accuracy_or_the_loss_of_sft() {
     let grpo = |fields: &str| {
         MINIMAL.replace(

@@ -2,7 +2,7 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
-use rljob_crds::data::{DatasetSpec, EvaluationDataset};
+use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
 use rljob_crds::dpo::{DpoLoss, DpoSpec};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
@@ -84,8 +84,11 @@ pub(super) fn check_algorithm(
 /// What training needs, and an evaluation must not have.
 pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let trains = spec.algorithm.has_learners();
+    let TrainDataset { path, hugging_face, mixture, .. } = &spec.dataset.train;
+    // A dataset without a prompt has that problem alone.
+    let has_source = path.is_some() || hugging_face.is_some() || !mixture.is_empty();
     for (path, is_set) in [
-        ("spec.dataset.train", !spec.dataset.train.is_absent()),
+        ("spec.dataset.train", has_source || !spec.dataset.train.is_absent()),
         ("spec.training.steps", spec.training.steps > 0),
     ] {
         match (trains, is_set) {

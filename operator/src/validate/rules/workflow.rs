@@ -72,14 +72,14 @@ fn schema_error(tool: &ToolSpec) -> Option<(String, String)> {
 
 /// Tools are described by the chat template.
 fn check_formats(dataset: &DatasetSpec, problems: &mut Vec<Problem>) {
-    let train = Some(&dataset.train).filter(|train| !train.is_absent()).map(|train| train.format);
-    let evaluation = dataset.evaluation.as_ref().map(|evaluation| evaluation.format);
-    for (path, format) in [("train", train), ("evaluation", evaluation)] {
-        if format == Some(PromptFormat::Text) {
-            let path = format!("spec.dataset.{path}.format");
-            let message = "must be Chat: the chat template describes the tools of \
-                rollout.workflow.tools";
-            problems.push(Problem::new(path, message));
-        }
+    let train = Some(&dataset.train).filter(|train| !train.is_absent());
+    let train = train.map(|train| ("spec.dataset.train".to_owned(), train.format));
+    let suites = dataset.suites().into_iter().map(|suite| (suite.field, suite.data.format));
+    for (field, _) in
+        train.into_iter().chain(suites).filter(|(_, format)| *format == PromptFormat::Text)
+    {
+        let message =
+            "must be Chat: the chat template describes the tools of rollout.workflow.tools";
+        problems.push(Problem::new(format!("{field}.format"), message));
     }
 }

@@ -24,5 +24,10 @@ fn tools_without_names_schemas_and_urls_are_rejected_with_line_and_field() {
                 tools.lab}}]}}",
             "line 11: spec.rollout.workflow.tools.tools[0].http.url: must ",
         ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: []}}",
+            "line 11: spec.rollout.workflow.tools.tools: must have at least 1 items, found 0",
+        ),
     ]);
 }

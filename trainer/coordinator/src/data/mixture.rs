@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each block has exactly nᵢ positions of part i, with nᵢ ÷ 1000 the share of its weight by largest
-//! remainders, and at least one. The order is part of the journal's format, like [`RowOrder`].
+//! remainders, and at least one. The order is part of the journal's format, like that of rows.
 
 use std::num::NonZeroU64;
 

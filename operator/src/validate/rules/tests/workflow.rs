@@ -49,4 +49,17 @@ fn tools_need_a_chat_template() {
     let expected = "spec.dataset.train.format: must be Chat: the chat template describes the tools \
         of rollout.workflow.tools";
     assert_eq!(problems, [expected]);
+    let suite = |name: &str, format: &str| json!({"name": name, "path": "/a", "format": format});
+    let suites = json!([suite("plain", "Text"), suite("chat", "Chat")]);
+    let evaluation = json!({
+        "prompt": "{{q}}", "answer": "a", "format": "Text", "path": null, "suites": suites,
+    });
+    let tools = json!([tool("a", &json!({"type": "object"}))]);
+    let problems = problems_with(&json!({
+        "rollout": {"workflow": {"tools": {"tools": tools}}},
+        "dataset": {"evaluation": evaluation},
+    }));
+    let expected = "spec.dataset.evaluation.suites[0].format: must be Chat: the chat template \
+        describes the tools of rollout.workflow.tools";
+    assert_eq!(problems, [expected]);
 }
