@@ -216,12 +216,20 @@ impl Target<'_> {
                 ApplyError::Rejected { kind, name, message: gang::unserved(scheduler) }
             }
             // 400 and 422: invalid; 403: a policy or a quota.
-            (_, kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+            (_, kube::Error::Api(status))
+                if matches!(status.code, 400 | 403 | 422) && !is_undiscovered(&status.message) =>
+            {
                 ApplyError::Rejected { kind, name, message: status.message }
             }
             (_, error) => ApplyError::Failed { kind, name, source: Box::new(error) },
         }
     }
+}
+
+/// Whether the admission plugin `OwnerReferencesPermissionEnforcement` does not know RLJobs yet: it
+/// reads the kinds of the API server every 30 s, and rejects their children until then.
+fn is_undiscovered(message: &str) -> bool {
+    message.contains("cannot find RESTMapping")
 }
 
 /// Whether an apply is due, given the existing object and the result of the last apply.

@@ -14,7 +14,6 @@ use super::operator::{
     ACCOUNT, LIMIT, OWN, Operator, SYSTEM, namespace_in, patch, wait_for_condition,
     wait_for_permissions,
 };
-use super::rbac::wait_for_owners;
 
 mod lifecycle;
 mod native;
@@ -54,7 +53,6 @@ fn install(cluster: &Cluster, schedulers: &str) -> Operator {
     helm.run(&[&install[..], &values].concat()).unwrap();
     super::wait_for_crd(&cluster.kubectl()).unwrap();
     wait_for_permissions(&cluster.kubectl(), SYSTEM, "default").unwrap();
-    wait_for_owners(cluster);
     Operator::start_deployed(cluster, SYSTEM)
 }
 

@@ -157,26 +157,6 @@ fn delete_job(namespace: &Namespace) {
     .unwrap();
 }
 
-/// The admission plugin discovers new kinds with a delay.
-pub(super) fn wait_for_owners(cluster: &Cluster) {
-    let owner = json!({
-        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "x", "uid": "x",
-        "controller": true, "blockOwnerDeletion": true,
-    });
-    let object = json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "x", "ownerReferences": [owner]},
-    })
-    .to_string();
-    let known = || {
-        cluster
-            .kubectl()
-            .run_with_input(&["create", "--dry-run=server", "--filename=-"], &object)
-            .map(|_| true)
-    };
-    wait_until("RLJobs to be known as owners", LIMIT, known).unwrap();
-}
-
 /// Compares the permissions of roles with the requests so far, and returns them.
 fn assert_all_are_used<'a>(cluster: &Cluster, roles: [Role<'a>; 2]) -> Vec<Permission<'a>> {
     let requests = cluster.audited_requests().unwrap();
@@ -241,7 +221,6 @@ fn permissions_for_all_namespaces_are_necessary_and_sufficient() {
     let cluster = Cluster::start_strict(ACCOUNT).unwrap();
     operator::install(&cluster.kubectl()).unwrap();
     super::install_crd(&cluster.kubectl()).unwrap();
-    wait_for_owners(&cluster);
     let operator = Operator::start_in(&cluster, "rljob:a", &["--leader-elect"]);
     let namespace = Namespace::create(&cluster, "rights").unwrap();
     run_lifecycle(&namespace);
@@ -265,7 +244,6 @@ fn permissions_for_one_namespace_are_necessary_and_sufficient() {
     helm.run(&["install", "rljob", &Helm::chart(), &values, "--create-namespace"]).unwrap();
     super::wait_for_crd(&cluster.kubectl()).unwrap();
     wait_for_permissions(&cluster.kubectl(), SYSTEM, &namespace.name).unwrap();
-    wait_for_owners(&cluster);
     let operator = Operator::start_deployed(&cluster, SYSTEM);
     run_lifecycle(&namespace);
     let jobs = Role { kind: "Role", namespace: &namespace.name, name: "rljob-operator-jobs" };

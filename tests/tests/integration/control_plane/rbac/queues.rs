@@ -10,7 +10,6 @@ use super::super::operator::{
 };
 use super::super::queue::kueue::{Kueue, install_crds};
 use super::permissions::{Permission, Role, granted};
-use super::wait_for_owners;
 
 fn label(namespace: &Namespace, name: &str, value: &str) {
     let label = format!("kueue.x-k8s.io/{name}{value}");
@@ -64,7 +63,6 @@ fn permissions_for_queues_are_necessary_and_sufficient() {
     helm.run(&["install", "rljob", &Helm::chart(), values, "--create-namespace"]).unwrap();
     super::super::wait_for_crd(&cluster.kubectl()).unwrap();
     wait_for_permissions(&cluster.kubectl(), SYSTEM, &namespace.name).unwrap();
-    wait_for_owners(&cluster);
     let _operator = Operator::start_deployed(&cluster, SYSTEM);
     run_lifecycle(&namespace, &Kueue::at(cluster.api().unwrap(), &namespace.name));
 
