@@ -27,13 +27,13 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
 use rljob_protocol::metrics::{self, StepMetrics};
 use rljob_protocol::prompts::Prompts;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::model::{Chunk, Model, PackedTokens, TokenValues};
 use crate::models::{Models, TrainedModel};
-use crate::objective::{Signal, Statistics, StepAdvantages, SumError, TokenLoss};
+use crate::objective::{Scalar, Signal, Statistics, StepAdvantages, SumError, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
@@ -240,7 +240,8 @@ impl Trainer {
         tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Update;
-        let [loss] = self.ranks.sum([sums.loss])?;
+        let mut sums = sums.read();
+        let [loss] = self.ranks.sum([sums.loss.value()])?;
         let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
         let all = all * f64::from(self.objective.epochs());
         if !trains_policy {
@@ -281,7 +282,7 @@ impl Trainer {
         self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
         let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
         let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
-        let entropy = policy.entropy_N.sum(Kind::Double).double_value(&[]);
+        let entropy = Scalar::sum(&policy.entropy_N);
         Ok((Sums { loss, entropy, statistics }, gradient_N))
     }
 
@@ -298,21 +299,24 @@ impl Trainer {
         if whole {
             let (of_whole, gradient_N) = self.forward(micro_batch)?;
             // The pass with gradients adds the entropy.
-            sums = Sums { entropy: 0.0, ..of_whole };
+            sums = Sums { entropy: Scalar::default(), ..of_whole };
             whole_gradient_N = Some(gradient_N);
         }
         self.phase = Phase::Training { tokens: packed.num_tokens() };
         let objective = &self.objective;
         let mut gradient = |chunk: &Chunk| {
             tracing::debug!(minibatch, tokens = ?chunk.range, "backward");
-            sums.entropy += chunk.tokens.entropy_N.sum(Kind::Double).double_value(&[]);
-            if let Some(gradient_N) = &whole_gradient_N {
-                return chunk.of(gradient_N);
-            }
-            let loss = objective.loss(&chunk.tokens, &streams.narrow(&chunk.range));
-            sums.loss += loss.loss;
-            sums.statistics = std::mem::take(&mut sums.statistics).plus(loss.statistics);
-            loss.gradient_N
+            let entropy = Scalar::sum(&chunk.tokens.entropy_N);
+            let (of_chunk, gradient_N) = if let Some(gradient_N) = &whole_gradient_N {
+                (Sums { entropy, ..Sums::default() }, chunk.of(gradient_N))
+            } else {
+                let streams = streams.narrow(&chunk.range);
+                let TokenLoss { gradient_N, loss, statistics } =
+                    objective.loss(&chunk.tokens, &streams);
+                (Sums { loss, entropy, statistics }, gradient_N)
+            };
+            sums = std::mem::take(&mut sums).plus(of_chunk);
+            gradient_N
         };
         let TrainedModel { model, parameters, .. } = &mut self.models.policy;
         Model::forward_backward(model, parameters, packed, temperature, &mut gradient)?;

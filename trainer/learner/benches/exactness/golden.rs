@@ -63,5 +63,5 @@ fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
         sequence_N: &sequences,
         behavior: behavior.as_ref(),
     };
-    (loss(spec, &input).1.loss - golden).abs()
+    (loss(spec, &input).1.loss.value() - golden).abs()
 }

@@ -95,7 +95,7 @@ impl Objective for Dpo {
             rewards.push([self.spec.beta * of_chosen, self.spec.beta * of_rejected]);
         }
         let gradient_N = fp32(&gradient, policy.logprobs_N.device());
-        TokenLoss { gradient_N, loss, statistics: pairs::statistics(&rewards) }
+        TokenLoss { gradient_N, loss: loss.into(), statistics: pairs::statistics(&rewards) }
     }
 
     fn statistics(&self) -> Vec<Statistic> {
@@ -190,9 +190,13 @@ mod tests {
             (DpoLoss::Ipo, 0.0, 0.078_125),
         ] {
             let found = dpo(loss, smoothing).loss(&policy(), &streams());
-            assert!((found.loss - expected).abs() < 1e-15, "{loss:?}: {}", found.loss);
+            assert!(
+                (found.loss.value() - expected).abs() < 1e-15,
+                "{loss:?}: {}",
+                found.loss.value()
+            );
             let (value, gradient_N) = by_autograd(loss, smoothing);
-            assert!((found.loss - value).abs() < 1e-15, "{loss:?}: {value}");
+            assert!((found.loss.value() - value).abs() < 1e-15, "{loss:?}: {value}");
             let gradient_N = gradient_N.to_kind(Kind::Float);
             assert!(found.gradient_N.allclose(&gradient_N, 1e-6, 1e-7, false), "{loss:?}");
         }
@@ -215,6 +219,6 @@ mod tests {
         };
         let streams = TokenStreams { groups: Vec::new(), ..streams().narrow(&(0..0)) };
         let found = dpo(DpoLoss::Sigmoid, 0.0).loss(&none, &streams);
-        assert_eq!((found.loss, found.gradient_N.size()), (0.0, vec![0]));
+        assert_eq!((found.loss.value(), found.gradient_N.size()), (0.0, vec![0]));
     }
 }

@@ -28,6 +28,7 @@ pub mod normalization;
 pub mod pairs;
 pub mod ppo;
 pub mod reward_model;
+pub mod scalar;
 pub mod second_moment;
 pub mod sft;
 pub mod statistics;
@@ -37,6 +38,7 @@ use rljob_crds::algorithm::{Algorithm, RolloutSpec};
 
 pub use advantages::StepAdvantages;
 pub use interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+pub use scalar::Scalar;
 pub use statistics::{Statistic, Statistics};
 pub use streams::TokenStreams;
 

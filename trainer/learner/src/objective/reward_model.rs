@@ -51,7 +51,7 @@ impl Objective for RewardModel {
             rewards.push([scores[chosen], scores[rejected]]);
         }
         let gradient_N = fp32(&gradient, scores_Q.device());
-        TokenLoss { gradient_N, loss, statistics: pairs::statistics(&rewards) }
+        TokenLoss { gradient_N, loss: loss.into(), statistics: pairs::statistics(&rewards) }
     }
 
     fn statistics(&self) -> Vec<Statistic> {
@@ -92,7 +92,11 @@ mod tests {
         let scores_Q = Tensor::from_slice(&[1.5_f32, 0.5, 3.0, 1.0]);
         let found = RewardModel.score_loss(&scores_Q, &streams());
         // Differences 1 and −2: (log1p(e⁻¹) + log1p(e²)) ÷ 2 by Python's math.
-        assert!((found.loss - 1.220_094_849_280_597_8).abs() < 1e-15, "{}", found.loss);
+        assert!(
+            (found.loss.value() - 1.220_094_849_280_597_8).abs() < 1e-15,
+            "{}",
+            found.loss.value()
+        );
         let of = |name| found.statistics.get(Statistic::GroupMean(name));
         let names = [PAIR_ACCURACY, PAIR_MARGIN, CHOSEN_REWARD, REJECTED_REWARD];
         assert_eq!(names.map(of).to_vec(), [1.0, -1.0, 2.5, 3.5]);

@@ -4,10 +4,11 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_protocol::batch::SampleRow;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::advantages::StepAdvantages;
 use super::interface::{Objective, Signal, TokenLoss};
+use super::scalar::Scalar;
 use super::statistics::Statistics;
 use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
@@ -33,8 +34,8 @@ impl Objective for Sft {
 
 /// Returns (derivative of the loss with respect to each log-probability `[N]`, loss of these
 /// tokens).
-pub fn loss(policy_logprobs_N: &Tensor, weights_N: &Tensor) -> (Tensor, f64) {
-    (-weights_N, -(policy_logprobs_N * weights_N).sum(Kind::Double).double_value(&[]))
+pub fn loss(policy_logprobs_N: &Tensor, weights_N: &Tensor) -> (Tensor, Scalar) {
+    (-weights_N, Scalar::sum(&-(policy_logprobs_N * weights_N)))
 }
 
 #[cfg(test)]
@@ -47,6 +48,6 @@ mod tests {
         let (gradient, value) =
             loss(&Tensor::from_slice(&[-1.0_f32, -2.0]), &Tensor::from_slice(&[0.25_f32, 0.25]));
         assert_eq!(Vec::<f32>::try_from(gradient).unwrap(), [-0.25, -0.25]);
-        assert!((value - 0.75).abs() < 1e-9);
+        assert!((value.value() - 0.75).abs() < 1e-9);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::scalar::Scalar;
+
 /// A statistic and its reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistic {
@@ -14,22 +16,22 @@ pub enum Statistic {
 }
 
 /// Values of statistics by name; a missing one is 0.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Statistics {
-    sums: BTreeMap<&'static str, f64>,
-    maxima: BTreeMap<&'static str, f64>,
+    sums: BTreeMap<&'static str, Scalar>,
+    maxima: BTreeMap<&'static str, Scalar>,
 }
 
 impl Statistics {
     /// Statistics with these values.
-    pub fn new(values: impl IntoIterator<Item = (Statistic, f64)>) -> Self {
+    pub fn new<T: Into<Scalar>>(values: impl IntoIterator<Item = (Statistic, T)>) -> Self {
         let mut statistics = Self::default();
         for (statistic, value) in values {
             match statistic {
                 Statistic::Mean(name) | Statistic::GroupMean(name) => {
-                    statistics.sums.insert(name, value)
+                    statistics.sums.insert(name, value.into())
                 }
-                Statistic::Max(name) => statistics.maxima.insert(name, value),
+                Statistic::Max(name) => statistics.maxima.insert(name, value.into()),
             };
         }
         statistics
@@ -41,19 +43,19 @@ impl Statistics {
             Statistic::Mean(name) | Statistic::GroupMean(name) => self.sums.get(name),
             Statistic::Max(name) => self.maxima.get(name),
         }
-        .copied()
-        .unwrap_or_default()
+        .map_or(0.0, Scalar::value)
     }
 
     /// Adds the statistics of further tokens.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         for (name, value) in other.sums {
-            *self.sums.entry(name).or_default() += value;
+            let sum = self.sums.entry(name).or_default();
+            *sum = std::mem::take(sum).plus(value);
         }
         for (name, value) in other.maxima {
             let maximum = self.maxima.entry(name).or_default();
-            *maximum = maximum.max(value);
+            *maximum = std::mem::take(maximum).larger(value);
         }
         self
     }
@@ -61,8 +63,13 @@ impl Statistics {
     /// The statistics with sums ÷ `divisor`.
     #[must_use]
     pub fn divided_by(mut self, divisor: f64) -> Self {
-        self.sums.values_mut().for_each(|sum| *sum /= divisor);
+        self.sums.values_mut().for_each(|sum| *sum = (sum.value() / divisor).into());
         self
+    }
+
+    /// All values.
+    pub fn scalars_mut(&mut self) -> impl Iterator<Item = &mut Scalar> {
+        self.sums.values_mut().chain(self.maxima.values_mut())
     }
 
     /// Replaces or adds the statistics of `other`.

@@ -4,6 +4,7 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::Prepared;
+use super::sums::Sums;
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::models::TrainedModel;
@@ -26,10 +27,10 @@ impl Trainer {
             algorithm.and_then(|algorithm| algorithm.critic_optimizer(&self.spec.optimizer));
         let optimizer = optimizer.as_ref().unwrap_or(&self.spec.optimizer);
         let learning_rate = learning_rate(optimizer, report.step, self.spec.training.steps);
-        let (mut loss, mut statistics) = (0.0, Statistics::default());
+        let mut sums = Sums::default();
         let objective = &self.objective;
         let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
-            return Ok(statistics);
+            return Ok(sums.statistics);
         };
         let TrainedModel { model, parameters, optimizer } = critic;
         parameters.begin_minibatch(prepared.of(minibatch).count());
@@ -39,19 +40,21 @@ impl Trainer {
             let streams = &micro_batch.streams;
             let mut gradient = |values: &tch::Tensor| {
                 let part = objective.value_loss(values, streams);
-                loss += part.loss;
-                statistics = std::mem::take(&mut statistics).plus(part.statistics);
+                let (loss, statistics) = (part.loss, part.statistics);
+                let of_part = Sums { loss, statistics, ..Sums::default() };
+                sums = std::mem::take(&mut sums).plus(of_part);
                 part.gradient_N
             };
             model.values_forward_backward(parameters, &micro_batch.packed, &mut gradient)?;
         }
         self.phase = Phase::Update;
-        let [loss] = self.ranks.sum([loss])?;
+        let sums = sums.read();
+        let [loss] = self.ranks.sum([sums.loss.value()])?;
         let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
         if !update.skipped {
             report.scalars.set(metrics::CRITIC_GRADIENT_NORM, update.gradient_norm);
             report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);
-            return Ok(statistics);
+            return Ok(sums.statistics);
         }
         report.scalars.add(metrics::SKIPPED, 1.0);
         tracing::warn!(

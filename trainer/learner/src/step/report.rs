@@ -30,7 +30,7 @@ impl Trainer {
             Some(((name, divisor), sums.statistics.get(*statistic)))
         });
         let (names, mut totals): (Vec<_>, Vec<_>) =
-            [((metrics::ENTROPY, tokens), sums.entropy)].into_iter().chain(means).unzip();
+            [((metrics::ENTROPY, tokens), sums.entropy.value())].into_iter().chain(means).unzip();
         self.ranks.sum_slice(&mut totals)?;
         let mean = |((name, divisor), total)| (name, finite(total / divisor));
         let mut reduced: BTreeMap<&str, f64> = names.into_iter().zip(totals).map(mean).collect();

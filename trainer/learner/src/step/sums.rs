@@ -1,13 +1,13 @@
 //! Sums over the chunks, micro-batches and minibatches of a step on one rank.
 
-use crate::objective::Statistics;
+use crate::objective::{Scalar, Statistics};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Sums {
     /// Weighted loss.
-    pub loss: f64,
+    pub loss: Scalar,
     /// Entropies of the policy, nats.
-    pub entropy: f64,
+    pub entropy: Scalar,
     /// Statistics of the objective.
     pub statistics: Statistics,
 }
@@ -15,18 +15,25 @@ pub struct Sums {
 impl Sums {
     pub fn plus(self, other: Self) -> Self {
         Self {
-            loss: self.loss + other.loss,
-            entropy: self.entropy + other.entropy,
+            loss: self.loss.plus(other.loss),
+            entropy: self.entropy.plus(other.entropy),
             statistics: self.statistics.plus(other.statistics),
         }
+    }
+
+    /// The sums on the host; waits once for a GPU.
+    pub fn read(mut self) -> Self {
+        let own = [&mut self.loss, &mut self.entropy];
+        Scalar::read(own.into_iter().chain(self.statistics.scalars_mut()));
+        self
     }
 
     /// The mean over several passes over the batch.
     pub fn divided_by(self, epochs: u32) -> Self {
         let divisor = f64::from(epochs);
         Self {
-            loss: self.loss / divisor,
-            entropy: self.entropy / divisor,
+            loss: (self.loss.value() / divisor).into(),
+            entropy: (self.entropy.value() / divisor).into(),
             statistics: self.statistics.divided_by(divisor),
         }
     }

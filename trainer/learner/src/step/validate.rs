@@ -39,9 +39,10 @@ impl Trainer {
                 if scores { self.score(micro_batch)? } else { self.forward(micro_batch)?.0 };
             sums = sums.plus(measured);
         }
+        let sums = sums.read();
         let of_pairs = [PAIR_ACCURACY, PAIR_MARGIN].map(Statistic::GroupMean);
         let [accuracy, margin] = of_pairs.map(|statistic| sums.statistics.get(statistic));
-        let [loss, accuracy, margin] = self.ranks.sum([sums.loss, accuracy, margin])?;
+        let [loss, accuracy, margin] = self.ranks.sum([sums.loss.value(), accuracy, margin])?;
         let groups = prepared.advantages.groups.max(1) as f64;
         let compares = self.objective.compared_samples().is_some();
         // JSON has no infinity.

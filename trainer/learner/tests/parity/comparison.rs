@@ -222,7 +222,10 @@ fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     comparison.compare("logprobs", &before.logprobs_N);
 
     let weights_N = before.logprobs_N.full_like(1.0 / comparison.packed.num_trained() as f64);
-    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.tokens.logprobs_N, &chunk.of(&weights_N)));
+    comparison.pass("sft", &mut |chunk| {
+        let (gradient_N, value) = sft::loss(&chunk.tokens.logprobs_N, &chunk.of(&weights_N));
+        (gradient_N, value.value())
+    });
 
     let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
     let sequence_N = comparison.packed.sequence_N().shallow_clone();
@@ -241,10 +244,12 @@ fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
         };
         let (gradient, sums) = grpo::loss(&clip, &input);
         assert!(
-            sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0 && sums.mismatch_max < 1e-5,
+            sums.clipped_upper.value() > 0.0
+                && sums.clipped_lower.value() > 0.0
+                && sums.mismatch_max.value() < 1e-5,
             "{sums:?}"
         );
-        (gradient, sums.loss)
+        (gradient, sums.loss.value())
     });
 }
 
@@ -259,7 +264,7 @@ fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     let streams = pairs::streams(&comparison.packed, Some(reference_N));
     for (name, objective) in pairs::preferences() {
         let whole = objective.loss(&before, &streams);
-        let mut value = Some(whole.loss);
+        let mut value = Some(whole.loss.value());
         comparison.pass(name, &mut |chunk| {
             (chunk.of(&whole.gradient_N), value.take().unwrap_or_default())
         });

@@ -65,7 +65,7 @@ pub fn reward_model(folder: &Path, shape: &Model, packed: &PackedTokens) -> Vec<
     let (streams, mut loss) = (streams(packed, None), 0.0);
     let mut gradient = |scores_Q: &Tensor| {
         let found = RewardModel.score_loss(scores_Q, &streams);
-        loss += found.loss;
+        loss += found.loss.value();
         found.gradient_N
     };
     model.scores_forward_backward(&mut parameters, packed, &mut gradient).unwrap();

@@ -86,7 +86,7 @@ fn rank(
                 &chunk.tokens.logprobs_N,
                 &chunk.tokens.logprobs_N.full_like(1.0 / trained as f64),
             );
-            total += value;
+            total += value.value();
             gradient_N
         };
         model.forward_backward(&mut parameters, &packed, 0.7, &mut loss).unwrap();

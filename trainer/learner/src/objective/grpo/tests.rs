@@ -63,9 +63,17 @@ impl Golden {
 fn the_plain_surrogate_matches_areals_golden_value() {
     let golden = Golden::new();
     let (gradient, sums) = loss(&GrpoSpec::default(), &golden.input());
-    close(&[sums.loss, sums.clipped_upper, sums.clipped_lower], &[-9.93e-9, 1.0, 2.0], 1e-7);
-    close(&[sums.mismatch, sums.mismatch_max], &[0.1 + 0.1 + 1.0, 1.0], 1e-6);
-    close(&[sums.kl], &[0.1_f64.exp() - 1.1 + (-0.1_f64).exp() - 0.9 + 1_f64.exp() - 2.0], 1e-6);
+    close(
+        &[sums.loss.value(), sums.clipped_upper.value(), sums.clipped_lower.value()],
+        &[-9.93e-9, 1.0, 2.0],
+        1e-7,
+    );
+    close(&[sums.mismatch.value(), sums.mismatch_max.value()], &[0.1 + 0.1 + 1.0, 1.0], 1e-6);
+    close(
+        &[sums.kl.value()],
+        &[0.1_f64.exp() - 1.1 + (-0.1_f64).exp() - 0.9 + 1_f64.exp() - 2.0],
+        1e-6,
+    );
     assert_eq!(gradient, gradient.zeros_like());
 }
 
@@ -80,9 +88,9 @@ fn the_decoupled_loss_with_dual_clip_matches_areals_golden_value() {
     };
     let behavior = golden.behavior(&BehaviorWeight::default());
     let (_, sums) = loss(&spec, &LossInput { behavior: Some(&behavior), ..golden.input() });
-    close(&[sums.loss], &[0.029_429_635], 1e-7);
+    close(&[sums.loss.value()], &[0.029_429_635], 1e-7);
     close(
-        &[sums.behavior_weight, sums.behavior_bounded, sums.clipped_dual],
+        &[sums.behavior_weight.value(), sums.behavior_bounded.value(), sums.clipped_dual.value()],
         &[0.904_837_4 + 1.491_824_6, 1.0, 0.0],
         1e-6,
     );
@@ -95,7 +103,7 @@ fn a_token_below_a_higher_upper_bound_is_not_clipped() {
         loss(&GrpoSpec { clip_high: 0.28, ..GrpoSpec::default() }, &golden.input());
     let free = 0.2_f64.exp();
     close(
-        &[sums.loss, sums.clipped_upper, sums.clipped_lower],
+        &[sums.loss.value(), sums.clipped_upper.value(), sums.clipped_lower.value()],
         &[(0.8 + 0.4 - free) / 3.0, 0.0, 2.0],
         1e-7,
     );
@@ -114,7 +122,11 @@ fn without_proximal_the_derivative_is_minus_the_advantage() {
         &LossInput { proximal_logprobs_N: None, weights_N: &tensor(&[0.25; 3]), ..golden.input() },
     );
     assert_eq!(Vec::<f32>::try_from(gradient).unwrap(), [-0.25, 0.25, 0.125]);
-    close(&[sums.loss, sums.clipped_upper, sums.clipped_lower], &[0.125, 0.0, 0.0], 1e-9);
+    close(
+        &[sums.loss.value(), sums.clipped_upper.value(), sums.clipped_lower.value()],
+        &[0.125, 0.0, 0.0],
+        1e-9,
+    );
 }
 
 #[test]
@@ -130,7 +142,11 @@ fn the_dual_clip_bounds_the_loss_of_a_token_with_negative_advantage_and_large_ra
         behavior: None,
     };
     let (gradient, sums) = loss(&GrpoSpec { c_clip: Some(3.0), ..GrpoSpec::default() }, &input);
-    close(&[sums.loss, sums.clipped_dual, sums.clipped_upper], &[1.5 - 0.6, 1.0, 1.0], 1e-6);
+    close(
+        &[sums.loss.value(), sums.clipped_dual.value(), sums.clipped_upper.value()],
+        &[1.5 - 0.6, 1.0, 1.0],
+        1e-6,
+    );
     assert_eq!(gradient, gradient.zeros_like());
 }
 
@@ -164,7 +180,7 @@ fn the_ratio_of_a_completion_matches_areals_golden_value_of_gspo() {
     let golden = Golden::new();
     let spec = GrpoSpec { ratio_level: RatioLevel::Sequence, ..GrpoSpec::default() };
     let (gradient, sums) = loss(&spec, &golden.input());
-    close(&[sums.loss, sums.clipped_lower], &[0.133_333_3, 1.0], 1e-7);
+    close(&[sums.loss.value(), sums.clipped_lower.value()], &[0.133_333_3, 1.0], 1e-7);
     // The first completion's mean advantage is 0, and the second's ratio is clipped.
     assert_eq!(gradient, gradient.zeros_like());
 }
@@ -287,7 +303,7 @@ impl Tokens {
         let expected = Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
         let (gradient, sums) = loss(spec, &input);
         assert!(gradient.allclose(&expected, 1e-5, 1e-7, false), "{spec:?}");
-        close(&[sums.loss], &[total.double_value(&[])], 1e-5);
+        close(&[sums.loss.value()], &[total.double_value(&[])], 1e-5);
         sums
     }
 }
@@ -318,8 +334,8 @@ fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_optio
                     kl_term,
                     ..GrpoSpec::default()
                 });
-                assert_eq!(sums.clipped_dual > 0.0, c_clip.is_some());
-                assert!(sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0);
+                assert_eq!(sums.clipped_dual.value() > 0.0, c_clip.is_some());
+                assert!(sums.clipped_upper.value() > 0.0 && sums.clipped_lower.value() > 0.0);
             }
         }
     }
@@ -340,7 +356,11 @@ fn the_derivative_of_every_surrogate_at_every_level_matches_autograd() {
                     ..GrpoSpec::default()
                 });
                 let clips = matches!(surrogate, Surrogate::Clip | Surrogate::CISPO);
-                assert_eq!(sums.clipped_upper + sums.clipped_lower > 0.0, clips, "{surrogate:?}");
+                assert_eq!(
+                    sums.clipped_upper.value() + sums.clipped_lower.value() > 0.0,
+                    clips,
+                    "{surrogate:?}"
+                );
             }
         }
     }

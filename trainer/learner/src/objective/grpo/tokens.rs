@@ -9,6 +9,7 @@ use rljob_protocol::metrics::{
 use tch::{Kind, Tensor};
 
 use crate::objective::behavior::Weights;
+use crate::objective::scalar::Scalar;
 use crate::objective::statistics::{Statistic, Statistics};
 
 /// Inputs of the loss, each `[N]`, and fp32 except for the index.
@@ -31,29 +32,29 @@ pub struct LossInput<'a> {
 }
 
 /// Sums over tokens, and a maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct LossSums {
     /// Weighted loss.
-    pub loss: f64,
+    pub loss: Scalar,
     /// Tokens whose ratio was clipped at the upper bound.
-    pub clipped_upper: f64,
+    pub clipped_upper: Scalar,
     /// Tokens whose ratio was clipped at the lower bound.
-    pub clipped_lower: f64,
+    pub clipped_lower: Scalar,
     /// Tokens whose loss was bounded by the dual clip.
-    pub clipped_dual: f64,
+    pub clipped_dual: Scalar,
     /// k3 estimates (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ policy):
     /// eᵈ − 1 − d with d = policy − sampler.
-    pub kl: f64,
+    pub kl: Scalar,
     /// |policy − sampler|, nats.
-    pub mismatch: f64,
+    pub mismatch: Scalar,
     /// Largest |policy − sampler|, nats.
-    pub mismatch_max: f64,
+    pub mismatch_max: Scalar,
     /// Estimates of KL(policy ‖ reference).
-    pub reference_kl: f64,
+    pub reference_kl: Scalar,
     /// Behavior weights, 0 where masked.
-    pub behavior_weight: f64,
+    pub behavior_weight: Scalar,
     /// Tokens whose behavior weight was masked or clamped.
-    pub behavior_bounded: f64,
+    pub behavior_bounded: Scalar,
 }
 
 impl LossSums {
@@ -64,30 +65,29 @@ impl LossSums {
         let k3_N = difference_N.to_kind(Kind::Double).expm1() - difference_N.to_kind(Kind::Double);
         let mismatch_N = difference_N.abs();
         Self {
-            kl: sum(&k3_N),
-            mismatch: sum(&mismatch_N),
-            mismatch_max: if mismatch_N.numel() == 0 {
-                0.0
-            } else {
-                mismatch_N.max().double_value(&[])
-            },
+            kl: Scalar::sum(&k3_N),
+            mismatch: Scalar::sum(&mismatch_N),
+            mismatch_max: Scalar::max(&mismatch_N),
             ..Self::default()
         }
     }
 
     /// The sums by the names of their metrics.
     pub(super) fn statistics(self) -> Statistics {
-        let others = Statistics::new([
+        Statistics::new([
             (Statistic::Mean(CLIP_FRACTION_UPPER), self.clipped_upper),
             (Statistic::Mean(CLIP_FRACTION_LOWER), self.clipped_lower),
             (Statistic::Mean(CLIP_FRACTION_DUAL), self.clipped_dual),
             (Statistic::Mean(REFERENCE_KL), self.reference_kl),
             (Statistic::Mean(BEHAVIOR_WEIGHT), self.behavior_weight),
             (Statistic::Mean(BEHAVIOR_BOUNDED), self.behavior_bounded),
-        ]);
-        others.plus(self.mismatch_statistics())
+            (Statistic::Mean(KL), self.kl),
+            (Statistic::Mean(MISMATCH_MEAN), self.mismatch),
+            (Statistic::Max(MISMATCH_MAX), self.mismatch_max),
+        ])
     }
 
+    /// Those of [`Self::mismatch`].
     pub(super) fn mismatch_statistics(self) -> Statistics {
         Statistics::new([
             (Statistic::Mean(KL), self.kl),
@@ -95,8 +95,4 @@ impl LossSums {
             (Statistic::Max(MISMATCH_MAX), self.mismatch_max),
         ])
     }
-}
-
-pub(super) fn sum(tensor: &Tensor) -> f64 {
-    tensor.sum(Kind::Double).double_value(&[])
 }

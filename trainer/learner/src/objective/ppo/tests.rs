@@ -63,7 +63,7 @@ fn the_critics_loss_matches_areals_golden_value() {
     let (values, old) = (tensor(&[1.0, 2.0, 4.0]), tensor(&[0.5, 2.5, 0.0]));
     let (returns, weights) = (tensor(&[2.0; 3]), tensor(&[1.0 / 3.0; 3]));
     let loss = value_loss(0.5, [&values, &old, &returns, &weights]);
-    close(&[loss.loss], &[0.833_333_3], 1e-6);
+    close(&[loss.loss.value()], &[0.833_333_3], 1e-6);
     let mean = |name| loss.statistics.get(Statistic::Mean(name));
     close(&[mean(VALUE_LOSS), mean(VALUE_CLIP_FRACTION)], &[2.5, 0.0], 1e-6);
     close(&floats(&loss.gradient_N), &[-1.0 / 3.0, 0.0, 2.0 / 3.0], 1e-6);
@@ -88,7 +88,7 @@ fn the_critics_derivative_matches_autograd_within_and_beyond_the_clip() {
         let expected = (expected * &weights).sum(Kind::Float);
         let slope = Tensor::run_backward(&[&expected], &[&values], false, false).remove(0);
         let loss = value_loss(clip, [&values.detach(), &old, &returns, &weights]);
-        close(&[loss.loss], &[expected.double_value(&[])], 1e-5);
+        close(&[loss.loss.value()], &[expected.double_value(&[])], 1e-5);
         assert!(loss.gradient_N.allclose(&slope, 1e-4, 1e-8, false), "clip {clip}");
         let clipped = loss.statistics.get(Statistic::Mean(VALUE_CLIP_FRACTION));
         assert_eq!(clipped > 0.0, clip > 0.0, "clip {clip}");
@@ -150,6 +150,6 @@ fn the_policys_derivative_matches_autograd() {
     let logprobs_N = policy.detach();
     let tokens = TokenLogprobs { entropy_N: logprobs_N.zeros_like(), logprobs_N };
     let loss = ppo(&settings).loss(&tokens, &streams);
-    close(&[loss.loss], &[expected.double_value(&[])], 1e-6);
+    close(&[loss.loss.value()], &[expected.double_value(&[])], 1e-6);
     assert!(loss.gradient_N.allclose(&slope, 1e-4, 1e-8, false), "{:?}", floats(&slope));
 }
