@@ -10,7 +10,8 @@ other: `sync` trains on samples of the current weights, `async` on those of the 
 Completions have 512 tokens (`fixed`), or end at a token in 253 (`geometric`, at most 1,024 tokens).
 Figures of ours are means of the steps after the first two, in `async` without the last two, whose
 successors are not sampled; those of the peer are means after the first. The first call measures the
-peer in every case; with --again, further cases of ours are measured beside its figures.
+peer with the lengths of the cases; with --again, further cases of ours are measured beside its
+figures.
 """
 
 import argparse
@@ -39,7 +40,7 @@ PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "comput
 Case = namedtuple("Case", "lengths mode running steps aim")
 CASES = {
     "loop-sync": Case("fixed", "sync", None, 5, 1.25),
-    "loop-async": Case("fixed", "async", "Keep", 9, 1.5),
+    "loop-async": Case("fixed", "async", "Keep", 12, 1.5),
     "loop-async-recompute": Case("fixed", "async", "Recompute", 10, None),
     "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
@@ -76,7 +77,7 @@ def end(process):
 
 def peer(settings):
     """Writes figures of the peer for every case to the work folder, and its model."""
-    cases = CASES.values()
+    cases = [CASES[name] for name in settings.cases]
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "3"]
     command += ["--lengths", *sorted({case.lengths for case in cases})]
     command += ["--modes", *sorted({case.mode for case in cases})]
@@ -175,7 +176,7 @@ def ours(settings, name):
     measured = steps(folder)[2 : case.steps - (2 if case.mode == "async" else 0)]
     times = [step["tokens"] / step["tokensPerSecond"] for step in measured]
     mean = lambda values: round(statistics.fmean(values), 4)
-    figures = dict(step_s=mean(times), longest_step_s=round(max(times), 4), steps=len(times))
+    figures = dict(step_s=mean(times), steps_s=[round(each, 2) for each in times])
     figures.update({part: mean(step.get(part, 0.0) for step in measured) for part in PARTS})
     sampled = mean(step["completionTokens"] for step in measured) * SAMPLES
     figures.update(sampled_tokens=round(sampled), mode=case.mode)
@@ -214,6 +215,7 @@ def main():
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.splitlines()
     settings.gpu = f"2 x {gpus[0]}"
+    wait_for_memory()  # processes of an earlier run would share the GPUs
     if not settings.again:
         WORK.mkdir(parents=True)
         peer(settings)
