@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::journal::query;
 use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline, weights};
 
+mod curriculum;
 mod kills;
 mod objectives;
 

@@ -75,6 +75,7 @@ pub(super) fn check_algorithm(
         }
         DataKind::Demonstrations | DataKind::Pairs | DataKind::None => {}
     }
+    mixture::check_curriculum(train, algorithm, !rewards.is_empty() || has_agent, problems);
     check_pairs(dataset, algorithm, problems);
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);

@@ -54,13 +54,15 @@ pub struct GroupRequest {
 }
 
 /// A group whose samples are in the journal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FinishedGroup {
     /// Loader position of its prompt.
     pub position: u64,
     /// Time of its first request; `None` if the journal held all samples.
     pub began: Option<Duration>,
     pub outcome: Outcome,
+    /// Rewards of its samples.
+    pub rewards: Vec<f64>,
 }
 
 impl Groups<'_> {
@@ -81,7 +83,8 @@ impl Groups<'_> {
             && has_zero_variance(&self.shaped_rewards(&samples));
         let outcome =
             Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
-        Ok(FinishedGroup { position, began, outcome })
+        let rewards = samples.iter().map(|sample| sample.reward).collect();
+        Ok(FinishedGroup { position, began, outcome, rewards })
     }
 
     /// The rewards as the learners normalize them.

@@ -121,6 +121,27 @@ pub struct FixedBatch {
     pub dropped_groups: u32,
     /// Number of samples that were sampled again because they were too old.
     pub stale_samples: u32,
+    /// Pass rates of rows that a curriculum measured.
+    pub pass_rates: Vec<PassRate>,
+    /// Positions of pass rates that the curriculum does not need any more.
+    pub superseded_pass_rates: Vec<u64>,
+}
+
+/// Pass rate of a row in one prompt group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassRate {
+    /// Loader position of the group.
+    pub position: u64,
+    /// Index of the part of a mixture; 0 without one.
+    pub part: u32,
+    /// Row of the part's files.
+    pub row: u64,
+    /// Epoch of the part.
+    pub epoch: u64,
+    /// Samples that were correct.
+    pub correct: u32,
+    /// Samples of the group, at least 1.
+    pub samples: u32,
 }
 
 /// Consecutive tokens that were sampled with the same weights.

@@ -32,6 +32,16 @@ CREATE TABLE IF NOT EXISTS batches (
     stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
 ) STRICT;
 
+-- Pass rates of rows in training, which a curriculum needs.
+CREATE TABLE IF NOT EXISTS pass_rates (
+    position INTEGER PRIMARY KEY,        -- loader position of the prompt group
+    part INTEGER NOT NULL,               -- index of the part of a mixture; 0 without one
+    data_row INTEGER NOT NULL,           -- row of the part's files
+    epoch INTEGER NOT NULL,              -- epoch of the part
+    correct INTEGER NOT NULL,            -- samples that were correct
+    samples INTEGER NOT NULL
+) STRICT;
+
 -- Steps done, as first reported.
 CREATE TABLE IF NOT EXISTS steps (
     step INTEGER PRIMARY KEY,

@@ -150,6 +150,7 @@ fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_bat
             next_position: 3,
             dropped_groups: 1,
             stale_samples: 4,
+            ..FixedBatch::default()
         })
         .unwrap();
     let mut journal = reopened(journal, &place);
