@@ -49,8 +49,7 @@ fn kills_do_not_change_which_rows_a_curriculum_skips() {
         [&found, &expected].map(|run| untimed_lines(&run.join(METRICS_FILE)));
     assert_eq!(steps, expected_steps);
     let skipped: u64 = steps.iter().map(|step| step[SKIPPED_ROWS].as_f64().unwrap() as u64).sum();
-    let used: u64 =
-        query(&found, "SELECT max(next_position) FROM batches").trim().parse().unwrap();
+    let used: u64 = query(&found, "SELECT max(next_position) FROM batches").trim().parse().unwrap();
     assert!(skipped > 0, "{steps:?}");
     assert_eq!(used, PROMPTS + skipped);
 }

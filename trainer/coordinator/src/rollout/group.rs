@@ -21,6 +21,7 @@ use crate::engines::Weights;
 use crate::input::{Input, InputError};
 use crate::persistence::journal::{Pending, Sample};
 use crate::recorder::Recorder;
+use crate::reward::RewardError;
 use crate::work_error::WorkError;
 
 /// Fewest samples of a group with reward variance.
@@ -126,12 +127,17 @@ impl Groups<'_> {
             .collect();
         let (input, sampler) = (self.input, &self.sampler);
         let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
-        let (mut played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
+        let (played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
+        let prompt = &prompt;
+        let finish = |(index, episode): (u32, Result<Episode, WorkError>)| async move {
+            self.sample_of(prompt, index, episode?).await
+        };
+        let mut finished = played.map(finish).buffer_unordered(wanted.len());
         tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
         let began = self.clock.now();
         let (mut made, mut written) = (Vec::new(), Vec::new());
-        while let Some((index, episode)) = played.next().await {
-            let Some(sample) = self.sample_of(&prompt, index, episode?).await? else { continue };
+        while let Some(sample) = finished.next().await {
+            let Some(sample) = sample? else { continue };
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
@@ -150,20 +156,31 @@ impl Groups<'_> {
         Ok((made, began))
     }
 
-    /// The sample of an episode; `None` if a verifier failed.
+    /// The sample of an episode; `None` if a verifier or the teacher failed.
     async fn sample_of(
         &self,
         prompt: &Prompt,
         index: u32,
         mut episode: Episode,
     ) -> Result<Option<Sample>, WorkError> {
-        let Some(rejected) = episode.rejected.take() else {
-            return Ok(episode.into_sample(prompt, index, &self.input.workflow)?);
+        let (kind, cause) = if let Some(rejected) = episode.rejected.take() {
+            (rejected.kind(), rejected.line())
+        } else {
+            let sample = episode.into_sample(prompt, index, &self.input.workflow)?;
+            let Some(teacher) = &self.input.teacher else { return Ok(sample) };
+            let Some(mut sample) = sample else { return Ok(None) };
+            match teacher.add_logprobs(&mut sample).await {
+                Ok(()) => return Ok(Some(sample)),
+                Err(error @ RewardError::Rejected { .. }) => {
+                    (error.kind(), crate::error_line(&error))
+                }
+                Err(down) => return Err(WorkError::Verifier(down)),
+            }
         };
         let rejected_samples = &self.recorder.metrics.rejected_samples;
-        rejected_samples.with_label_values(&[rejected.kind()]).inc();
+        rejected_samples.with_label_values(&[kind]).inc();
         let detail = serde_json::json!({
-            "position": prompt.position, "index": index, "cause": rejected.line(),
+            "position": prompt.position, "index": index, "cause": cause,
         });
         self.recorder.event("SampleRejected", detail).await;
         Ok(None)

@@ -53,6 +53,8 @@ pub struct Segment {
     pub trained: bool,
     /// `[T]` the sampler's log-probabilities (of logits ÷ temperature); empty for given tokens.
     pub sampler_logprobs: Vec<f32>,
+    /// `[T]` a served teacher's log-probabilities; empty for given tokens and without such a one.
+    pub teacher_logprobs: Vec<f32>,
     /// Weights that sampled the tokens, as runs that add up to `T`; empty for given tokens.
     pub versions: Vec<VersionRun>,
     /// The tokens as text.

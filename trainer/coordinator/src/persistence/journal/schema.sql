@@ -18,7 +18,8 @@ CREATE TABLE IF NOT EXISTS samples (
                                          -- [{"version", "tokens"}], "text"}];
                                          -- tokens and logprobs are numbers of entries of the blobs
     tokens BLOB NOT NULL,                -- of all segments, one after the other
-    sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other
+    sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other; after
+                                         -- those of a segment, "teacher_logprobs" of the teacher
     PRIMARY KEY (position, sample_index)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS samples_of_step ON samples (step);
