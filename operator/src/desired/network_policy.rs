@@ -260,6 +260,12 @@ mod tests {
             ports(&json!({"rewards": [verifier, {"name": "m", "model": model}]})),
             [(json!("coordinator"), vec![8000, 30000], true)]
         );
+        let teacher = json!({"server": {"url": "http://teacher.lab:30001"}});
+        let distillation = json!({"grpo": null, "distillation": {"teacher": teacher}});
+        assert_eq!(
+            ports(&json!({"algorithm": distillation})),
+            [(json!("coordinator"), vec![30001], true)]
+        );
         let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
         assert_eq!(
             ports(&json!({"rollout": {"workflow": environment}})),

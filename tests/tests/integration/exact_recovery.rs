@@ -19,6 +19,7 @@ use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline, wei
 mod curriculum;
 mod kills;
 mod objectives;
+mod teacher;
 
 pub(crate) use kills::{PausedProcess, RunUnderFaults, Victim};
 
