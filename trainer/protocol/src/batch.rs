@@ -168,6 +168,8 @@ impl RankBatch {
             json.ok_or_else(|| BatchError::Inconsistent("no layout".to_owned()))?,
         )?;
         let file = SafeTensors::deserialize(bytes)?;
+        let has_teacher = file.names().contains(&TEACHER_LOGPROBS);
+        let teacher = has_teacher.then(|| floats(&file, TEACHER_LOGPROBS));
         let batch = Self {
             header,
             tokens_T: column(&file, "tokens", Dtype::I64)?
@@ -177,10 +179,7 @@ impl RankBatch {
                 .collect(),
             loss_mask_T: column(&file, "loss_mask", Dtype::U8)?.to_vec(),
             sampler_logprobs_T: floats(&file, SAMPLER_LOGPROBS)?,
-            teacher_logprobs_T: match file.names().contains(&TEACHER_LOGPROBS) {
-                true => Some(floats(&file, TEACHER_LOGPROBS)?),
-                false => None,
-            },
+            teacher_logprobs_T: teacher.transpose()?,
         };
         batch.check()?;
         Ok(batch)

@@ -131,7 +131,8 @@ impl<'a> Schedule<'a> {
             .await?;
         // A batch that was fixed just before something failed is not made again.
         rollouts.run.change(|run, _| run.batch_fixed(fixed_step)).await?;
-        let rule = Admission::of(&rollouts.config.spec);
+        let spec = &rollouts.config.spec;
+        let rule = Admission::of(spec);
         // A run that started from another one's checkpoint has used up that one's positions.
         let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
@@ -145,15 +146,10 @@ impl<'a> Schedule<'a> {
         for sample in samples {
             pending.entry(sample.position).or_default().push(sample);
         }
-        let attempts = rollouts
-            .config
-            .spec
-            .rollout
-            .dynamic_sampling
-            .as_ref()
-            .map_or(1, |dynamic| dynamic.max_attempts);
+        let dynamic = spec.rollout.dynamic_sampling.as_ref();
+        let attempts = dynamic.map_or(1, |dynamic| dynamic.max_attempts);
         let ledger = Ledger::new(rule, attempts, fixed_step.max(started_from), next_position);
-        let curriculum = Curriculum::new(&rollouts.config.spec.dataset.train, pass_rates);
+        let curriculum = Curriculum::new(&spec.dataset.train, pass_rates);
         let finished = BTreeMap::new();
         Ok(Self { rollouts, only, rule, ledger, curriculum, pending, finished, stale: 0 })
     }
@@ -202,7 +198,9 @@ impl<'a> Schedule<'a> {
                 Decision::Wait => return Ok(None),
                 Decision::Skip => self.ledger.skip(),
                 Decision::Sample => {
-                    visit.into_iter().for_each(|visit| self.curriculum.sample(position, visit));
+                    if let Some(visit) = visit {
+                        self.curriculum.sample(position, visit);
+                    }
                     self.ledger.admit();
                     return Ok(Some((position, step)));
                 }

@@ -9,7 +9,7 @@ use crate::data::Visit;
 use crate::persistence::journal::PassRate;
 use crate::rollout::ledger::{Batch, Ledger, Next, Outcome};
 
-fn data(rule: serde_json::Value) -> TrainDataset {
+fn data(rule: &serde_json::Value) -> TrainDataset {
     serde_json::from_value(json!({"path": "p", "prompt": "{{q}}", "curriculum": rule})).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn measured(curriculum: &mut Curriculum, position: u64, epoch: u64, rewards: &[f
 #[test]
 fn a_row_outside_the_bounds_is_skipped_for_some_epochs_and_measured_again() {
     let rule = json!({"min": 0.25, "max": 0.75, "epochs": 2, "correctReward": 0.5});
-    let mut curriculum = Curriculum::new(&data(rule), Vec::new());
+    let mut curriculum = Curriculum::new(&data(&rule), Vec::new());
     let decided = |curriculum: &Curriculum| [1, 2, 3].map(|epoch| curriculum.decide(visit(epoch)));
     let (skipped, sampled) = (
         [Decision::Skip, Decision::Skip, Decision::Sample],
@@ -53,7 +53,7 @@ fn a_row_outside_the_bounds_is_skipped_for_some_epochs_and_measured_again() {
 
 #[test]
 fn the_pass_rate_is_that_of_the_newest_groups_and_older_ones_are_superseded() {
-    let mut curriculum = Curriculum::new(&data(json!({"max": 0.5, "groups": 2})), Vec::new());
+    let mut curriculum = Curriculum::new(&data(&json!({"max": 0.5, "groups": 2})), Vec::new());
     measured(&mut curriculum, 3, 0, &[1.0, 1.0]);
     measured(&mut curriculum, 5, 1, &[0.0, 0.0]);
     measured(&mut curriculum, 8, 2, &[1.0, 1.0, 1.0]);
@@ -65,14 +65,14 @@ fn the_pass_rate_is_that_of_the_newest_groups_and_older_ones_are_superseded() {
     let changes = Changes { measured: rates.clone(), superseded: vec![3] };
     assert_eq!(curriculum.take_changes(), changes);
     assert_eq!(curriculum.decide(visit(3)), Decision::Skip, "3 of 5");
-    let restarted = Curriculum::new(&data(json!({"max": 0.5, "groups": 2})), rates[1..].to_vec());
+    let restarted = Curriculum::new(&data(&json!({"max": 0.5, "groups": 2})), rates[1..].to_vec());
     assert_eq!(restarted.decide(visit(3)), Decision::Skip);
     assert_eq!(restarted.decide(visit(4)), Decision::Sample);
 }
 
 #[test]
 fn a_row_waits_for_its_earlier_group_and_parts_without_a_rule_do_not() {
-    let mut spec = data(json!({"max": 0.5}));
+    let mut spec = data(&json!({"max": 0.5}));
     let mut curriculum = Curriculum::new(&spec, Vec::new());
     curriculum.sample(0, visit(0));
     curriculum.finish(0, vec![1.0]);
@@ -99,7 +99,7 @@ fn simulate(rule: &CurriculumSpec, rows: u64, correct: &[bool], order: &[usize])
         every_steps: 1,
         stale: StaleSamples::Keep,
     };
-    let spec = data(serde_json::to_value(rule).unwrap());
+    let spec = data(&serde_json::to_value(rule).unwrap());
     let (mut journal, mut batches) = (Vec::<PassRate>::new(), Vec::<Batch>::new());
     let mut order = order.iter().copied().cycle();
     let mut curriculum = Curriculum::new(&spec, Vec::new());
