@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::distillation::DistillationSpec;
+use crate::distillation::{DistillationSpec, TeacherServer};
 use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
@@ -175,7 +175,15 @@ impl<'a> Algorithm<'a> {
     /// Folder of the teacher, which takes the place of the reference model.
     pub fn teacher(self) -> Option<&'a str> {
         match self {
-            Self::Distillation(distillation) => Some(&distillation.teacher.path),
+            Self::Distillation(distillation) => distillation.teacher.path.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Server of the teacher, whose log-probabilities take the place of the reference model.
+    pub fn teacher_server(self) -> Option<&'a TeacherServer> {
+        match self {
+            Self::Distillation(distillation) => distillation.teacher.server.as_ref(),
             _ => None,
         }
     }
@@ -186,7 +194,8 @@ impl<'a> Algorithm<'a> {
             Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
             Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
             Self::Sft(_) | Self::RewardModel(_) => (false, None),
-            Self::Dpo(_) | Self::Distillation(_) => (true, None),
+            Self::Dpo(_) => (true, None),
+            Self::Distillation(_) => (self.teacher().is_some(), None),
             Self::Evaluation(_) => return Vec::new(),
         };
         let reference = has_reference.then_some(ModelRole::Reference);

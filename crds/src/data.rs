@@ -1,5 +1,6 @@
 //! Training and evaluation data.
 
+mod curriculum;
 mod evaluation;
 mod mixture;
 mod source;
@@ -10,6 +11,7 @@ mod train;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+pub use curriculum::CurriculumSpec;
 pub use evaluation::{EvaluationDataset, Suite};
 pub use mixture::{MixturePart, PassRateFilter};
 pub use source::{HubDatasetSource, PromptFormat};
@@ -52,7 +54,9 @@ impl DatasetSpec {
         let has_suites = self.evaluation.as_ref().is_some_and(|own| !own.suites.is_empty());
         let evaluated = self.suites().into_iter().all(|suite| suite.data.rewards.is_empty());
         let train = &self.train;
-        let is_filtered = train.min_prompt_tokens.is_some() || train.pass_rate.is_some();
+        let is_filtered = train.min_prompt_tokens.is_some()
+            || train.pass_rate.is_some()
+            || train.curriculum.is_some();
         let trained = train.rewards.is_empty() && train.mixture.is_empty() && !is_filtered;
         !has_suites && evaluated && trained
     }

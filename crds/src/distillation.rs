@@ -7,6 +7,7 @@ use crate::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
+use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of `distillation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -23,15 +24,51 @@ pub struct DistillationSpec {
     pub loss_aggregation: LossAggregation,
 }
 
-/// Teacher of `distillation`. Learners hold it beside the policy, divided among themselves.
+/// Teacher of `distillation`. Exactly one of `path` and `server`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("[has(self.path), has(self.server)].filter(x, x).size() == 1")
+        .message("set exactly one of path and server")
+)]
 pub struct TeacherSpec {
     /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as trainer pods see it. Its
     /// vocabulary is that of the policy; its shape may differ. `rljob run` resolves a relative path
-    /// against the job file.
+    /// against the job file. Learners hold the teacher beside the policy, divided among themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
-    pub path: String,
+    pub path: Option<String>,
+    /// Server of the teacher. Learners do not hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<TeacherServer>,
+}
+
+/// SGLang or `rljob-engine` with the teacher, which computes its log-probabilities of each finished
+/// sample, at temperature 1. Its tokenizer must be that of the policy, which is not checked.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TeacherServer {
+    /// URL of the server, without `/generate`.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    pub url: String,
+    /// Seconds per try. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// rejected. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Concurrent requests. Default 64.
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+    /// Seconds for which sampling waits for a server that is down, with reason RewardUnavailable of
+    /// Ready. Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
 }
 
 fn group_size() -> u32 {

@@ -120,6 +120,18 @@ pub use crate::weight_sync::{RunningCompletions, WeightSyncMethod, WeightSyncSpe
                  learn from; remove it")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             !has(self.algorithm.distillation.teacher.server) || self.rollout.temperature == 1.0")
+        .message("algorithm.distillation.teacher.server needs rollout.temperature 1")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
+             has(self.algorithm.grpo) || has(self.algorithm.ppo) || \
+             has(self.algorithm.distillation)")
+        .message("dataset.train.curriculum needs an algorithm that samples: grpo, ppo or \
+                 distillation")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.algorithm.ppo) || \
              self.algorithm.ppo.criticWarmupSteps < self.training.steps")
         .message("algorithm.ppo.criticWarmupSteps must be below training.steps: the policy would \

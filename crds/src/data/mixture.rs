@@ -3,6 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::curriculum::CurriculumSpec;
 use super::source::{
     HubDatasetSource, ONE_SOURCE, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_names,
 };
@@ -52,6 +53,9 @@ pub struct MixturePart {
     /// Rows by a measured pass rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_rate: Option<PassRateFilter>,
+    /// Rows to skip by their pass rate in training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<CurriculumSpec>,
     /// Jinja template of the prompt over the fields of a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]

@@ -4,6 +4,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::curriculum::CurriculumSpec;
 use super::mixture::{MixturePart, PassRateFilter};
 use super::source::{
     CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, PromptFormat, SELECTORS_OF_PATH,
@@ -72,6 +73,10 @@ pub struct TrainDataset {
     /// Default all rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_rate: Option<PassRateFilter>,
+    /// Skips rows for some epochs that the policy solved too often or too rarely, by the pass rate
+    /// that is measured in training. Default no row is skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<CurriculumSpec>,
     /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
@@ -162,6 +167,7 @@ impl TrainDataset {
             min_prompt_tokens: own.min_prompt_tokens.or(self.min_prompt_tokens),
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
             pass_rate: own.pass_rate.as_ref().or(self.pass_rate.as_ref()).cloned(),
+            curriculum: own.curriculum.as_ref().or(self.curriculum.as_ref()).cloned(),
             prompt: own.prompt.as_ref().unwrap_or(&self.prompt).clone(),
             system: text(&own.system, &self.system),
             chat_template_arguments: self.chat_template_arguments.clone(),

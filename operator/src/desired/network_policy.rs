@@ -17,6 +17,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::names::{COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME};
 use rljob_crds::workflow::WorkflowSpec;
 
@@ -126,6 +127,8 @@ impl Servers {
                 http.or(reward.model.as_ref().map(|model| &model.url))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
+            let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
+            ports.extend(teacher.map(|server| port_of(&server.url)));
             let workflow = spec.rollout.workflow.iter();
             ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));
             ports.extend(spec.tracking.iter().map(|tracking| port_of(&tracking.mlflow.uri)));
@@ -256,6 +259,12 @@ mod tests {
         assert_eq!(
             ports(&json!({"rewards": [verifier, {"name": "m", "model": model}]})),
             [(json!("coordinator"), vec![8000, 30000], true)]
+        );
+        let teacher = json!({"server": {"url": "http://teacher.lab:30001"}});
+        let distillation = json!({"grpo": null, "distillation": {"teacher": teacher}});
+        assert_eq!(
+            ports(&json!({"algorithm": distillation})),
+            [(json!("coordinator"), vec![30001], true)]
         );
         let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
         assert_eq!(

@@ -64,7 +64,7 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 
 /// What the teacher's folder lacks, unless an earlier job of the file writes it.
 fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    let teacher = Path::new(&job.spec.algorithm.distillation.as_ref()?.teacher.path);
+    let teacher = Path::new(job.spec.algorithm.resolve()?.teacher()?);
     if earlier.iter().any(|job| teacher.starts_with(run_directory(runs, job))) {
         return None;
     }

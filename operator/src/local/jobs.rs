@@ -132,7 +132,7 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let spec = &mut job.spec;
     let dataset = &mut spec.dataset;
     let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
-    let teacher = spec.algorithm.distillation.iter_mut().map(|own| &mut own.teacher.path);
+    let teacher = spec.algorithm.distillation.iter_mut().flat_map(|own| &mut own.teacher.path);
     for path in
         spec.model.path.iter_mut().chain(teacher).chain(dataset.paths_mut()).chain(checkpoint)
     {

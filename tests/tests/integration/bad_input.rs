@@ -83,6 +83,17 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
                 distillation and evaluation, found grpo and sft",
         ),
         (
+            "format",
+            "curriculum: {groups: 2}, format",
+            "line 8: spec.dataset.train.curriculum: skips nothing: set min above 0 or max below 1",
+        ),
+        (
+            "grpo: {}",
+            "distillation: {teacher: {}}",
+            "line 10: spec.algorithm.distillation.teacher: set exactly one of path and server, \
+                found none",
+        ),
+        (
             "batchSize: 4",
             "batchSize: 4, workflow: {multiTurn: {feedback: '{{'}}",
             "line 11: spec.rollout.workflow.multiTurn.feedback: is not a valid template: ",

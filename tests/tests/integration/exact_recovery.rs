@@ -16,8 +16,10 @@ use serde_json::Value;
 use crate::journal::query;
 use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline, weights};
 
+mod curriculum;
 mod kills;
 mod objectives;
+mod teacher;
 
 pub(crate) use kills::{PausedProcess, RunUnderFaults, Victim};
 

@@ -23,6 +23,8 @@ mod full_disk;
 mod model_reward;
 mod pairs;
 mod process;
+pub(crate) mod served_model;
+mod served_teacher;
 mod user_engine;
 
 pub(crate) use process::{LIMIT, LocalRun};

@@ -41,6 +41,7 @@ fn sample(position: u64) -> Sample {
                 sampler_logprobs: (0..TOKENS - PROMPT)
                     .map(|index| -(index as f32).sin().abs())
                     .collect(),
+                teacher_logprobs: Vec::new(),
                 versions: vec![VersionRun {
                     version: Version { step: 1, attempt: 0 },
                     tokens: (TOKENS - PROMPT) as u32,

@@ -23,6 +23,7 @@ use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
 use crate::sync::{WeightSync, distributed};
+use crate::teacher::Teacher;
 use crate::tracking::failures::Failures;
 
 /// The handles of one coordinator process.
@@ -67,7 +68,8 @@ impl Coordinator {
         status.download = self.downloads.progress();
         status.reward_outage = self.batches.input().and_then(|input| {
             let rewards = input.rewards.as_ref().and_then(Rewards::outage);
-            rewards.or_else(|| input.workflow.outage())
+            let teacher = || input.teacher.as_ref().and_then(Teacher::outage);
+            rewards.or_else(|| input.workflow.outage()).or_else(teacher)
         });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();

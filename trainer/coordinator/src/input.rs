@@ -7,6 +7,7 @@ mod workflow_checks;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::{PromptFormat, Suite};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
@@ -16,6 +17,7 @@ use crate::data::{DataError, Dataset, FeedbackError};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
+use crate::teacher::Teacher;
 use crate::text::{TextError, TextTokenizer, ToolCallFormat};
 use crate::workflow::{Lengths, ToolServers, Workflow, WorkflowError};
 use workflow_checks::{check_workflow, tool_call_format};
@@ -29,6 +31,8 @@ pub enum InputError {
     /// The verifier.
     #[error(transparent)]
     Reward(#[from] RewardError),
+    #[error("failed to create the client of the teacher's server")]
+    Teacher(#[source] reqwest::Error),
     /// A data file.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -130,6 +134,8 @@ pub struct Input {
     pub evaluation: Vec<SuiteData>,
     /// The reward; none for `sft` without a reward.
     pub rewards: Option<Rewards>,
+    /// Server of the teacher, if it is served.
+    pub teacher: Option<Teacher>,
     /// Turns of a sample.
     pub workflow: Workflow,
     /// Format of the model's tool calls, if it is known and needed.
@@ -160,6 +166,8 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
+        let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
+        let teacher = teacher.map(Teacher::new).transpose().map_err(InputError::Teacher)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolServers::described).unwrap_or_default();
@@ -200,6 +208,7 @@ impl Input {
             train_identity,
             evaluation,
             rewards,
+            teacher,
             workflow,
             tool_call_format,
             vocabulary: model.vocab_size,

@@ -48,6 +48,7 @@ pub mod run_handle;
 pub mod scheduler;
 pub mod server;
 pub mod sync;
+pub mod teacher;
 pub mod telemetry;
 pub mod tokens;
 pub mod tracking;

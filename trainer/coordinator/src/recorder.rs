@@ -112,11 +112,14 @@ impl Recorder {
         // A replayed step with pruned samples is not recorded: its first report is kept.
         let samples =
             self.journal.call(move |journal| journal.samples(step)).await.unwrap_or_default();
-        let (dropped_groups, stale_samples) =
-            self.journal.call(move |journal| journal.left_out(step)).await?;
+        let ((dropped_groups, stale_samples), skipped_positions) = self
+            .journal
+            .call(move |journal| Ok((journal.left_out(step)?, journal.skipped_positions(step)?)))
+            .await?;
         metrics.staleness = staleness_histogram(step, &samples);
         let scalars = &mut metrics.scalars;
         scalars.set(metrics::DROPPED_GROUPS, f64::from(dropped_groups));
+        scalars.set_option(metrics::SKIPPED_ROWS, skipped_positions.map(f64::from));
         scalars.set(metrics::STALE_SAMPLES, f64::from(stale_samples));
         scalars.set_option(metrics::REWARD, mean(&samples, |sample| sample.reward));
         scalars.set_option(

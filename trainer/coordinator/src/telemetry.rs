@@ -30,6 +30,8 @@ pub struct Metrics {
     pub interrupted: IntCounter,
     /// Groups dropped by dynamic sampling.
     pub dropped_groups: IntCounter,
+    /// Rows skipped by the curriculum.
+    pub skipped_rows: IntCounter,
     /// Number of samples that were sampled again because they were too old.
     pub stale_samples: IntCounter,
     /// Samples that were rejected because their verifier failed, by cause.
@@ -47,50 +49,42 @@ impl Metrics {
     /// All metrics, at 0.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        let integer = |name: &str, help: &str| gauge(&registry, name, help);
+        let count = |name: &str, help: &str| counter(&registry, name, help);
         Ok(Self {
-            step: gauge(&registry, "rljob_step", "Steps done.")?,
+            step: integer("rljob_step", "Steps done.")?,
             reward: register(
                 &registry,
                 Gauge::new("rljob_reward", "Mean reward of the newest step.")?,
             )?,
-            restarts: gauge(
-                &registry,
+            restarts: integer(
                 "rljob_counted_restarts",
                 "Restarts of the learners that count against failurePolicy.maxRestarts.",
             )?,
-            lag: gauge(
-                &registry,
+            lag: integer(
                 "rljob_engine_version_lag",
                 "Steps by which the engine with the oldest weights lags the trainer.",
             )?,
-            rollout_tokens: counter(
-                &registry,
+            rollout_tokens: count(
                 "rljob_rollout_tokens_total",
                 "Completion tokens sampled for batches.",
             )?,
-            samples: counter(
-                &registry,
-                "rljob_samples_total",
-                "Samples finished and scored for batches.",
-            )?,
-            interrupted: counter(
-                &registry,
+            samples: count("rljob_samples_total", "Samples finished and scored for batches.")?,
+            interrupted: count(
                 "rljob_interruptions_total",
                 "Interruptions of samples, which were continued or retried.",
             )?,
-            dropped_groups: counter(
-                &registry,
+            dropped_groups: count(
                 "rljob_dropped_groups_total",
                 "Groups left out of batches because their rewards have zero variance.",
             )?,
-            stale_samples: counter(
-                &registry,
+            skipped_rows: count("rljob_skipped_rows_total", "Rows that the curriculum skipped.")?,
+            stale_samples: count(
                 "rljob_stale_samples_total",
                 "Samples made again because they were too old to be trained on.",
             )?,
             rejected_samples: rejected_samples(&registry)?,
-            dropped_rows: gauge(
-                &registry,
+            dropped_rows: integer(
                 "rljob_dropped_rows",
                 "Dataset rows dropped because no reward can compare their reference answers.",
             )?,

@@ -87,7 +87,11 @@ const CHARTS = [
     unit: "per step",
     lines: (run) =>
       positive(
-        several(["dropped prompt groups", "droppedGroups"], ["stale samples", "staleSamples"])(run),
+        several(
+          ["dropped prompt groups", "droppedGroups"],
+          ["skipped rows", "skippedRows"],
+          ["stale samples", "staleSamples"],
+        )(run),
       ),
   },
   { title: "GPU use", unit: "share of the bf16 operations (MFU)", lines: one("mfu") },

@@ -261,6 +261,7 @@ fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
             samples: samples.collect(),
         },
         sampler_logprobs_T: vec![-10.0; tokens_T.len()],
+        teacher_logprobs_T: None,
         tokens_T,
         loss_mask_T,
     }

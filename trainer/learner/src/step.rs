@@ -80,7 +80,11 @@ impl Trainer {
         let minibatches =
             header.samples.iter().map(|sample| sample.minibatch + 1).max().unwrap_or(0);
         let epochs = self.objective.epochs();
-        let signals = self.objective.signals(minibatches * epochs);
+        let mut signals = self.objective.signals(minibatches * epochs);
+        if batch.teacher_logprobs_T.is_some() {
+            // The batch has those of a served teacher.
+            signals.retain(|signal| *signal != Signal::Reference);
+        }
         let whole = signals.contains(&Signal::Policy);
         let mut prepared = Prepared { header, advantages, micro_batches, whole };
         let before = self.prepare(&signals, &mut prepared)?;

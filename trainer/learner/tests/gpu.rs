@@ -85,6 +85,7 @@ fn batch(step: u32, prompt: u32) -> RankBatch {
             .flat_map(|length| (0..*length).map(|at| u8::from(at > prompt + 1)))
             .collect(),
         sampler_logprobs_T: vec![-6.2; total as usize],
+        teacher_logprobs_T: None,
     }
 }
 

@@ -27,6 +27,9 @@ pub struct RankBatch {
     /// `[T]` the sampler's log-probability of the token (of logits ÷ temperature); 0 where the mask
     /// is 0, and everywhere for `sft`.
     pub sampler_logprobs_T: Vec<f32>,
+    /// `[T]` a served teacher's log-probability of the token; 0 where the mask is 0. `None` if no
+    /// rank has such log-probabilities.
+    pub teacher_logprobs_T: Option<Vec<f32>>,
 }
 
 /// Layout of the tensors of a rank, and table of all samples of the step.
@@ -120,6 +123,8 @@ pub enum BatchError {
 }
 
 const KEY: &str = "batch";
+const SAMPLER_LOGPROBS: &str = "sampler_logprobs";
+const TEACHER_LOGPROBS: &str = "teacher_logprobs";
 
 impl BatchHeader {
     /// Removes fields that a peer of this protocol version rejects.
@@ -137,14 +142,20 @@ impl RankBatch {
     /// The batch as bytes of a safetensors file.
     pub fn to_bytes(&self) -> Result<Vec<u8>, BatchError> {
         let tokens: Vec<u8> = self.tokens_T.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let logprobs: Vec<u8> =
-            self.sampler_logprobs_T.iter().flat_map(|logprob| logprob.to_le_bytes()).collect();
+        let bytes = |logprobs: &Vec<f32>| -> Vec<u8> {
+            logprobs.iter().flat_map(|logprob| logprob.to_le_bytes()).collect()
+        };
+        let logprobs = bytes(&self.sampler_logprobs_T);
+        let teacher = self.teacher_logprobs_T.as_ref().map(bytes);
         let shape = vec![self.tokens_T.len()];
-        let views = [
+        let mut views = vec![
             ("tokens", TensorView::new(Dtype::I64, shape.clone(), &tokens)?),
             ("loss_mask", TensorView::new(Dtype::U8, shape.clone(), &self.loss_mask_T)?),
-            ("sampler_logprobs", TensorView::new(Dtype::F32, shape, &logprobs)?),
+            (SAMPLER_LOGPROBS, TensorView::new(Dtype::F32, shape.clone(), &logprobs)?),
         ];
+        if let Some(teacher) = &teacher {
+            views.push((TEACHER_LOGPROBS, TensorView::new(Dtype::F32, shape, teacher)?));
+        }
         let metadata = HashMap::from([(KEY.to_owned(), serde_json::to_string(&self.header)?)]);
         Ok(safetensors::serialize(views, Some(metadata))?)
     }
@@ -157,6 +168,8 @@ impl RankBatch {
             json.ok_or_else(|| BatchError::Inconsistent("no layout".to_owned()))?,
         )?;
         let file = SafeTensors::deserialize(bytes)?;
+        let has_teacher = file.names().contains(&TEACHER_LOGPROBS);
+        let teacher = has_teacher.then(|| floats(&file, TEACHER_LOGPROBS));
         let batch = Self {
             header,
             tokens_T: column(&file, "tokens", Dtype::I64)?
@@ -165,11 +178,8 @@ impl RankBatch {
                 .map(i64::from_le_bytes)
                 .collect(),
             loss_mask_T: column(&file, "loss_mask", Dtype::U8)?.to_vec(),
-            sampler_logprobs_T: column(&file, "sampler_logprobs", Dtype::F32)?
-                .chunks_exact(4)
-                .filter_map(|b| b.try_into().ok())
-                .map(f32::from_le_bytes)
-                .collect(),
+            sampler_logprobs_T: floats(&file, SAMPLER_LOGPROBS)?,
+            teacher_logprobs_T: teacher.transpose()?,
         };
         batch.check()?;
         Ok(batch)
@@ -178,7 +188,9 @@ impl RankBatch {
     fn check(&self) -> Result<(), BatchError> {
         let header = &self.header;
         let tokens: u64 = header.sequences.iter().map(|sequence| u64::from(sequence.tokens)).sum();
-        let lengths = [self.tokens_T.len(), self.loss_mask_T.len(), self.sampler_logprobs_T.len()];
+        let mut lengths =
+            vec![self.tokens_T.len(), self.loss_mask_T.len(), self.sampler_logprobs_T.len()];
+        lengths.extend(self.teacher_logprobs_T.as_ref().map(Vec::len));
         if lengths.iter().any(|&length| length as u64 != tokens) {
             return Err(BatchError::Inconsistent(format!(
                 "tensors of {lengths:?} entries for {tokens} tokens"
@@ -207,6 +219,11 @@ impl RankBatch {
         }
         Ok(())
     }
+}
+
+fn floats(file: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, BatchError> {
+    let bytes = column(file, name, Dtype::F32)?.chunks_exact(4);
+    Ok(bytes.filter_map(|bytes| bytes.try_into().ok()).map(f32::from_le_bytes).collect())
 }
 
 fn column<'a>(file: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<&'a [u8], BatchError> {
@@ -257,12 +274,16 @@ mod tests {
             tokens_T: vec![5, 6, 7, 8, 9],
             loss_mask_T: vec![0, 0, 1, 0, 1],
             sampler_logprobs_T: vec![0.0, 0.0, -1.5, 0.0, -0.25],
+            teacher_logprobs_T: Some(vec![0.0, 0.0, -2.5, 0.0, -0.5]),
         }
     }
 
     #[test]
     fn a_batch_survives_its_bytes() {
-        assert_eq!(RankBatch::from_bytes(&batch().to_bytes().unwrap()).unwrap(), batch());
+        let without_teacher = RankBatch { teacher_logprobs_T: None, ..batch() };
+        for batch in [batch(), without_teacher] {
+            assert_eq!(RankBatch::from_bytes(&batch.to_bytes().unwrap()).unwrap(), batch);
+        }
     }
 
     #[test]
@@ -272,7 +293,7 @@ mod tests {
         let error = RankBatch::from_bytes(&wrong.to_bytes().unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the batch is inconsistent: tensors of [5, 5, 5] entries for 7 tokens"
+            "the batch is inconsistent: tensors of [5, 5, 5, 5] entries for 7 tokens"
         );
         let mut wrong = batch();
         wrong.header.sequences[0].segments[1].tokens = 2;

@@ -133,6 +133,8 @@ registry! {
         "Mean number of turns of the step's samples; absent where each has one.";
     DROPPED_GROUPS, "droppedGroups", "prompt groups", Coordinator, 1,
         "Prompt groups that dynamic sampling left out of the batch.";
+    SKIPPED_ROWS, "skippedRows", "rows", Coordinator, 3,
+        "Rows that `curriculum` skipped before the batch was complete.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
         "Samples regenerated because their weights were too old.";
     ROLLOUT_SECONDS, "rolloutSeconds", "s", Coordinator, 1,

@@ -3,6 +3,7 @@
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
+use rljob_crds::distillation::TeacherSpec;
 use rljob_crds::dpo::{DpoLoss, DpoSpec};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
@@ -75,6 +76,7 @@ pub(super) fn check_algorithm(
         }
         DataKind::Demonstrations | DataKind::Pairs | DataKind::None => {}
     }
+    mixture::check_curriculum(train, algorithm, !rewards.is_empty() || has_agent, problems);
     check_pairs(dataset, algorithm, problems);
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);
@@ -158,7 +160,10 @@ fn compares(reward: &RewardSpec) -> bool {
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
-    if algorithm.teacher().is_some() && spec.rollout.dynamic_sampling.is_some() {
+    if let Algorithm::Distillation(distillation) = algorithm {
+        check_teacher(&distillation.teacher, &spec.rollout, problems);
+    }
+    if spec.algorithm.distillation.is_some() && spec.rollout.dynamic_sampling.is_some() {
         let message = "compares rewards, which algorithm.distillation does not learn from; remove \
             it";
         problems.push(Problem::new("spec.rollout.dynamicSampling", message));
@@ -203,6 +208,20 @@ pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("{path}.metric"),
             "must be Ratio: action Clamp bounds the weight itself",
         ));
+    }
+}
+
+fn check_teacher(teacher: &TeacherSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
+    let path = "spec.algorithm.distillation.teacher";
+    let members = [("path", teacher.path.is_some()), ("server", teacher.server.is_some())];
+    exactly_one(path, &members, problems);
+    if teacher.server.is_some() && rollout.temperature.to_bits() != 1.0_f64.to_bits() {
+        let message = format!(
+            "needs rollout.temperature 1, at which servers compute log-probabilities of given \
+                tokens; found {}",
+            rollout.temperature
+        );
+        problems.push(Problem::new(format!("{path}.server"), message));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rules of training data and the parts of their mixture.
 
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::TrainDataset;
 use rljob_crds::reward::RewardSpec;
 
@@ -50,5 +51,35 @@ pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut
         if data.pass_rate.is_some_and(|filter| filter.min > filter.max) {
             problems.push(Problem::new(format!("{field}.passRate"), "min must be at most max"));
         }
+        let path = format!("{field}.curriculum");
+        match data.curriculum {
+            Some(rule) if rule.min > rule.max => {
+                problems.push(Problem::new(path, "min must be at most max"));
+            }
+            Some(rule) if !rule.skips() => {
+                let message = "skips nothing: set min above 0 or max below 1";
+                problems.push(Problem::new(path, message));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Checks that completions of training data with a curriculum are sampled and scored.
+pub(super) fn check_curriculum(
+    train: &TrainDataset,
+    algorithm: Algorithm<'_>,
+    is_scored: bool,
+    problems: &mut Vec<Problem>,
+) {
+    let message = if !algorithm.has_rollouts() {
+        format!("is not used by algorithm.{}, which samples nothing; remove it", algorithm.name())
+    } else if !is_scored {
+        "needs rewards, which tell what is correct".to_owned()
+    } else {
+        return;
+    };
+    for part in train.parts().into_iter().filter(|part| part.data.curriculum.is_some()) {
+        problems.push(Problem::new(format!("{}.curriculum", part.field), message.clone()));
     }
 }

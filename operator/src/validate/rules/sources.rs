@@ -57,7 +57,7 @@ pub fn paths(spec: &RLJobSpec) -> Vec<(String, &str)> {
         ("spec.model.path", spec.model.path.as_deref()),
         (
             "spec.algorithm.distillation.teacher.path",
-            distillation.map(|own| own.teacher.path.as_str()),
+            distillation.and_then(|own| own.teacher.path.as_deref()),
         ),
         ("spec.restoreFrom.path", restored),
     ];

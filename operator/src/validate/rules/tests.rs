@@ -6,12 +6,14 @@ use super::super::Policy;
 use super::super::test_support::{merge, minimal};
 use super::problems;
 
+mod curriculum;
 mod devices;
 mod documents;
 mod gangs;
 mod lora;
 mod pairs;
 mod rewards;
+mod teacher;
 mod workflow;
 
 /// The problems of the minimal job with these fields of its spec.

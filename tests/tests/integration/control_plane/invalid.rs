@@ -20,6 +20,9 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         json!({"spec": {"dataset": {"evaluation": data}}})
     };
     // Without rewards and engines.
+    let distillation =
+        |settings: Value| json!({"spec": {"algorithm": {"grpo": null, "distillation": settings}}});
+    let curriculum = |rule: Value| json!({"spec": {"dataset": {"train": {"curriculum": rule}}}});
     let dpo = |settings: Value, train: Value| {
         json!({"spec": {
             "algorithm": {"grpo": null, "dpo": settings},
@@ -298,6 +301,32 @@ fn invalid_jobs_are_rejected_with_the_reason() {
                 "rollout": {"dynamicSampling": {}},
             }}),
             "rollout.dynamicSampling compares rewards, which algorithm.distillation does not learn",
+        ),
+        (
+            distillation(json!({"teacher": {"path": "/t", "server": {"url": "http://t"}}})),
+            "set exactly one of path and server",
+        ),
+        (
+            distillation(json!({"teacher": {"server": {"url": "t:30000"}}})),
+            "spec.algorithm.distillation.teacher.server.url",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {
+                    "grpo": null, "distillation": {"teacher": {"server": {"url": "http://t"}}},
+                },
+                "rollout": {"temperature": 0.5},
+            }}),
+            "algorithm.distillation.teacher.server needs rollout.temperature 1",
+        ),
+        (curriculum(json!({"min": 0.6, "max": 0.5})), "min must be at most max"),
+        (curriculum(json!({"groups": 2})), "skips nothing: set min above 0 or max below 1"),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": null, "sft": {}},
+                "dataset": {"train": {"completion": "{{a}}", "curriculum": {"min": 0.1}}},
+            }}),
+            "dataset.train.curriculum needs an algorithm that samples: grpo, ppo or distillation",
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}, "rewards": null}}),

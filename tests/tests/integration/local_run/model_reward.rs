@@ -2,39 +2,24 @@
 //! from its scores.
 
 use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command};
 
 use rljob_crds::names::{EXPORT_DIR, METRICS_FILE};
 use rljob_protocol::metrics::StepMetrics;
-use rljob_tests::files::binary;
 
+use super::served_model::ServedModel;
 use super::{LocalRun, folder_with};
 
 const JOBS: &str = include_str!("model_reward.yaml");
 
-/// A process that is killed when this value is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_policy_learns_from_the_scores_of_the_reward_model_of_an_earlier_job() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ServedModel::free_port();
     let folder = folder_with(&JOBS.replace("PORT", &port.to_string()));
     let local = LocalRun::start(folder.path(), "runs");
     let runs = folder.path().join("runs/default");
     // The engine waits for the export.
-    let engine = Command::new(binary("rljob-engine").unwrap())
-        .args(["--is-embedding", "--port", &port.to_string(), "--model-path"])
-        .arg(runs.join("judge").join(EXPORT_DIR))
-        .spawn();
-    let _engine = Killed(engine.unwrap());
+    let judge = runs.join("judge").join(EXPORT_DIR);
+    let _engine = ServedModel::start(port, &judge, &["--is-embedding"]);
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
     let lines = fs::read_to_string(runs.join("please").join(METRICS_FILE)).unwrap();

@@ -79,6 +79,17 @@ impl Prompt {
     }
 }
 
+/// A loader position as a visit of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Index of the part of a mixture; 0 without one.
+    pub part: u32,
+    /// Row number over all files of the part.
+    pub row: u64,
+    /// Epoch of the part, from 0.
+    pub epoch: u64,
+}
+
 /// Rendered rows of one or more parts. Tokenization happens on access.
 pub struct Dataset {
     parts: Vec<Part>,
@@ -142,6 +153,14 @@ impl Dataset {
     pub fn part_name(&self, position: u64) -> Option<&str> {
         self.mixture.as_ref()?;
         self.parts.get(self.at(position).0)?.name()
+    }
+
+    /// The row that a loader position visits.
+    pub fn visit(&self, position: u64) -> Option<Visit> {
+        let (index, at) = self.at(position);
+        let part = self.parts.get(index)?;
+        let (row, epoch) = (part.row(at)?.number, at.checked_div(part.len())?);
+        Some(Visit { part: index as u32, row, epoch })
     }
 
     /// Part of a position, and the position in the part.

@@ -128,6 +128,7 @@ fn sample(position: u64) -> Sample {
                 tokens: vec![3, 2],
                 trained: true,
                 sampler_logprobs: vec![-0.1, -0.2],
+                teacher_logprobs: Vec::new(),
                 versions: vec![],
                 text: "7".to_owned(),
             },

@@ -24,6 +24,11 @@ pub enum SampleError {
          {logprobs} log-probabilities"
     )]
     Logprobs { position: u64, index: u32, tokens: usize, logprobs: usize },
+    #[error(
+        "sample {index} of position {position} has a segment of {tokens} tokens with {logprobs} \
+         log-probabilities of the teacher"
+    )]
+    Teacher { position: u64, index: u32, tokens: usize, logprobs: usize },
     #[error("the prompt at position {position} (row {row}) has no tokens")]
     EmptyPrompt { position: u64, row: u64 },
     #[error(
@@ -46,10 +51,15 @@ pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError>
 
 fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> {
     let (position, index) = (sample.position, sample.index);
+    let has_teacher = has_teacher(&sample.segments);
     for segment in &sample.segments {
         let (tokens, logprobs) = (segment.tokens.len(), segment.sampler_logprobs.len());
         if logprobs != if segment.trained { tokens } else { 0 } {
             return Err(SampleError::Logprobs { position, index, tokens, logprobs });
+        }
+        let logprobs = segment.teacher_logprobs.len();
+        if logprobs != if segment.trained && has_teacher { tokens } else { 0 } {
+            return Err(SampleError::Teacher { position, index, tokens, logprobs });
         }
     }
     let first = sample.segments.iter().find(|segment| !segment.tokens.is_empty());
@@ -99,16 +109,24 @@ fn from_prompt(
     Ok(joined(group, reward, &segments))
 }
 
+fn has_teacher(segments: &[Segment]) -> bool {
+    segments.iter().any(|segment| !segment.teacher_logprobs.is_empty())
+}
+
 fn joined(group: u32, reward: f64, segments: &[Segment]) -> TrainSample {
     let mut sample = TrainSample { group, reward, ..TrainSample::default() };
+    let has_teacher = has_teacher(segments);
+    let add = |all: &mut Vec<f32>, own: &[f32], count| match own {
+        [] => all.extend(std::iter::repeat_n(0.0, count)),
+        own => all.extend(own),
+    };
     for segment in segments {
         let count = segment.tokens.len();
         sample.tokens.extend(&segment.tokens);
         sample.loss_mask.extend(vec![u8::from(segment.trained); count]);
-        if segment.sampler_logprobs.is_empty() {
-            sample.sampler_logprobs.extend(vec![0.0; count]);
-        } else {
-            sample.sampler_logprobs.extend(&segment.sampler_logprobs);
+        add(&mut sample.sampler_logprobs, &segment.sampler_logprobs, count);
+        if has_teacher {
+            add(&mut sample.teacher_logprobs, &segment.teacher_logprobs, count);
         }
         sample.segments.extend(rows(segment));
     }

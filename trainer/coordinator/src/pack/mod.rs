@@ -42,6 +42,8 @@ pub struct TrainSample {
     pub loss_mask: Vec<u8>,
     /// `[T]` log-probability under the sampler; 0 where the mask is 0.
     pub sampler_logprobs: Vec<f32>,
+    /// `[T]` log-probability under a served teacher, 0 where the mask is 0; empty without one.
+    pub teacher_logprobs: Vec<f32>,
     /// Turns and sampling weights of the tokens, as runs that add up to `T`.
     pub segments: Vec<SegmentRow>,
     /// Reward by turn; empty for `sft`.
@@ -66,6 +68,11 @@ pub enum PackError {
          and {logprobs} log-probabilities"
     )]
     Malformed { step: u32, sample: usize, tokens: usize, mask: usize, logprobs: usize },
+    #[error(
+        "sample {sample} of step {step} has {tokens} tokens and {logprobs} log-probabilities of \
+         the teacher"
+    )]
+    Teacher { step: u32, sample: usize, tokens: usize, logprobs: usize },
 }
 
 /// Packs a step's samples (in canonical order) for `world_size` ranks; entry `r` is rank `r`'s
@@ -155,12 +162,21 @@ fn trainable_tokens(sample: &TrainSample) -> u32 {
     sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum()
 }
 
+fn has_teacher(samples: &[TrainSample]) -> bool {
+    samples.iter().any(|sample| !sample.teacher_logprobs.is_empty())
+}
+
 fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
+    let has_teacher = has_teacher(samples);
     for (index, sample) in samples.iter().enumerate() {
         let (tokens, mask, logprobs) =
             (sample.tokens.len(), sample.loss_mask.len(), sample.sampler_logprobs.len());
         if tokens == 0 || mask != tokens || logprobs != tokens {
             return Err(PackError::Malformed { step, sample: index, tokens, mask, logprobs });
+        }
+        let logprobs = sample.teacher_logprobs.len();
+        if has_teacher && logprobs != tokens {
+            return Err(PackError::Teacher { step, sample: index, tokens, logprobs });
         }
     }
     Ok(())
@@ -215,12 +231,16 @@ fn rank_batch(samples: &[TrainSample], header: BatchHeader) -> RankBatch {
         tokens_T: Vec::new(),
         loss_mask_T: Vec::new(),
         sampler_logprobs_T: Vec::new(),
+        teacher_logprobs_T: has_teacher(samples).then(Vec::new),
     };
     for sequence in &batch.header.sequences {
         let Some(sample) = samples.get(sequence.sample as usize) else { continue };
         batch.tokens_T.extend_from_slice(&sample.tokens);
         batch.loss_mask_T.extend_from_slice(&sample.loss_mask);
         batch.sampler_logprobs_T.extend_from_slice(&sample.sampler_logprobs);
+        if let Some(all) = &mut batch.teacher_logprobs_T {
+            all.extend_from_slice(&sample.teacher_logprobs);
+        }
     }
     batch
 }

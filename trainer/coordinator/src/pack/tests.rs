@@ -94,12 +94,14 @@ fn a_small_step_matches_the_expected_batches() {
                 tokens_T: vec![11, 11, 11, 11, 11, 13, 13, 13, 13],
                 loss_mask_T: vec![0, 1, 1, 1, 1, 0, 1, 1, 1],
                 sampler_logprobs_T: vec![0.0, -1.0, -1.0, -1.0, -1.0, 0.0, -1.0, -1.0, -1.0],
+                teacher_logprobs_T: None,
             },
             RankBatch {
                 header: header(1, vec![sequence(0, 0, 3), sequence(2, 1, 2), sequence(4, 2, 2)]),
                 tokens_T: vec![10, 10, 10, 12, 12, 14, 14],
                 loss_mask_T: vec![0, 1, 1, 0, 1, 0, 1],
                 sampler_logprobs_T: vec![0.0, -1.0, -1.0, 0.0, -1.0, 0.0, -1.0],
+                teacher_logprobs_T: None,
             },
         ]
     );

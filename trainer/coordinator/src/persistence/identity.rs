@@ -74,6 +74,10 @@ impl Identity {
             serde_json::to_string(&(&model, is("grpo"), is("sft")))
         }?;
         let mut hash = Sha256::new_with_prefix(text);
+        // Samples of a served teacher have its log-probabilities.
+        if algorithm.resolve().and_then(Algorithm::teacher_server).is_some() {
+            hash.update("teacher.server");
+        }
         if let Some(lora) = &config.spec.lora {
             hash.update(serde_json::to_string(lora)?);
         }

@@ -52,9 +52,9 @@ pub fn parse(response: &[u8], id: Option<u64>) -> Result<Score, VerifierError> {
     Ok(Score { value: reward, components, answer, ..Score::default() })
 }
 
-/// The error for a response that exceeds [`MAX_RESPONSE`].
-pub fn too_long(response: &[u8]) -> VerifierError {
-    invalid(response, &format!("longer than {MAX_RESPONSE} bytes"))
+/// The error for a response of more than `max` bytes.
+pub fn too_long(response: &[u8], max: usize) -> VerifierError {
+    invalid(response, &format!("longer than {max} bytes"))
 }
 
 /// The error for a response that cannot be used.

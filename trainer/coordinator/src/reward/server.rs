@@ -13,6 +13,8 @@ pub struct Server {
     pub client: reqwest::Client,
     timeout: Duration,
     slots: Semaphore,
+    /// In bytes.
+    max_response: usize,
 }
 
 impl Server {
@@ -23,26 +25,36 @@ impl Server {
                 .build()?,
             timeout: Duration::from_secs(u64::from(timeout_seconds)),
             slots: Semaphore::new(concurrency as usize),
+            max_response: MAX_RESPONSE,
         })
+    }
+
+    /// A server whose responses have up to so many bytes.
+    #[must_use]
+    pub fn with_max_response(self, max_response: usize) -> Self {
+        Self { max_response, ..self }
     }
 
     /// Sends a request and returns the body of a successful response.
     pub async fn call(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, VerifierError> {
         // The semaphore is never closed. The timeout starts after the wait for a slot.
         let _slot = self.slots.acquire().await.ok();
-        tokio::time::timeout(self.timeout, exchange(request))
+        tokio::time::timeout(self.timeout, exchange(request, self.max_response))
             .await
             .unwrap_or(Err(VerifierError::Timeout(self.timeout)))
     }
 }
 
-async fn exchange(request: reqwest::RequestBuilder) -> Result<Vec<u8>, VerifierError> {
+async fn exchange(
+    request: reqwest::RequestBuilder,
+    max_response: usize,
+) -> Result<Vec<u8>, VerifierError> {
     let mut response = request.send().await.map_err(unreachable)?;
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
         body.extend_from_slice(&chunk);
-        if body.len() > MAX_RESPONSE {
-            return Err(too_long(&body));
+        if body.len() > max_response {
+            return Err(too_long(&body, max_response));
         }
     }
     let status = response.status();

@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
 
-use crate::reward::external::{excerpt, too_long};
+use crate::reward::external::{MAX_RESPONSE, excerpt, too_long};
 use crate::reward::session::{Answer, MAX_LINE, Start, environment};
 use crate::reward::verifier::VerifierError;
 
@@ -98,7 +98,9 @@ pub async fn run_agent(
             Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })
         }
         Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
-        Answer::Response(line) | Answer::TooLong(line) => Err(too_long(line.as_bytes())),
+        Answer::Response(line) | Answer::TooLong(line) => {
+            Err(too_long(line.as_bytes(), MAX_RESPONSE))
+        }
     }
 }
 
@@ -128,7 +130,7 @@ impl Session {
     async fn request(&mut self, request: &impl Serialize) -> Result<String, VerifierError> {
         match self.exchange(request).await? {
             Answer::Response(line) => Ok(line),
-            Answer::TooLong(start) => Err(too_long(start.as_bytes())),
+            Answer::TooLong(start) => Err(too_long(start.as_bytes(), MAX_RESPONSE)),
             Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
             Answer::Exited { status, stderr, .. } => {
                 Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })

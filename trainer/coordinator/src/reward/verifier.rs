@@ -80,6 +80,12 @@ pub enum VerifierError {
          rljob-engine: --is-embedding)"
     )]
     LanguageModel,
+    /// The server of a teacher has a reward model.
+    #[error(
+        "the server scores text and has no log-probabilities: serve the teacher as a language \
+         model (SGLang and rljob-engine: without --is-embedding)"
+    )]
+    Classifier,
     #[error("the classifier has {0} labels; a reward model has one")]
     Labels(usize),
     #[error("failed to render the text of the reward model")]
@@ -113,7 +119,7 @@ impl VerifierError {
 
     /// Whether no later try can succeed.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Start(_) | Self::LanguageModel | Self::Labels(_))
+        matches!(self, Self::Start(_) | Self::LanguageModel | Self::Classifier | Self::Labels(_))
     }
 
     /// Value of the label `cause` of the metric of rejected samples.
@@ -123,7 +129,7 @@ impl VerifierError {
             Self::Timeout(_) => "timeout",
             Self::Status { .. } => "status",
             Self::InvalidResponse { .. } => "invalid_response",
-            Self::LanguageModel | Self::Labels(_) => "model",
+            Self::LanguageModel | Self::Classifier | Self::Labels(_) => "model",
             Self::Text(_) => "text",
             Self::Start(_) => "start",
             Self::Runner(_) => "runner",

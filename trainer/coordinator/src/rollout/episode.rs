@@ -148,6 +148,7 @@ fn segments(index: u32, turn: Turn) -> [Segment; 2] {
             tokens: completion.tokens,
             trained: true,
             sampler_logprobs: completion.logprobs,
+            teacher_logprobs: Vec::new(),
             versions: completion.versions,
             text: turn.scored.text,
         },

@@ -21,6 +21,7 @@ use crate::engines::Weights;
 use crate::input::{Input, InputError};
 use crate::persistence::journal::{Pending, Sample};
 use crate::recorder::Recorder;
+use crate::reward::RewardError;
 use crate::work_error::WorkError;
 
 /// Fewest samples of a group with reward variance.
@@ -54,13 +55,15 @@ pub struct GroupRequest {
 }
 
 /// A group whose samples are in the journal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FinishedGroup {
     /// Loader position of its prompt.
     pub position: u64,
     /// Time of its first request; `None` if the journal held all samples.
     pub began: Option<Duration>,
     pub outcome: Outcome,
+    /// Rewards of its samples.
+    pub rewards: Vec<f64>,
 }
 
 impl Groups<'_> {
@@ -81,7 +84,8 @@ impl Groups<'_> {
             && has_zero_variance(&self.shaped_rewards(&samples));
         let outcome =
             Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
-        Ok(FinishedGroup { position, began, outcome })
+        let rewards = samples.iter().map(|sample| sample.reward).collect();
+        Ok(FinishedGroup { position, began, outcome, rewards })
     }
 
     /// The rewards as the learners normalize them.
@@ -123,12 +127,17 @@ impl Groups<'_> {
             .collect();
         let (input, sampler) = (self.input, &self.sampler);
         let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
-        let (mut played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
+        let (played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
+        let prompt = &prompt;
+        let finish = |(index, episode): (u32, Result<Episode, WorkError>)| async move {
+            self.sample_of(prompt, index, episode?).await
+        };
+        let mut finished = played.map(finish).buffer_unordered(wanted.len());
         tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
         let began = self.clock.now();
         let (mut made, mut written) = (Vec::new(), Vec::new());
-        while let Some((index, episode)) = played.next().await {
-            let Some(sample) = self.sample_of(&prompt, index, episode?).await? else { continue };
+        while let Some(sample) = finished.next().await {
+            let Some(sample) = sample? else { continue };
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
@@ -147,20 +156,31 @@ impl Groups<'_> {
         Ok((made, began))
     }
 
-    /// The sample of an episode; `None` if a verifier failed.
+    /// The sample of an episode; `None` if a verifier or the teacher failed.
     async fn sample_of(
         &self,
         prompt: &Prompt,
         index: u32,
         mut episode: Episode,
     ) -> Result<Option<Sample>, WorkError> {
-        let Some(rejected) = episode.rejected.take() else {
-            return Ok(episode.into_sample(prompt, index, &self.input.workflow)?);
+        let (kind, cause) = if let Some(rejected) = episode.rejected.take() {
+            (rejected.kind(), rejected.line())
+        } else {
+            let sample = episode.into_sample(prompt, index, &self.input.workflow)?;
+            let Some(teacher) = &self.input.teacher else { return Ok(sample) };
+            let Some(mut sample) = sample else { return Ok(None) };
+            match teacher.add_logprobs(&mut sample).await {
+                Ok(()) => return Ok(Some(sample)),
+                Err(error @ RewardError::Rejected { .. }) => {
+                    (error.kind(), crate::error_line(&error))
+                }
+                Err(down) => return Err(WorkError::Verifier(down)),
+            }
         };
         let rejected_samples = &self.recorder.metrics.rejected_samples;
-        rejected_samples.with_label_values(&[rejected.kind()]).inc();
+        rejected_samples.with_label_values(&[kind]).inc();
         let detail = serde_json::json!({
-            "position": prompt.position, "index": index, "cause": rejected.line(),
+            "position": prompt.position, "index": index, "cause": cause,
         });
         self.recorder.event("SampleRejected", detail).await;
         Ok(None)

@@ -48,6 +48,8 @@ pub struct Batch {
     pub positions: Vec<u64>,
     /// Groups dropped on the way: without reward variance, or without samples.
     pub dropped: u32,
+    /// Positions skipped on the way.
+    pub skipped: u32,
     /// Whether groups were kept because the step may drop no more.
     pub capped: bool,
     /// The first position that is not used up.
@@ -57,6 +59,8 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     UnderWay,
+    /// Not sampled.
+    Skipped,
     /// `certain`: it will be dropped, whatever becomes of those before it.
     Finished {
         outcome: Outcome,
@@ -78,6 +82,7 @@ pub struct Ledger {
     dropped: u32,
     /// Dropped groups without samples.
     empty: u32,
+    skipped: u32,
     capped: bool,
     certain: usize,
 }
@@ -96,6 +101,7 @@ impl Ledger {
             accepted: Vec::new(),
             dropped: 0,
             empty: 0,
+            skipped: 0,
             capped: false,
             certain: 0,
         }
@@ -106,19 +112,31 @@ impl Ledger {
         self.step
     }
 
-    /// Admits the next position if a step up to `through` has room for it; answers the position and
-    /// the last step it can be for.
-    pub fn admit(&mut self, through: u32) -> Option<(u64, u32)> {
+    /// Positions below it are judged: skipped, dropped, or accepted for a batch.
+    pub fn judged(&self) -> u64 {
+        self.first.saturating_add(self.scanned as u64)
+    }
+
+    /// The next position if a step up to `through` has room for it, and the last step it can be
+    /// for.
+    pub fn upcoming(&self, through: u32) -> Option<(u64, u32)> {
         let undecided = self.groups.len().saturating_sub(self.scanned).saturating_sub(self.certain);
         let admitted = self.accepted.len().saturating_add(undecided);
         let batches = admitted.checked_div(self.rule.batch_size as usize).unwrap_or(admitted);
         let step = self.step.saturating_add(batches as u32);
-        if step > through {
-            return None;
-        }
         let position = self.first.saturating_add(self.groups.len() as u64);
+        (step <= through).then_some((position, step))
+    }
+
+    /// Samples the next position.
+    pub fn admit(&mut self) {
         self.groups.push_back(Group::UnderWay);
-        Some((position, step))
+    }
+
+    /// Passes over the next position.
+    pub fn skip(&mut self) {
+        self.groups.push_back(Group::Skipped);
+        self.certain = self.certain.saturating_add(1);
     }
 
     /// The group at a position is finished.
@@ -141,9 +159,18 @@ impl Ledger {
     /// Next action. Call it until it returns `None`.
     pub fn take(&mut self) -> Option<Next> {
         while self.accepted.len() < self.rule.batch_size as usize {
-            let position = self.first.saturating_add(self.scanned as u64);
+            let position = self.judged();
             let group = self.groups.get_mut(self.scanned)?;
-            let Group::Finished { outcome, certain } = *group else { return None };
+            let (outcome, certain) = match *group {
+                Group::UnderWay => return None,
+                Group::Skipped => {
+                    self.skipped = self.skipped.saturating_add(1);
+                    self.certain = self.certain.saturating_sub(1);
+                    self.scanned = self.scanned.saturating_add(1);
+                    continue;
+                }
+                Group::Finished { outcome, certain } => (outcome, certain),
+            };
             if outcome.oldest.is_none() {
                 self.empty = self.empty.saturating_add(1);
                 self.certain = self.certain.saturating_sub(usize::from(certain));
@@ -166,6 +193,7 @@ impl Ledger {
             positions: std::mem::take(&mut self.accepted),
             dropped: std::mem::take(&mut self.dropped)
                 .saturating_add(std::mem::take(&mut self.empty)),
+            skipped: std::mem::take(&mut self.skipped),
             capped: std::mem::take(&mut self.capped),
             next_position: self.first,
         };

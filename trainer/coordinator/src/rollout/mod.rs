@@ -14,6 +14,7 @@
 
 pub mod agent;
 pub mod completion;
+pub mod curriculum;
 pub mod episode;
 pub mod episodes;
 pub mod group;
@@ -23,6 +24,7 @@ pub mod request;
 pub mod sampler;
 pub mod score;
 pub mod stop;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +47,8 @@ use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
 use agent::Agents;
-use group::{FinishedGroup, GroupRequest, Groups, Queued};
+use curriculum::{Curriculum, Decision};
+use group::{FinishedGroup, GroupRequest, Groups};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
 
@@ -53,8 +56,6 @@ use sampler::Sampler;
 const GROUPS: usize = 1024;
 /// Capacity of the queue of scored samples.
 const QUEUE: usize = 4096;
-/// Maximum number of samples in a journal call.
-const WRITE: usize = 512;
 
 /// Handles that rollouts use.
 pub struct Rollouts {
@@ -98,7 +99,7 @@ impl Rollouts {
         let mut schedule = Schedule::resume(self, only).await?;
         tokio::select! {
             result = schedule.run(&groups) => result,
-            result = write(&self.journal, receiver) => result.and(Err(WorkError::Interrupted)),
+            result = writer::write(&self.journal, receiver) => result.and(Err(WorkError::Interrupted)),
         }
     }
 }
@@ -109,6 +110,7 @@ struct Schedule<'a> {
     only: Option<Version>,
     rule: Admission,
     ledger: Ledger,
+    curriculum: Curriculum,
     /// Samples that the journal had when this began, by position; taken out as their groups are
     /// admitted.
     pending: BTreeMap<u64, Vec<Pending>>,
@@ -121,13 +123,16 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// Resumes after the newest batch in the journal.
     async fn resume(rollouts: &'a Rollouts, only: Option<Version>) -> Result<Self, WorkError> {
-        let ((fixed_step, next_position), samples) = rollouts
+        let ((fixed_step, next_position), samples, pass_rates) = rollouts
             .journal
-            .call(|journal| Ok((journal.newest_batch()?, journal.pending()?)))
+            .call(|journal| {
+                Ok((journal.newest_batch()?, journal.pending()?, journal.pass_rates()?))
+            })
             .await?;
         // A batch that was fixed just before something failed is not made again.
         rollouts.run.change(|run, _| run.batch_fixed(fixed_step)).await?;
-        let rule = Admission::of(&rollouts.config.spec);
+        let spec = &rollouts.config.spec;
+        let rule = Admission::of(spec);
         // A run that started from another one's checkpoint has used up that one's positions.
         let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
@@ -141,15 +146,12 @@ impl<'a> Schedule<'a> {
         for sample in samples {
             pending.entry(sample.position).or_default().push(sample);
         }
-        let attempts = rollouts
-            .config
-            .spec
-            .rollout
-            .dynamic_sampling
-            .as_ref()
-            .map_or(1, |dynamic| dynamic.max_attempts);
+        let dynamic = spec.rollout.dynamic_sampling.as_ref();
+        let attempts = dynamic.map_or(1, |dynamic| dynamic.max_attempts);
         let ledger = Ledger::new(rule, attempts, fixed_step.max(started_from), next_position);
-        Ok(Self { rollouts, only, rule, ledger, pending, finished: BTreeMap::new(), stale: 0 })
+        let curriculum = Curriculum::new(&spec.dataset.train, pass_rates);
+        let finished = BTreeMap::new();
+        Ok(Self { rollouts, only, rule, ledger, curriculum, pending, finished, stale: 0 })
     }
 
     async fn run(&mut self, groups: &Groups<'_>) -> Result<(), WorkError> {
@@ -159,7 +161,7 @@ impl<'a> Schedule<'a> {
             changes.borrow_and_update();
             let through = self.through().await;
             while in_progress.len() < GROUPS
-                && let Some((position, step)) = self.ledger.admit(through)
+                && let Some((position, step)) = self.admit(through)?
             {
                 let have = self.pending.remove(&position).unwrap_or_default();
                 in_progress.push(groups.make(self.request(position, step, have)));
@@ -182,7 +184,29 @@ impl<'a> Schedule<'a> {
                     }
                 }
             }
+            self.curriculum.judge(self.ledger.judged());
         }
+    }
+
+    /// The next position that is sampled, if a step up to `through` has room for it; those that the
+    /// curriculum skips are passed over.
+    fn admit(&mut self, through: u32) -> Result<Option<(u64, u32)>, WorkError> {
+        while let Some((position, step)) = self.ledger.upcoming(through) {
+            let visits = self.curriculum.is_used().then(|| self.rollouts.input.train());
+            let visit = visits.transpose()?.and_then(|train| train.visit(position));
+            match visit.map_or(Decision::Sample, |visit| self.curriculum.decide(visit)) {
+                Decision::Wait => return Ok(None),
+                Decision::Skip => self.ledger.skip(),
+                Decision::Sample => {
+                    if let Some(visit) = visit {
+                        self.curriculum.sample(position, visit);
+                    }
+                    self.ledger.admit();
+                    return Ok(Some((position, step)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Last step whose batch may be in progress.
@@ -201,6 +225,7 @@ impl<'a> Schedule<'a> {
     fn finish(&mut self, done: FinishedGroup) {
         let began = self.finished.get(&done.position).copied().flatten().or(done.began);
         self.finished.insert(done.position, began);
+        self.curriculum.finish(done.position, done.rewards);
         self.ledger.finish(done.position, done.outcome);
     }
 
@@ -226,7 +251,7 @@ impl<'a> Schedule<'a> {
     }
 
     async fn fix(&mut self, batch: Batch) -> Result<(), WorkError> {
-        let Batch { step, positions, dropped, capped, next_position } = batch;
+        let Batch { step, positions, dropped, skipped, capped, next_position } = batch;
         let later = self.finished.split_off(&next_position);
         let finished = std::mem::replace(&mut self.finished, later);
         if capped {
@@ -244,12 +269,16 @@ impl<'a> Schedule<'a> {
                 )
                 .await;
         }
+        self.curriculum.judge(next_position);
+        let changes = self.curriculum.take_changes();
         let fixed = FixedBatch {
             step,
             positions,
             next_position,
             dropped_groups: dropped,
             stale_samples: std::mem::take(&mut self.stale),
+            pass_rates: changes.measured,
+            superseded_pass_rates: changes.superseded,
         };
         let (files, input) =
             (self.rollouts.recorder.files.clone(), Arc::clone(&self.rollouts.input));
@@ -258,26 +287,11 @@ impl<'a> Schedule<'a> {
             input.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
         });
         written.await?;
-        self.rollouts.recorder.metrics.dropped_groups.inc_by(dropped.into());
+        let metrics = &self.rollouts.recorder.metrics;
+        metrics.dropped_groups.inc_by(dropped.into());
+        metrics.skipped_rows.inc_by(skipped.into());
         let began = finished.values().copied().flatten().min();
         self.rollouts.recorder.rollouts_done(step, began);
         Ok(self.rollouts.run.change(|run, _| run.batch_fixed(step)).await?)
     }
-}
-
-/// Writes queued samples, several per transaction, until all senders are dropped.
-async fn write(
-    journal: &SharedJournal,
-    mut receiver: mpsc::Receiver<Queued>,
-) -> Result<(), WorkError> {
-    let mut queued = Vec::with_capacity(WRITE);
-    while receiver.recv_many(&mut queued, WRITE).await > 0 {
-        let (samples, written): (Vec<_>, Vec<_>) = queued.drain(..).unzip();
-        journal.call(move |journal| journal.put_samples(&samples)).await?;
-        for waiting in written {
-            // A closed receiver was cancelled.
-            let _ = waiting.send(());
-        }
-    }
-    Ok(())
 }

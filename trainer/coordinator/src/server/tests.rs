@@ -176,6 +176,7 @@ impl Server {
                     tokens: vec![3],
                     trained: true,
                     sampler_logprobs: vec![-0.5],
+                    teacher_logprobs: Vec::new(),
                     versions: vec![VersionRun {
                         version: Version { step: 0, attempt: 0 },
                         tokens: 1,

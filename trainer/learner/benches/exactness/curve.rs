@@ -64,6 +64,7 @@ fn batch(step: u32) -> RankBatch {
         },
         tokens_T: (0..SAMPLES).flat_map(|sample| tokens(step, sample)).collect(),
         sampler_logprobs_T: vec![0.0; loss_mask_T.len()],
+        teacher_logprobs_T: None,
         loss_mask_T,
     }
 }

@@ -75,6 +75,7 @@ pub fn batch(step: u32, samples: &[Sample], tokens_T: Vec<i64>, loss_mask_T: Vec
         },
         tokens_T,
         sampler_logprobs_T: vec![0.0; loss_mask_T.len()],
+        teacher_logprobs_T: None,
         loss_mask_T,
     }
 }

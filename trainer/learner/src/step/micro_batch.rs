@@ -114,7 +114,11 @@ pub fn micro_batches(
         let mask = effective_mask(mine, mask, advantages);
         let packed = PackedTokens::with_prefixes(tokens, &mask, &lengths, &prefixes, vocab_size)
             .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
-        let streams = streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages);
+        let teacher_logprobs_T = batch.teacher_logprobs_T.as_ref().map(|all| &all[start..end]);
+        let streams = TokenStreams {
+            reference_logprobs_N: teacher_logprobs_T.map(|own| trained(own, &packed)),
+            ..streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages)
+        };
         result.push(MicroBatch { minibatch, packed, streams });
         start = end;
     }
@@ -145,6 +149,11 @@ fn prefixes(
     prefixes
 }
 
+/// Values of the trained tokens.
+fn trained(values_T: &[f32], packed: &PackedTokens) -> Tensor {
+    Tensor::from_slice(values_T).index_select(0, packed.trained_N())
+}
+
 /// Streams of the sequences without signals.
 fn streams(
     sequences: &[Sequence],
@@ -160,8 +169,7 @@ fn streams(
         sequence_N: packed.sequence_N().shallow_clone(),
         groups: samples().map(|sample| sample.group).collect(),
         truncated: samples().map(|sample| sample.truncated).collect(),
-        sampler_logprobs_N: Tensor::from_slice(sampler_logprobs_T)
-            .index_select(0, packed.trained_N()),
+        sampler_logprobs_N: trained(sampler_logprobs_T, packed),
         advantages_N: at_tokens(samples().map(|sample| sample.advantage as f32).collect()),
         weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
         reference_logprobs_N: None,
@@ -240,6 +248,7 @@ mod tests {
             tokens_T: (1..10).collect(),
             loss_mask_T: vec![0, 1, 1, 0, 1, 0, 0, 1, 1],
             sampler_logprobs_T: (0..9).map(|row| -0.5 * row as f32).collect(),
+            teacher_logprobs_T: None,
         }
     }
 
@@ -276,6 +285,21 @@ mod tests {
             (floats(&cut[0].streams.weights_N), &cut[0].streams.groups),
             (vec![2.0, 2.0, 1.0], &vec![1, 0])
         );
+    }
+
+    #[test]
+    fn log_probabilities_of_a_served_teacher_take_the_place_of_the_reference() {
+        let teacher = (0..9).map(|row| -0.25 * row as f32).collect();
+        let with_teacher = RankBatch { teacher_logprobs_T: Some(teacher), ..batch() };
+        let of = |batch: &RankBatch| {
+            let cut = micro_batches(batch, &advantages([1, 2, 2]), Prompts::Shared, 16).unwrap();
+            cut.iter()
+                .map(|one| one.streams.reference_logprobs_N.as_ref().map(floats))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&batch()), [None, None, None]);
+        let expected = [vec![-0.25, -0.5, -1.0], vec![], vec![-1.75, -2.0]];
+        assert_eq!(of(&with_teacher), expected.map(Some));
     }
 
     #[test]

@@ -89,6 +89,7 @@ fn batch(step: u32, minibatches: u32, rank: u32, world_size: u32) -> RankBatch {
             .iter()
             .map(|&mask| if mask == 1 { -4.5 } else { 0.0 })
             .collect(),
+        teacher_logprobs_T: None,
         header: BatchHeader {
             step,
             rank,

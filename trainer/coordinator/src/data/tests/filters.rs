@@ -102,3 +102,24 @@ fn feedback_may_use_the_rewards_of_its_part_only() {
     let error = check(&["correct"]).unwrap_err();
     assert!(error.contains("data.jsonl line 1"), "{error}");
 }
+
+#[test]
+fn a_position_visits_a_row_of_a_part_in_an_epoch_of_that_part() {
+    let row = |n: usize| json!({"q": format!("{n}"), "a": 1}).to_string() + "\n";
+    let one = File::new(&(0..3).map(row).collect::<String>());
+    let two = File::new(&(0..500).map(row).collect::<String>());
+    let parts = json!([{"name": "one", "path": one.path()}, {"name": "two", "path": two.path()}]);
+    let data = open(&one, json!({"path": null, "mixture": parts})).unwrap();
+    let visits: Vec<_> = (0..2000).map(|at| data.visit(at).unwrap()).collect();
+    for (position, visit) in (0..).zip(&visits) {
+        assert_eq!(data.prompt(position).unwrap().row, visit.row);
+    }
+    for (part, rows) in [(0, 3), (1, 500)] {
+        let own: Vec<_> = visits.iter().filter(|visit| visit.part == part).collect();
+        let epochs: Vec<u64> = own.iter().map(|visit| visit.epoch).collect();
+        assert_eq!(epochs, (0..1000).map(|at| at / rows).collect::<Vec<_>>());
+        let first: std::collections::BTreeSet<_> =
+            own[..rows as usize].iter().map(|visit| visit.row).collect();
+        assert_eq!(first, (0..rows).collect());
+    }
+}

@@ -33,6 +33,7 @@ fn completion(turn: u32, tokens: &[i64]) -> Segment {
         tokens: tokens.to_vec(),
         trained: true,
         sampler_logprobs: tokens.iter().map(|&token| -(token as f32)).collect(),
+        teacher_logprobs: Vec::new(),
         versions: vec![run(3, tokens.len() as u32 - 1), run(4, 1)],
         text: String::new(),
     }
@@ -65,6 +66,7 @@ fn only_completion_tokens_have_mask_and_log_probabilities() {
         tokens: vec![5, 6, 7, 2],
         loss_mask: vec![0, 0, 1, 1],
         sampler_logprobs: vec![0.0, 0.0, -7.0, -2.0],
+        teacher_logprobs: Vec::new(),
         segments: vec![row(0, 2, None), row(0, 1, Some(3)), row(0, 1, Some(4))],
         turn_rewards: vec![1.0],
         truncated: false,
@@ -87,6 +89,7 @@ fn a_sample_of_two_turns_is_one_sequence_that_trains_both_completions() {
         tokens: vec![5, 6, 7, 2, 9, 6, 8, 2],
         loss_mask: vec![0, 0, 1, 1, 0, 1, 1, 1],
         sampler_logprobs: vec![0.0, 0.0, -7.0, -2.0, 0.0, -6.0, -8.0, -2.0],
+        teacher_logprobs: Vec::new(),
         segments: vec![
             row(0, 2, None),
             row(0, 1, Some(3)),
@@ -118,6 +121,7 @@ fn every_demonstration_is_a_prompt_group() {
         tokens: vec![5, 6, 7, 2],
         loss_mask: vec![0, 0, 1, 1],
         sampler_logprobs: vec![0.0; 4],
+        teacher_logprobs: Vec::new(),
         segments: vec![row(0, 2, None), row(0, 2, None)],
         turn_rewards: Vec::new(),
         truncated: false,
@@ -158,4 +162,25 @@ fn invalid_samples_are_errors_with_their_position() {
     assert_eq!(from_prompts(&[nothing]), Err(SampleError::NoCompletion { position: 8, row: 3 }));
     let empty = Prompt { tokens: Vec::new(), ..prompt(8) };
     assert_eq!(from_prompts(&[empty]), Err(SampleError::EmptyPrompt { position: 8, row: 3 }));
+}
+
+#[test]
+fn log_probabilities_of_a_served_teacher_are_all_there_or_none() {
+    let mut segments = vec![
+        Segment::given(0, vec![5, 6], String::new()),
+        completion(0, &[7, 2]),
+        Segment::given(1, vec![9], String::new()),
+        completion(1, &[6, 2]),
+    ];
+    let of = |segments: &[Segment]| {
+        let samples = [Sample { segments: segments.to_vec(), ..sample(4, 1) }];
+        from_samples(&samples).map(|samples| samples[0].teacher_logprobs.clone())
+    };
+    assert_eq!(of(&segments), Ok(vec![]));
+    segments[1].teacher_logprobs = vec![-1.0, -2.0];
+    let (position, index) = (4, 1);
+    let missing = SampleError::Teacher { position, index, tokens: 2, logprobs: 0 };
+    assert_eq!(of(&segments), Err(missing));
+    segments[3].teacher_logprobs = vec![-3.0, -4.0];
+    assert_eq!(of(&segments), Ok(vec![0.0, 0.0, -1.0, -2.0, 0.0, -3.0, -4.0]));
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{FixedBatch, Journal, JournalError};
+use super::{FixedBatch, Journal, JournalError, pass_rates};
 
 impl Journal {
     /// Declares that the step's batch is the samples that are there at its positions. Again for the
@@ -34,6 +34,7 @@ impl Journal {
         let values =
             params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
         transaction.execute(sql, values).map_err(failed())?;
+        pass_rates::change(&transaction, &batch.pass_rates, &batch.superseded_pass_rates)?;
         transaction.commit().map_err(failed())
     }
 
@@ -63,6 +64,27 @@ impl Journal {
         let sql = "SELECT dropped_groups, stale_samples FROM batches WHERE step = ?1";
         let counts = self.connection.query_row(sql, [step], |row| row.try_into()).optional();
         Ok(counts.map_err(JournalError::sqlite("read a batch"))?.unwrap_or_default())
+    }
+
+    /// Loader positions that a step's batch used up without a group: those that a curriculum
+    /// skipped. `None` if the journal does not have the batch before, as after a restore.
+    pub fn skipped_positions(&self, step: u32) -> Result<Option<u32>, JournalError> {
+        let first = match step.checked_sub(1) {
+            Some(0) => Some(0),
+            Some(before) => self.next_position(before)?,
+            None => None,
+        };
+        let (Some(first), Some(next)) = (first, self.next_position(step)?) else {
+            return Ok(None);
+        };
+        let sql = "SELECT count(DISTINCT position) FROM samples WHERE step = ?1";
+        let groups: u64 = self
+            .connection
+            .query_row(sql, [step], |row| row.get(0))
+            .map_err(JournalError::sqlite("read a batch"))?;
+        let (dropped, _) = self.left_out(step)?;
+        let used = groups.saturating_add(dropped.into());
+        Ok(Some(next.saturating_sub(first).saturating_sub(used) as u32))
     }
 
     /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint

@@ -46,6 +46,7 @@ fn read(row: &Row<'_>) -> Result<Sample, JournalError> {
         trained: true,
         sampler_logprobs: blob::to_logprobs(&bytes("sampler_logprobs")?)
             .map_err(JournalError::malformed("samples.sampler_logprobs"))?,
+        teacher_logprobs: Vec::new(),
         versions: serde_json::from_str(&text("versions")?)
             .map_err(JournalError::malformed("samples.versions"))?,
         text: text("completion_text")?,

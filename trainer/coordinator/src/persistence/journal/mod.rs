@@ -23,6 +23,7 @@ mod history;
 mod migrate;
 mod open;
 mod parts;
+mod pass_rates;
 mod progress;
 mod records;
 mod samples;
@@ -31,7 +32,9 @@ pub mod shared;
 use rusqlite::Connection;
 
 pub use error::JournalError;
-pub use records::{Checkpoint, DETAILS, Event, FixedBatch, Pending, Sample, Segment, VersionRun};
+pub use records::{
+    Checkpoint, DETAILS, Event, FixedBatch, PassRate, Pending, Sample, Segment, VersionRun,
+};
 
 /// An open journal; the file's only user.
 #[derive(Debug)]

@@ -39,7 +39,10 @@ impl Journal {
                 durable::sync_parent(path)
                     .map_err(|source| JournalError::Create { path: path.to_owned(), source })?;
             }
-            (APPLICATION_ID, SCHEMA_VERSION, _) => {}
+            // Creates tables that were added to the version.
+            (APPLICATION_ID, SCHEMA_VERSION, _) => {
+                transaction.execute_batch(SCHEMA).map_err(failed)?;
+            }
             (APPLICATION_ID, PREVIOUS_VERSION, _) => {
                 migrate::migrate(&transaction, SCHEMA)?;
                 let version = transaction.pragma_update(None, "user_version", SCHEMA_VERSION);

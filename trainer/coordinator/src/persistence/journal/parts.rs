@@ -13,8 +13,9 @@ use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
 /// Tables whose changes are recorded, with their keys.
-const FOLLOWED: [(&str, &str); 6] = [
+const FOLLOWED: [(&str, &str); 7] = [
     ("batches", "step"),
+    ("pass_rates", "position"),
     ("steps", "step"),
     ("evaluations", "step"),
     ("checkpoints", "step, attempt"),
@@ -261,7 +262,7 @@ mod tests {
     use rljob_protocol::version::Version;
     use serde_json::json;
 
-    use super::super::{Checkpoint, Event, FixedBatch, tests::sample};
+    use super::super::{Checkpoint, Event, FixedBatch, PassRate, tests::sample};
     use super::*;
 
     fn rows(journal: &Journal) -> Vec<String> {
@@ -295,6 +296,8 @@ mod tests {
             |step| Version { step, attempt: 0 },
             Event { at: Timestamp::UNIX_EPOCH, kind: "Begun".to_owned(), detail: json!({}) },
         );
+        let rate =
+            |position| PassRate { position, part: 0, row: 9, epoch: 0, correct: 1, samples: 2 };
         journal.follow().unwrap();
         assert!(!journal.has_changed().unwrap());
         journal.put_event(&event).unwrap();
@@ -310,6 +313,7 @@ mod tests {
                 step: 1,
                 positions: vec![0, 1],
                 next_position: 2,
+                pass_rates: vec![rate(0), rate(1)],
                 ..FixedBatch::default()
             })
             .unwrap();

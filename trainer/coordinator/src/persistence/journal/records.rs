@@ -53,6 +53,8 @@ pub struct Segment {
     pub trained: bool,
     /// `[T]` the sampler's log-probabilities (of logits ÷ temperature); empty for given tokens.
     pub sampler_logprobs: Vec<f32>,
+    /// `[T]` a served teacher's log-probabilities; empty for given tokens and without such a one.
+    pub teacher_logprobs: Vec<f32>,
     /// Weights that sampled the tokens, as runs that add up to `T`; empty for given tokens.
     pub versions: Vec<VersionRun>,
     /// The tokens as text.
@@ -121,6 +123,27 @@ pub struct FixedBatch {
     pub dropped_groups: u32,
     /// Number of samples that were sampled again because they were too old.
     pub stale_samples: u32,
+    /// Pass rates of rows that a curriculum measured.
+    pub pass_rates: Vec<PassRate>,
+    /// Positions of pass rates that the curriculum does not need any more.
+    pub superseded_pass_rates: Vec<u64>,
+}
+
+/// Pass rate of a row in one prompt group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassRate {
+    /// Loader position of the group.
+    pub position: u64,
+    /// Index of the part of a mixture; 0 without one.
+    pub part: u32,
+    /// Row of the part's files.
+    pub row: u64,
+    /// Epoch of the part.
+    pub epoch: u64,
+    /// Samples that were correct.
+    pub correct: u32,
+    /// Samples of the group, at least 1.
+    pub samples: u32,
 }
 
 /// Consecutive tokens that were sampled with the same weights.

@@ -24,8 +24,16 @@ struct SegmentRow {
     trained: bool,
     /// Entries of the blob `sampler_logprobs`.
     logprobs: usize,
+    /// Entries after them in the blob, of a served teacher.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    teacher_logprobs: usize,
     versions: Vec<VersionRun>,
     text: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Journal {
@@ -118,8 +126,8 @@ pub(super) fn insert(
     let segments: Vec<SegmentRow> = sample.segments.iter().map(SegmentRow::of).collect();
     let tokens: Vec<u8> =
         sample.segments.iter().flat_map(|s| blob::from_tokens(&s.tokens)).collect();
-    let logprobs: Vec<u8> =
-        sample.segments.iter().flat_map(|s| blob::from_logprobs(&s.sampler_logprobs)).collect();
+    let logprobs = sample.segments.iter().flat_map(|s| [&s.sampler_logprobs, &s.teacher_logprobs]);
+    let logprobs: Vec<u8> = logprobs.flat_map(|own| blob::from_logprobs(own)).collect();
     let rows = statement.execute(named_params! {
         ":position": sample.position,
         ":index": sample.index,
@@ -178,19 +186,19 @@ fn segments(
 ) -> Result<Vec<Segment>, JournalError> {
     let mismatch = || JournalError::malformed("samples.segments")("the blobs have other lengths");
     let mut segments = Vec::with_capacity(rows.len());
-    for SegmentRow { turn, tokens: count, trained, logprobs: sampled, versions, text } in rows {
-        let (own, others) = tokens.split_at_checked(count).ok_or_else(mismatch)?;
-        let (own_logprobs, other_logprobs) =
-            logprobs.split_at_checked(sampled).ok_or_else(mismatch)?;
-        (tokens, logprobs) = (others, other_logprobs);
-        let sampler_logprobs = own_logprobs.to_vec();
+    for row in rows {
+        let (own, others) = tokens.split_at_checked(row.tokens).ok_or_else(mismatch)?;
+        let (sampler, after) = logprobs.split_at_checked(row.logprobs).ok_or_else(mismatch)?;
+        let (teacher, after) = after.split_at_checked(row.teacher_logprobs).ok_or_else(mismatch)?;
+        (tokens, logprobs) = (others, after);
         segments.push(Segment {
-            turn,
+            turn: row.turn,
             tokens: own.to_vec(),
-            trained,
-            sampler_logprobs,
-            versions,
-            text,
+            trained: row.trained,
+            sampler_logprobs: sampler.to_vec(),
+            teacher_logprobs: teacher.to_vec(),
+            versions: row.versions,
+            text: row.text,
         });
     }
     if tokens.is_empty() && logprobs.is_empty() { Ok(segments) } else { Err(mismatch()) }
@@ -203,6 +211,7 @@ impl SegmentRow {
             tokens: segment.tokens.len(),
             trained: segment.trained,
             logprobs: segment.sampler_logprobs.len(),
+            teacher_logprobs: segment.teacher_logprobs.len(),
             versions: segment.versions.clone(),
             text: segment.text.clone(),
         }

@@ -18,7 +18,8 @@ CREATE TABLE IF NOT EXISTS samples (
                                          -- [{"version", "tokens"}], "text"}];
                                          -- tokens and logprobs are numbers of entries of the blobs
     tokens BLOB NOT NULL,                -- of all segments, one after the other
-    sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other
+    sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other; after
+                                         -- those of a segment, "teacher_logprobs" of the teacher
     PRIMARY KEY (position, sample_index)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS samples_of_step ON samples (step);
@@ -30,6 +31,16 @@ CREATE TABLE IF NOT EXISTS batches (
     next_position INTEGER NOT NULL,      -- loader positions below it are used up
     dropped_groups INTEGER NOT NULL,     -- groups left out, since their rewards teach nothing
     stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
+) STRICT;
+
+-- Pass rates of rows in training, which a curriculum needs.
+CREATE TABLE IF NOT EXISTS pass_rates (
+    position INTEGER PRIMARY KEY,        -- loader position of the prompt group
+    part INTEGER NOT NULL,               -- index of the part of a mixture; 0 without one
+    data_row INTEGER NOT NULL,           -- row of the part's files
+    epoch INTEGER NOT NULL,              -- epoch of the part
+    correct INTEGER NOT NULL,            -- samples that were correct
+    samples INTEGER NOT NULL
 ) STRICT;
 
 -- Steps done, as first reported.

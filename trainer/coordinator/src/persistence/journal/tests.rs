@@ -23,6 +23,7 @@ pub(super) fn sample(position: u64, index: u32) -> Sample {
                 tokens: vec![i64::from(u32::MAX), 3, 2],
                 trained: true,
                 sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE, f32::NEG_INFINITY],
+                teacher_logprobs: Vec::new(),
                 versions: vec![run(4, 2), run(3, 1)],
                 text: "5 – fünf".to_owned(),
             },
@@ -150,6 +151,7 @@ fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_bat
             next_position: 3,
             dropped_groups: 1,
             stale_samples: 4,
+            ..FixedBatch::default()
         })
         .unwrap();
     let mut journal = reopened(journal, &place);
@@ -425,7 +427,8 @@ fn a_sample_of_several_turns_is_read_back_unchanged() {
     let place = Place::new();
     let mut journal = place.open();
     let mut turns = sample(0, 0);
-    let answer = turns.segments[1].clone();
+    let mut answer = turns.segments[1].clone();
+    answer.teacher_logprobs = vec![-0.5, f32::MIN_POSITIVE, -7.25];
     turns.segments.push(Segment::given(1, vec![7, 8, 9], "wrong, again".to_owned()));
     turns.segments.push(Segment { turn: 1, ..answer });
     turns.turn_rewards = vec![0.1, 0.2];

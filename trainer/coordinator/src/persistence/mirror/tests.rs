@@ -90,6 +90,7 @@ fn sample(position: u64) -> Sample {
                 tokens: vec![2, 3],
                 trained: true,
                 sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE],
+                teacher_logprobs: Vec::new(),
                 versions: vec![VersionRun { version: Version { step: 0, attempt: 0 }, tokens: 2 }],
                 text: "c".to_owned(),
             },

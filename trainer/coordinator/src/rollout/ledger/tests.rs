@@ -22,13 +22,20 @@ fn batch(step: u32, positions: &[u64], dropped: u32, next_position: u64) -> Next
         step,
         positions: positions.to_vec(),
         dropped,
+        skipped: 0,
         capped: false,
         next_position,
     })
 }
 
+fn admit(ledger: &mut Ledger, through: u32) -> Option<(u64, u32)> {
+    let next = ledger.upcoming(through)?;
+    ledger.admit();
+    Some(next)
+}
+
 fn admitted(ledger: &mut Ledger, through: u32) -> Vec<(u64, u32)> {
-    std::iter::from_fn(|| ledger.admit(through)).collect()
+    std::iter::from_fn(|| admit(ledger, through)).collect()
 }
 
 #[test]
@@ -85,8 +92,8 @@ fn a_step_that_has_dropped_its_share_keeps_what_comes() {
         }
         assert_eq!(order.len() < 4, ledger.clone().take().is_none());
     }
-    let expected =
-        Batch { step: 1, positions: vec![2, 3], dropped: 2, capped: true, next_position: 4 };
+    let Next::Batch(expected) = batch(1, &[2, 3], 2, 4) else { unreachable!() };
+    let expected = Batch { capped: true, ..expected };
     assert_eq!((order, ledger.take()), (vec![0, 1, 2, 3], Some(Next::Batch(expected))));
 }
 
@@ -95,11 +102,28 @@ fn groups_whose_samples_were_all_rejected_are_always_replaced() {
     let rejected = Outcome { droppable: true, oldest: None };
     let mut ledger = Ledger::new(RULE, 1, 0, 0);
     for (position, outcome) in [(0, rejected), (1, rejected), (2, GOOD), (3, rejected), (4, GOOD)] {
-        while ledger.admit(1).is_some() {}
+        while admit(&mut ledger, 1).is_some() {}
         ledger.finish(position, outcome);
         assert_eq!(ledger.clone().take().is_some(), position == 4);
     }
     assert_eq!(ledger.take(), Some(batch(1, &[2, 4], 3, 5)));
+}
+
+#[test]
+fn skipped_positions_take_no_place_in_a_step_and_are_used_up_with_it() {
+    let mut ledger = Ledger::new(RULE, 2, 0, 0);
+    ledger.skip();
+    assert_eq!((ledger.judged(), admit(&mut ledger, 1)), (0, Some((1, 1))));
+    ledger.skip();
+    assert_eq!(admitted(&mut ledger, 1), [(3, 1)]);
+    ledger.finish(1, EQUAL);
+    ledger.finish(3, GOOD);
+    assert_eq!((ledger.take(), ledger.judged()), (None, 4));
+    assert_eq!(admitted(&mut ledger, 1), [(4, 1)]);
+    ledger.finish(4, GOOD);
+    let Next::Batch(expected) = batch(1, &[3, 4], 1, 5) else { unreachable!() };
+    assert_eq!(ledger.take(), Some(Next::Batch(Batch { skipped: 2, ..expected })));
+    assert_eq!(ledger.judged(), 5);
 }
 
 #[test]
@@ -128,7 +152,7 @@ fn simulate(rule: Admission, attempts: u32, equal: &[bool], order: &[usize]) -> 
         Simulation { batches: Vec::new(), admitted_at: BTreeMap::new(), stuck: false };
     let (mut done, mut trains) = (0, false);
     while done < rule.total_steps {
-        while let Some((position, _)) = ledger.admit(rule.through(done)) {
+        while let Some((position, _)) = admit(&mut ledger, rule.through(done)) {
             simulation.admitted_at.insert(position, done);
             under_way.push(position);
         }

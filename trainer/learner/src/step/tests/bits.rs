@@ -96,6 +96,7 @@ fn long_batch(step: u32) -> RankBatch {
         },
         tokens_T: positions().map(|position| i64::from(token(position))).collect(),
         sampler_logprobs_T: mask.iter().map(|&mask| -4.5 * f32::from(mask)).collect(),
+        teacher_logprobs_T: None,
         loss_mask_T: mask,
     }
 }

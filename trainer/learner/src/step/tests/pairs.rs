@@ -54,6 +54,7 @@ fn batch(step: u32, minibatches: u32, (rank, world_size): (u32, u32)) -> RankBat
     RankBatch {
         loss_mask_T: mine.iter().flat_map(mask).collect(),
         sampler_logprobs_T: vec![0.0; tokens_T.len()],
+        teacher_logprobs_T: None,
         header: BatchHeader {
             step,
             rank,

@@ -65,6 +65,7 @@ fn batch(step: u32, grouped: bool, ranks: &Ranks) -> RankBatch {
         },
         tokens_T: places().map(token).collect(),
         sampler_logprobs_T: loss_mask_T.iter().map(|&mask| -4.5 * f32::from(mask)).collect(),
+        teacher_logprobs_T: None,
         loss_mask_T,
     }
 }

@@ -1,0 +1,167 @@
+use proptest::prelude::{Strategy, any, prop_assert_eq, proptest};
+use rljob_crds::data::{CurriculumSpec, TrainDataset};
+use rljob_crds::rollout::StaleSamples;
+use serde_json::json;
+
+use super::{Changes, Curriculum, Decision};
+use crate::core::admission::Admission;
+use crate::data::Visit;
+use crate::persistence::journal::PassRate;
+use crate::rollout::ledger::{Batch, Ledger, Next, Outcome};
+
+fn data(rule: &serde_json::Value) -> TrainDataset {
+    serde_json::from_value(json!({"path": "p", "prompt": "{{q}}", "curriculum": rule})).unwrap()
+}
+
+fn visit(epoch: u64) -> Visit {
+    Visit { part: 0, row: 7, epoch }
+}
+
+/// Samples a visit at a position with these rewards.
+fn measured(curriculum: &mut Curriculum, position: u64, epoch: u64, rewards: &[f64]) {
+    assert_eq!(curriculum.decide(visit(epoch)), Decision::Sample);
+    curriculum.sample(position, visit(epoch));
+    curriculum.finish(position, rewards.to_vec());
+    curriculum.judge(position + 1);
+}
+
+#[test]
+fn a_row_outside_the_bounds_is_skipped_for_some_epochs_and_measured_again() {
+    let rule = json!({"min": 0.25, "max": 0.75, "epochs": 2, "correctReward": 0.5});
+    let mut curriculum = Curriculum::new(&data(&rule), Vec::new());
+    let decided = |curriculum: &Curriculum| [1, 2, 3].map(|epoch| curriculum.decide(visit(epoch)));
+    let (skipped, sampled) = (
+        [Decision::Skip, Decision::Skip, Decision::Sample],
+        [Decision::Sample, Decision::Sample, Decision::Sample],
+    );
+    for (rewards, expected) in [
+        ([0.5, 1.0, 0.75, 0.5], skipped),
+        ([0.5, 1.0, 0.75, 0.4], sampled),
+        ([0.5, 0.4, 0.0, 0.4], sampled),
+        ([0.4, 0.4, 0.0, 0.4], skipped),
+    ] {
+        let mut own = curriculum.clone();
+        measured(&mut own, 0, 0, &rewards);
+        assert_eq!(decided(&own), expected, "{rewards:?}");
+    }
+    measured(&mut curriculum, 0, 0, &[]);
+    assert_eq!(decided(&curriculum), sampled, "a group without samples measures nothing");
+    assert_eq!(curriculum.take_changes(), Changes::default());
+    measured(&mut curriculum, 9, 3, &[1.0]);
+    assert_eq!([4, 5, 6].map(|epoch| curriculum.decide(visit(epoch))), skipped);
+}
+
+#[test]
+fn the_pass_rate_is_that_of_the_newest_groups_and_older_ones_are_superseded() {
+    let mut curriculum = Curriculum::new(&data(&json!({"max": 0.5, "groups": 2})), Vec::new());
+    measured(&mut curriculum, 3, 0, &[1.0, 1.0]);
+    measured(&mut curriculum, 5, 1, &[0.0, 0.0]);
+    measured(&mut curriculum, 8, 2, &[1.0, 1.0, 1.0]);
+    let rate = |position, epoch, correct, samples| {
+        let (part, row) = (0, 7);
+        PassRate { position, part, row, epoch, correct, samples }
+    };
+    let rates = vec![rate(3, 0, 2, 2), rate(5, 1, 0, 2), rate(8, 2, 3, 3)];
+    let changes = Changes { measured: rates.clone(), superseded: vec![3] };
+    assert_eq!(curriculum.take_changes(), changes);
+    assert_eq!(curriculum.decide(visit(3)), Decision::Skip, "3 of 5");
+    let restarted = Curriculum::new(&data(&json!({"max": 0.5, "groups": 2})), rates[1..].to_vec());
+    assert_eq!(restarted.decide(visit(3)), Decision::Skip);
+    assert_eq!(restarted.decide(visit(4)), Decision::Sample);
+}
+
+#[test]
+fn a_row_waits_for_its_earlier_group_and_parts_without_a_rule_do_not() {
+    let mut spec = data(&json!({"max": 0.5}));
+    let mut curriculum = Curriculum::new(&spec, Vec::new());
+    curriculum.sample(0, visit(0));
+    curriculum.finish(0, vec![1.0]);
+    assert_eq!(curriculum.decide(visit(1)), Decision::Wait, "it is not judged");
+    assert_eq!(curriculum.decide(Visit { row: 8, ..visit(0) }), Decision::Sample);
+    // Sampled again, since it was too old.
+    curriculum.finish(0, vec![0.0]);
+    curriculum.judge(1);
+    assert_eq!(curriculum.decide(visit(1)), Decision::Sample);
+
+    spec.curriculum = None;
+    let mut curriculum = Curriculum::new(&spec, Vec::new());
+    curriculum.sample(0, visit(0));
+    assert_eq!((curriculum.is_used(), curriculum.decide(visit(1))), (false, Decision::Sample));
+}
+
+/// Batches of a run over `rows` rows whose groups have the rewards `reward(position)`. `order`
+/// decides which group finishes next, and after which batches the run restarts from its journal.
+fn simulate(rule: &CurriculumSpec, rows: u64, correct: &[bool], order: &[usize]) -> Vec<Batch> {
+    let admission = Admission {
+        batch_size: 3,
+        total_steps: 12,
+        max_staleness: 1,
+        every_steps: 1,
+        stale: StaleSamples::Keep,
+    };
+    let spec = data(&serde_json::to_value(rule).unwrap());
+    let (mut journal, mut batches) = (Vec::<PassRate>::new(), Vec::<Batch>::new());
+    let mut order = order.iter().copied().cycle();
+    let mut curriculum = Curriculum::new(&spec, Vec::new());
+    let mut ledger = Ledger::new(admission, 2, 0, 0);
+    let mut in_progress = Vec::new();
+    while batches.len() < 12 {
+        let through = admission.through(batches.len() as u32);
+        while let Some((position, _)) = ledger.upcoming(through) {
+            let visit = Visit { part: 0, row: position % rows, epoch: position / rows };
+            match curriculum.decide(visit) {
+                Decision::Wait => break,
+                Decision::Skip => ledger.skip(),
+                Decision::Sample => {
+                    curriculum.sample(position, visit);
+                    ledger.admit();
+                    in_progress.push(position);
+                }
+            }
+        }
+        let choice = order.next().unwrap();
+        let position: u64 = in_progress.swap_remove(choice % in_progress.len());
+        let rewards = [0, 1].map(|n| f64::from(correct[(position as usize + n) % correct.len()]));
+        let droppable = rewards[0].to_bits() == rewards[1].to_bits();
+        curriculum.finish(position, rewards.to_vec());
+        ledger.finish(position, Outcome { droppable, oldest: Some(0) });
+        while let Some(Next::Batch(batch)) = ledger.take() {
+            curriculum.judge(batch.next_position);
+            let Changes { measured, superseded } = curriculum.take_changes();
+            journal.extend(measured);
+            journal.retain(|rate| !superseded.contains(&rate.position));
+            if choice % 2 == 0 {
+                curriculum = Curriculum::new(&spec, journal.clone());
+                ledger = Ledger::new(admission, 2, batch.step, batch.next_position);
+                in_progress.clear();
+            }
+            batches.push(batch);
+        }
+        curriculum.judge(ledger.judged());
+    }
+    batches
+}
+
+fn rules() -> impl Strategy<Value = CurriculumSpec> {
+    (0_u32..3, 1_u32..4, 1_u32..4).prop_map(|(bounds, groups, epochs)| {
+        let (min, max) = [(0.1, 1.0), (0.0, 0.9), (0.3, 0.7)][bounds as usize];
+        let rule = json!({"min": min, "max": max, "groups": groups, "epochs": epochs});
+        serde_json::from_value(rule).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn batches_do_not_depend_on_who_finishes_first_nor_on_restarts(
+        rule in rules(),
+        rows in 1_u64..9,
+        correct in proptest::collection::vec(any::<bool>(), 1..20),
+        orders in proptest::collection::vec(proptest::collection::vec(0_usize..1000, 1..50), 2),
+    ) {
+        let odd: Vec<usize> = orders[0].iter().map(|choice| choice * 2 + 1).collect();
+        let without_restarts = simulate(&rule, rows, &correct, &odd);
+        for order in &orders {
+            prop_assert_eq!(&simulate(&rule, rows, &correct, order), &without_restarts);
+        }
+    }
+}
