@@ -38,10 +38,11 @@ class Context:
 
     def __init__(self, work):
         self.root, self.runs, self.nccl = work / "root", work / "runs", work / "nccl"
-        self.data, self.mounts, self.as_root = work / "data", {}, False
+        self.data, self.shm = work / "data", Path("/dev/shm/rljob-kubernetes")
+        self.mounts, self.as_root = {}, False
 
     def prepare(self, settings):
-        for folder in (self.runs, self.nccl):
+        for folder in (self.runs, self.nccl, self.shm):
             subprocess.run(["rm", "-rf", str(folder)], check=True)
             folder.mkdir(parents=True)
             folder.chmod(0o777)
@@ -74,8 +75,13 @@ def variables(settings):
     found["PYTHONPYCACHEPREFIX"] = "/tmp/pycache"
     if settings.stand_in:
         found["LD_LIBRARY_PATH"] += f":{(SAMPLES.parent.parent.parent / '.libtorch').resolve()}/lib"
-    if settings.shared_ipc:
-        found["NCCL_HOSTID"] = "one-node"  # otherwise the names of hosts, which differ between pods
+    if settings.shared_memory:
+        # Otherwise the name of the host, which differs between pods.
+        found["NCCL_HOSTID"] = "one-node"
+        # A container with one GPU cannot map the memory of another one.
+        found["NCCL_P2P_DISABLE"] = "1"
+        # Segments of cuMem are passed over sockets of one network namespace; files are not.
+        found["NCCL_CUMEM_HOST_ENABLE"] = "0"
     return [{"name": name, "value": value} for name, value in sorted(found.items())]
 
 
@@ -108,9 +114,8 @@ def check_pod(name, settings, context):
 def template(container, settings, context):
     main = {"name": container, "env": variables(settings)}
     pod = {"securityContext": {**security(context), "fsGroup": node.USER}, "containers": [main]}
-    if settings.shared_ipc and container != "coordinator":
-        pod |= {"hostIPC": True, "hostPID": True}
-        pod["volumes"] = [{"name": "shm", "hostPath": {"path": "/dev/shm"}}]
+    if settings.shared_memory and container != "coordinator":
+        pod["volumes"] = [{"name": "shm", "hostPath": {"path": str(context.shm)}}]
         main["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
     return {"spec": pod}
 

@@ -3,15 +3,15 @@
 learner, and appends a row with the time of a transfer of weights between the pods to a file.
 
 usage: kubernetes.py [--programs FOLDER ...] [--bundle FOLDER] [--model FOLDER] [--data FILE]
-                     [--check] [--stand-in] [--shared-ipc] [--out results.jsonl] [--commit SHA]
+                     [--check] [--stand-in] [--shared-memory] [--out results.jsonl] [--commit SHA]
 
 Needs root, two NVIDIA GPUs, PyTorch and SGLang for the calling Python, and a machine that may be
 changed: programs of nodes that it lacks are copied to /usr. Control plane, containerd and the
 device plugin come from --bundle (kubernetes_bundle.sh) and end with the script. `--check` ends
 after two pods have shown their GPU. `--stand-in` needs no GPU: the embedded engine and a learner on
 CPUs run with stand-ins of GPUs, which the device plugin advertises under another name.
-`--shared-ipc` gives engine and trainer the IPC and PID namespaces and the shared memory of the
-machine, without which NCCL connects pods by sockets only.
+`--shared-memory` gives engine and trainer a folder of the machine's /dev/shm, over which NCCL
+connects them instead of over sockets.
 """
 
 import argparse
@@ -45,11 +45,12 @@ def arguments():
     parser.add_argument("--data", type=Path, default=Path("/opt/data/words-train.jsonl"))
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stand-in", action="store_true")
-    parser.add_argument("--shared-ipc", action="store_true")
+    parser.add_argument("--shared-memory", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     settings = parser.parse_args()
-    settings.kubernetes = [Path.home() / ".cache/rljob/kube-1.37.0"]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    settings.kubernetes = [cache / "rljob/kube-1.37.0"]
     if settings.bundle:
         settings.kubernetes = [settings.bundle / "bin"]
         settings.programs += settings.kubernetes
@@ -148,13 +149,12 @@ def check(cluster, settings, context):
 def install_operator(cluster):
     manifest = (CHECKOUT / "manifests/install.yaml").read_text()
     manifest = re.sub(r'image: "rljob:[^"]*"', f'image: "{job.IMAGE}"', manifest)
+    program = "- /usr/local/bin/rljob-operator\n"
+    flag = re.search(f"( *){program}", manifest)
+    manifest = manifest.replace(flag[0], f"{flag[0]}{flag[1]}- --allow-host-path\n")
     cluster.kubectl("apply", "--filename=-", text=manifest)
-    flag = {"op": "add", "path": "/spec/template/spec/containers/0/command/-",
-            "value": "--allow-host-path"}
-    system = "--namespace=rljob-system"
-    patch = ["patch", "deployment/rljob-operator", "--type=json", "--patch", json.dumps([flag])]
-    cluster.kubectl(system, *patch)
-    cluster.kubectl(system, "rollout", "status", "deployment/rljob-operator", "--timeout=80s")
+    rollout = ["rollout", "status", "deployment/rljob-operator", "--timeout=80s"]
+    cluster.kubectl("--namespace=rljob-system", *rollout)
 
 
 def wait_for_success(cluster):
@@ -187,7 +187,8 @@ def report(cluster):
     if cluster.kubeconfig is None:
         return print("\n".join(cluster.lines)[-6000:])
     kubelet = Path(cluster.kubeconfig).parent.parent / "logs/node-1-kubelet.log"
-    errors = [line for line in kubelet.read_text(errors="replace").splitlines() if line[:1] == "E"]
+    errors = [line for line in kubelet.read_text(errors="replace").splitlines() if line[:1] == "E"
+              and "status_manager" not in line]
     print("── kubelet\n" + "\n".join(line[:300] for line in errors[-6:]))
     show("get", "pods", "--all-namespaces", "--output=wide", last=1200)
     show("get", "events", "--sort-by=.lastTimestamp", last=1500)
@@ -216,7 +217,7 @@ def row(settings, context):
         aim=None,
         holds=True,
         gpu=f"{len(gpus)} x {gpus[0]}",
-        command="bench/gpu/kubernetes.py" + (" --shared-ipc" if settings.shared_ipc else ""),
+        command="bench/gpu/kubernetes.py" + (" --shared-memory" if settings.shared_memory else ""),
         commit=settings.commit,
         note="seconds of a transfer of weights from a learner's pod to SGLang's pod on one node",
         figures=dict(
@@ -263,7 +264,8 @@ def main():
             started = time.monotonic()
             cluster.stop()
             print(f"phase stop: {time.monotonic() - started:.1f} s", flush=True)
-        shutil.rmtree(context.root, ignore_errors=True)
+        for folder in (context.root, context.shm):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,8 @@ def make_root(root, folders, names):
         (root / folder).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
-    (root / "etc/passwd").write_text(f"root:x:0:0::/:/bin/sh\nrljob:x:{USER}:{USER}::/tmp:/bin/sh\n")
+    users = f"root:x:0:0::/:/bin/sh\nrljob:x:{USER}:{USER}::/tmp:/bin/sh\n"
+    (root / "etc/passwd").write_text(users)
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
     for name in names:
         target = root / "usr/local/bin" / name
