@@ -33,7 +33,7 @@ if [ "${3:-}" = inside ]; then
     exit
 fi
 trap '' INT TERM HUP # only the end of the pipe ends the sandbox
-unshare --pid --fork --kill-child --mount --net "$0" "$state" "$name" inside || true
+unshare --pid --fork --kill-child --mount --net bash "$0" "$state" "$name" inside || true
 for _ in 1 2 3 4 5 6 7 8 9 10; do # a cgroup can be removed a moment after its last process
     find /sys/fs/cgroup -depth -type d -path "*/$name*" -exec rmdir {} + 2>/dev/null || true
     [ -z "$(find /sys/fs/cgroup -type d -name "$name" 2>/dev/null)" ] && break

@@ -13,6 +13,7 @@
 //!  gitops                   health and differences of objects as Argo CD and Flux see them
 //!  Prometheus               server that scrapes an operator and evaluates alerts
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
+//!  DevicePlugin             GPUs of a node, or stand-ins of GPUs
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
 //!  Mlflow                   tracking server of MLflow with a database
@@ -32,6 +33,7 @@ pub mod bench;
 pub mod browser;
 pub mod chaos;
 pub mod cluster;
+pub mod device_plugin;
 pub mod files;
 pub mod firewall;
 pub mod gitops;
@@ -62,6 +64,7 @@ pub mod tls;
 pub use api::Api;
 pub use audit::AuditedRequest;
 pub use cluster::Cluster;
+pub use device_plugin::DevicePlugin;
 pub use helm::Helm;
 pub use hub::Hub;
 pub use kubectl::Kubectl;

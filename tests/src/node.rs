@@ -150,8 +150,7 @@ impl Drop for HiddenImage<'_> {
 fn create_cgroups(path: &str) -> Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
-        return fs::create_dir_all(root.join(path))
-            .with_context(|| format!("failed to create cgroup {path}"));
+        return create_unified_cgroups(root, Path::new(path));
     }
     for controller in
         fs::read_dir(root).context("no cgroups are mounted at /sys/fs/cgroup")?.flatten()
@@ -177,6 +176,24 @@ fn create_cgroups(path: &str) -> Result<()> {
     Ok(())
 }
 
+/// A cgroup of version 2 has the controllers that its parent enables.
+fn create_unified_cgroups(root: &Path, path: &Path) -> Result<()> {
+    let mut cgroup = root.to_path_buf();
+    for part in path {
+        let controllers = fs::read_to_string(cgroup.join("cgroup.controllers"))?;
+        for controller in controllers.split_whitespace() {
+            fs::write(cgroup.join("cgroup.subtree_control"), format!("+{controller}"))
+                .with_context(|| {
+                    format!("failed to enable {controller} in {}", cgroup.display())
+                })?;
+        }
+        cgroup.push(part);
+        fs::create_dir_all(&cgroup)
+            .with_context(|| format!("failed to create cgroup {}", cgroup.display()))?;
+    }
+    Ok(())
+}
+
 fn network(folder: &Path, number: u8) -> serde_json::Value {
     let subnet = format!("10.244.{number}.0/24");
     let addresses = json!({
@@ -192,6 +209,7 @@ fn network(folder: &Path, number: u8) -> serde_json::Value {
 
 fn containerd(folder: &Path, socket: &Path) -> String {
     let (folder, socket) = (folder.display(), socket.display());
+    let snapshotter = snapshotter();
     // Without CAP_SYS_RESOURCE and restrict_oom_score_adj, runc fails with "can't get final child's
     // PID".
     format!(
@@ -204,11 +222,19 @@ state = "{folder}/containerd-state"
   sandbox_image = "rljob.local/pause:test"
   restrict_oom_score_adj = true
   stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "{snapshotter}"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{CNI_PLUGINS}"
     conf_dir = "{folder}/cni"
 "#
     )
+}
+
+/// The snapshotter of containerd: one that copies images where the kernel has no overlay.
+fn snapshotter() -> &'static str {
+    let types = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if types.contains("\toverlay\n") { "overlayfs" } else { "native" }
 }
 
 fn kubelet(

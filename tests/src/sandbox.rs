@@ -13,11 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::files;
 use crate::netns::NetworkNamespace;
 use crate::process::{run, wait_until};
 use crate::procfs::{self, PodProcess};
 
+/// Part of the program, which also runs on machines without a checkout.
+const SCRIPT: &str = include_str!("../kube/sandbox.sh");
 /// Number of sandboxes of this process, from which names and addresses are derived.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
@@ -54,8 +55,11 @@ impl Sandbox {
             File::create(state.join("keep"))?;
         }
         let log = File::create(state.join("logs/sandbox.log"))?;
-        let mut command = Command::new(files::workspace().join("tests/kube/sandbox.sh"));
-        command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let script = state.join("sandbox.sh");
+        fs::write(&script, SCRIPT)?;
+        let mut command = Command::new("bash");
+        command.arg(script).arg(&state).arg(&name);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut script =
             command.process_group(0).spawn().context("failed to start tests/kube/sandbox.sh")?;
         let mut line = String::new();

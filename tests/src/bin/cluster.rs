@@ -1,22 +1,60 @@
-//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster for interactive use. Each node has the project's
-//! image under the name IMAGE. Prints the kubeconfig and runs until the end of standard input
-//! (Ctrl-D).
+//! `rljob-test-cluster`: a cluster for interactive use and for scripts. Prints the kubeconfig and
+//! runs until the end of standard input (Ctrl-D).
 
 use std::io::Read;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use rljob_tests::{Cluster, rootfs};
+use clap::Parser;
+use rljob_tests::{Cluster, DevicePlugin, image, rootfs};
+use serde_json::json;
+
+/// Starts Kubernetes nodes on this machine.
+#[derive(Parser)]
+#[command(name = "rljob-test-cluster")]
+struct Arguments {
+    /// Number of nodes.
+    #[arg(default_value_t = 2)]
+    nodes: u8,
+    /// Name of an image of the project's programs, which is imported into each node.
+    image: Option<String>,
+    /// Imports an image of the files in a folder into each node.
+    #[arg(long, value_name = "IMAGE=FOLDER", value_parser = image_of_folder)]
+    folder: Option<(String, PathBuf)>,
+    /// Advertises the GPUs of this machine under the name of an extended resource, or a number of
+    /// stand-ins of GPUs. Needs one node.
+    #[arg(long, value_name = "RESOURCE[=STAND_INS]", value_parser = resource)]
+    gpus: Option<(String, u32)>,
+}
+
+fn image_of_folder(text: &str) -> Result<(String, PathBuf), String> {
+    let pair = text.split_once('=').ok_or_else(|| format!("`{text}` is not IMAGE=FOLDER"))?;
+    Ok((pair.0.to_owned(), pair.1.into()))
+}
+
+fn resource(text: &str) -> Result<(String, u32), String> {
+    let Some((name, number)) = text.split_once('=') else { return Ok((text.to_owned(), 0)) };
+    let number = number.parse().map_err(|error| format!("stand-ins `{number}`: {error}"))?;
+    Ok((name.to_owned(), number))
+}
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let nodes = arguments
-        .next()
-        .map_or(Ok(2), |text| text.parse())
-        .context("usage: rljob-test-cluster [NODES [IMAGE]]")?;
-    let cluster = Cluster::start(nodes)?;
-    if let Some(reference) = arguments.next() {
-        let folder = tempfile::tempdir()?;
-        cluster.import(&rootfs::image(&reference, folder.path())?)?;
+    let arguments = Arguments::parse();
+    anyhow::ensure!(arguments.gpus.is_none() || arguments.nodes == 1, "--gpus needs one node");
+    let cluster = Cluster::start(arguments.nodes)?;
+    let output = tempfile::tempdir()?;
+    if let Some(reference) = &arguments.image {
+        cluster.import(&rootfs::image(reference, output.path())?)?;
+    }
+    if let Some((reference, folder)) = &arguments.folder {
+        let user = json!({"User": "65532:65532"});
+        cluster.import(&image::build(reference, folder, &user, output.path())?)?;
+    }
+    let start =
+        |(resource, stand_ins): &(String, u32)| DevicePlugin::start(&cluster, resource, *stand_ins);
+    let plugin = arguments.gpus.as_ref().map(start).transpose()?;
+    if let Some(plugin) = &plugin {
+        eprintln!("{} devices", plugin.devices);
     }
     eprintln!("export KUBECONFIG={}", cluster.kubeconfig().display());
     std::io::stdin().read_to_end(&mut Vec::new()).map(drop).context("failed to read standard input")

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 mod bucket;
 mod dashboard;
+mod gpus;
 mod logs;
 mod network;
 mod pods;
@@ -163,7 +164,10 @@ impl<'a> Run<'a> {
             .kubectl
             .run(&["wait", &condition, &job, &format!("--timeout={}s", self.limit.as_secs())])
             .unwrap_or_else(|error| {
-                panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
+                panic!(
+                    "{error:#}\n{}",
+                    report(&self.namespace.kubectl.in_namespace("rljob-system"))
+                );
             });
         self.log(&condition);
     }
