@@ -12,7 +12,9 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{CheckpointStatus, EvaluationStatus, Progress, SuiteStatus};
+use rljob_crds::status::{
+    CheckpointStatus, EvaluationStatus, MemoryPart, MemoryStatus, Progress, SuiteStatus, gib,
+};
 
 use super::job_view::{JobView, PodView, RoleView};
 use crate::local::lines::one_line;
@@ -59,6 +61,10 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
         }),
     );
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
+    branches.extend(view.memory.as_ref().map(|memory| Branch {
+        leaves: memory_parts(memory),
+        ..leaf("memory", memory.to_string())
+    }));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));
     branches.extend(view.last_failure.as_ref().map(|failure| {
@@ -144,6 +150,13 @@ fn checkpoint(checkpoint: &CheckpointStatus, now: Timestamp) -> String {
     format!("step {}, {}{}", checkpoint.step, checkpoint.path, ago(checkpoint.time.as_ref(), now))
 }
 
+/// The parts of a memory plan, as a column.
+pub(super) fn memory_parts(memory: &MemoryStatus) -> Vec<String> {
+    let width = memory.parts.iter().map(|part| part.name.chars().count()).max().unwrap_or_default();
+    let line = |part: &MemoryPart| format!("{:width$}  {:>9}", part.name, gib(part.bytes));
+    memory.parts.iter().map(line).collect()
+}
+
 fn role(role: &RoleView) -> Branch {
     let width = |text: fn(&PodView) -> &str| {
         role.pods.iter().map(|pod| text(pod).chars().count()).max().unwrap_or_default()
@@ -214,6 +227,14 @@ mod tests {
                 },
             },
             "checkpoint": {"step": 2, "path": "checkpoints/step-2.attempt-0"},
+            "memory": {
+                "totalBytes": 5_u64 << 30, "usableBytes": 4_u64 << 30, "fits": false,
+                "sharding": "Gradients", "recomputedLayers": 2, "layers": 2,
+                "parts": [
+                    {"name": "weights", "bytes": 3_u64 << 30},
+                    {"name": "activations", "bytes": 2_u64 << 30},
+                ],
+            },
             "lastFailure": {
                 "reason": "LearnerExited", "message": "out of memory", "exitCode": 1,
                 "pod": "sums-trainer-0",
@@ -239,6 +260,10 @@ rljob lab/sums  Running: training
 ├─ evaluation    step 2, sampled 0.500, greedy 0.625
 │  └─ code  step 1, greedy 0.250
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0
+├─ memory        5.0 GiB planned of 4.0 GiB on each GPU, may not fit; sharding Gradients, \
+2 of 2 layers are computed again
+│  ├─ weights        3.0 GiB
+│  └─ activations    2.0 GiB
 ├─ coordinator   0 of 1 ready
 ├─ inference     1 of 1 ready
 │  └─ sums-inference-0  Ready  node-1  engine Stale, weights step-2.attempt-0

@@ -125,10 +125,20 @@ impl Ranks {
 
     /// Maximum of `value` over the ranks.
     pub fn max(&self, value: f64) -> Result<f64, CollectiveError> {
-        let Some(group) = &self.group else { return Ok(value) };
-        let all = Tensor::zeros([i64::from(self.world_size)], (Kind::Double, tch::Device::Cpu));
-        group.all_gather(&all, &Tensor::from_slice(&[value]))?;
-        Ok(all.max().double_value(&[]))
+        let mut values = [value];
+        self.max_slice(&mut values)?;
+        Ok(values[0])
+    }
+
+    /// Maximum of `values` over the ranks, entry by entry, in place. Every rank must pass the same
+    /// number of values.
+    pub fn max_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let (ranks, count) = (i64::from(self.world_size), values.len() as i64);
+        let all = Tensor::zeros([ranks * count], (Kind::Double, tch::Device::Cpu));
+        group.all_gather(&all, &Tensor::from_slice(values))?;
+        all.view([ranks, count]).amax([0], false).copy_data(values, values.len());
+        Ok(())
     }
 
     /// Broadcasts the `bytes` of rank 0; those of other ranks are ignored.

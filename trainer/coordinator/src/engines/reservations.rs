@@ -1,6 +1,7 @@
 //! Reservations at engines: who has them, and who waits for one.
 
 use parking_lot::{Mutex, MutexGuard};
+use rljob_protocol::status::RequestCounts;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
@@ -31,6 +32,12 @@ impl Reservations {
     /// Notifies of every change of an engine.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
+    }
+
+    /// Requests that engines process and that wait.
+    pub fn counts(&self) -> RequestCounts {
+        let queue = self.queue.lock();
+        RequestCounts { running: self.slots().requests_in_flight(), queued: queue.len() }
     }
 
     /// Waits for a reservation of an engine with matching weights and room. Cancel safe.
@@ -105,8 +112,8 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        let Leased { name, url, .. } = &self.engine;
-        self.reservations.slots().release(name, url, self.requests, self.tokens);
+        let now = self.reservations.clock.now();
+        self.reservations.slots().release(&self.engine, self.requests, self.tokens, now);
         self.reservations.notify();
     }
 }
