@@ -3,7 +3,7 @@
 //!
 //! | Only change | Written |
 //! |---|---|
-//! | progress, a later checkpoint, known engines, memory | a minute after the last written progress |
+//! | progress, a later checkpoint, known engines, memory | a minute after the last progress |
 //! | these, pod counts, messages of conditions | a second after the last write |
 //! | anything else | at once, with everything that was held back |
 //!

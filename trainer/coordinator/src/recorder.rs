@@ -106,7 +106,8 @@ impl Recorder {
     }
 
     /// Completes the learners' metrics of a step, records them once and appends them to
-    /// `metrics.jsonl`, and the timeline to `traces.jsonl`. `positions` are those of a batch without samples of engines, in `data`.
+    /// `metrics.jsonl`, and the timeline to `traces.jsonl`. `positions` are those of a batch
+    /// without samples of engines, in `data`.
     pub async fn record_step(
         &self,
         mut metrics: StepMetrics,
