@@ -227,14 +227,6 @@ mod tests {
                 },
             },
             "checkpoint": {"step": 2, "path": "checkpoints/step-2.attempt-0"},
-            "memory": {
-                "totalBytes": 5_u64 << 30, "usableBytes": 4_u64 << 30, "fits": false,
-                "sharding": "Gradients", "recomputedLayers": 2, "layers": 2,
-                "parts": [
-                    {"name": "weights", "bytes": 3_u64 << 30},
-                    {"name": "activations", "bytes": 2_u64 << 30},
-                ],
-            },
             "lastFailure": {
                 "reason": "LearnerExited", "message": "out of memory", "exitCode": 1,
                 "pod": "sums-trainer-0",
@@ -260,10 +252,6 @@ rljob lab/sums  Running: training
 ├─ evaluation    step 2, sampled 0.500, greedy 0.625
 │  └─ code  step 1, greedy 0.250
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0
-├─ memory        5.0 GiB planned of 4.0 GiB on each GPU, may not fit; sharding Gradients, \
-2 of 2 layers are computed again
-│  ├─ weights        3.0 GiB
-│  └─ activations    2.0 GiB
 ├─ coordinator   0 of 1 ready
 ├─ inference     1 of 1 ready
 │  └─ sums-inference-0  Ready  node-1  engine Stale, weights step-2.attempt-0
@@ -272,5 +260,31 @@ rljob lab/sums  Running: training
 └─ waits for     TrainerReady for 60m (PodsNotReady): sums-trainer-0 | is missing";
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         assert_eq!(tree(&view(&job, Ok(&[pod])), now), expected);
+    }
+
+    #[test]
+    fn memory_of_learners_on_gpus_is_a_branch_with_its_parts() {
+        let mut job = crate::validate::test_support::minimal();
+        let status = json!({
+            "attempt": 0, "restarts": 0,
+            "memory": {
+                "totalBytes": 15_u64 << 30, "usableBytes": 12_u64 << 30, "fits": false,
+                "peakBytes": 11_u64 << 30, "sharding": "Gradients", "recomputedLayers": 2,
+                "layers": 2,
+                "parts": [
+                    {"name": "weights", "bytes": 13_u64 << 30},
+                    {"name": "activations", "bytes": 2_u64 << 30},
+                ],
+            },
+        });
+        job.status = Some(serde_json::from_value(status).unwrap());
+        let expected = "
+├─ memory        15.0 GiB planned of 12.0 GiB on each GPU, may not fit; 11.0 GiB used at most; \
+sharding Gradients, 2 of 2 layers are computed again
+│  ├─ weights       13.0 GiB
+│  └─ activations    2.0 GiB
+";
+        let text = tree(&view(&job, Ok(&[])), Timestamp::UNIX_EPOCH);
+        assert!(text.contains(expected), "{text}");
     }
 }

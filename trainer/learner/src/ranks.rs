@@ -158,3 +158,29 @@ impl Ranks {
         Ok(received)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maxima_over_ranks_are_taken_entry_by_entry() {
+        let port =
+            std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let maxima = |rank: u32| {
+            let rendezvous = ("127.0.0.1", port);
+            let ranks = Ranks::join(rendezvous, "127.0.0.1", (rank, 2), Device::Cpu, 0).unwrap();
+            let mut values = [[1.0, -7.0, f64::NEG_INFINITY], [0.5, -6.0, f64::NEG_INFINITY]];
+            ranks.max_slice(&mut values[rank as usize]).unwrap();
+            values[rank as usize]
+        };
+        let both = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| scope.spawn(move || maxima(rank)));
+            ranks.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(both, [[1.0, -6.0, f64::NEG_INFINITY]; 2]);
+        let mut alone = [3.0, 4.0];
+        Ranks::alone().max_slice(&mut alone).unwrap();
+        assert_eq!(alone.map(f64::to_bits), [3.0_f64, 4.0].map(f64::to_bits));
+    }
+}

@@ -43,6 +43,9 @@ pub(super) struct Run {
     pub(super) reward_outage: Option<&'static str>,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
+    /// Memory plan of the learners, and metrics of the newest step.
+    pub(super) memory: Value,
+    pub(super) metrics: Value,
     /// Until when the time without requests of idle engines is counted; `None` if they are busy.
     pub(super) idle_since: Option<Instant>,
     /// That time, summed over engines.
@@ -179,10 +182,10 @@ async fn status(
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
-        "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
+        "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
         "rewardOutage": outage,
-        "journalFailure": run.journal_failure,
+        "journalFailure": run.journal_failure, "memory": run.memory,
     })))
 }
 

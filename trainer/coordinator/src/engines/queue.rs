@@ -60,7 +60,7 @@ impl<W> Queue<W> {
     }
 
     /// Number of requests that wait, each completion counted.
-    pub fn len(&self) -> u32 {
+    pub fn requests(&self) -> u32 {
         let requests = self.waiting.values().map(|(wanted, _)| wanted.requests);
         requests.fold(0, u32::saturating_add)
     }
