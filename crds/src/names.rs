@@ -258,17 +258,20 @@ pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
 pub const EVALUATION_PROMPTS_FILE: &str = "evaluation-prompts.jsonl";
 /// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
+/// In the run directory: what processes did in the newest steps, one JSON line per step.
+pub const TRACES_FILE: &str = "traces.jsonl";
 /// In the run directory: dataset rows whose reference answers no reward can compare, one JSON line
 /// each.
 pub const DROPPED_ROWS_FILE: &str = "dropped-rows.jsonl";
 /// The JSONL files of a run directory.
-pub const JSONL_FILES: [&str; 6] = [
+pub const JSONL_FILES: [&str; 7] = [
     METRICS_FILE,
     EVALUATIONS_FILE,
     SAMPLES_FILE,
     EVALUATION_SAMPLES_FILE,
     EVALUATION_PROMPTS_FILE,
     DROPPED_ROWS_FILE,
+    TRACES_FILE,
 ];
 /// In the run directory: event files of TensorBoard, which reads files with `tfevents` in their
 /// names: metrics of steps, then those of evaluations.

@@ -1,10 +1,14 @@
 //! Status of an RLJob: conditions by the truth table of ARCHITECTURE.md, progress, and the state of
 //! each role.
 
+mod memory;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use self::memory::{MemoryPart, MemoryStatus, gib};
 
 /// Status of an RLJob. `observedGeneration` is −1 until the operator has seen the object.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -70,6 +74,9 @@ pub struct RLJobStatus {
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,
+    /// Memory of the learners' GPUs. Absent on CPUs. Written with the progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,

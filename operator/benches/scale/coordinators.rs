@@ -125,6 +125,8 @@ async fn status(
         unsupported: None,
         journal_failure: None,
         tracker_failure: None,
+        memory: None,
+        requests: None,
         download: None,
         reward_outage: None,
         activity: None,

@@ -46,6 +46,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Scale(arguments) => print(&cli::scale(&arguments).await?),
         Command::Report(arguments) => print(&cli::report(&arguments)?),
         Command::Compare(arguments) => print(&cli::compare(&arguments)?),
+        Command::Trace(arguments) => print(&cli::trace(&arguments)?),
         Command::Init(arguments) => print(&cli::init(&arguments)?),
         Command::Validate(arguments) => print(&cli::validate(&arguments)?),
         Command::Render(arguments) => print(&cli::render(&arguments)?),

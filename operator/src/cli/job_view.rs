@@ -10,7 +10,8 @@ use rljob_crds::names::{
     CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
-    CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, Progress, RLJobStatus,
+    CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, MemoryStatus, Progress,
+    RLJobStatus,
 };
 use serde::Serialize;
 
@@ -37,6 +38,9 @@ pub struct JobView {
     /// Absent before the first report of the coordinator.
     pub progress: Option<Progress>,
     pub checkpoint: Option<CheckpointStatus>,
+    /// Absent on CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
     pub roles: Vec<RoleView>,
     pub last_failure: Option<Failure>,
     pub last_incident: Option<Incident>,
@@ -119,6 +123,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         waits_for: if outcome(job).is_some() { Vec::new() } else { waits(&status) },
         progress: status.progress,
         checkpoint: status.checkpoint,
+        memory: status.memory,
         last_failure: status.last_failure,
         pods_unknown: pods.err(),
     }

@@ -32,6 +32,7 @@ mod rows;
 mod status;
 mod table;
 mod top;
+mod trace;
 mod tree;
 mod with_parent;
 
@@ -47,6 +48,7 @@ pub use render::{RenderArgs, render};
 pub use report::{ReportArgs, report};
 pub use status::{StatusArgs, status};
 pub use top::{TopArgs, top};
+pub use trace::{TraceArgs, trace};
 pub use with_parent::{WithParentArgs, with_parent};
 
 /// Checks job files and reports all problems.

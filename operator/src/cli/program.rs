@@ -12,7 +12,7 @@ use crate::{cli, local};
 /// File name of the plugin: kubectl runs it for `kubectl rljob`.
 pub const PLUGIN: &str = "kubectl-rljob";
 /// Subcommands that read or write files of local runs.
-const LOCAL_COMMANDS: [&str; 5] = ["run", "evaluate", "report", "compare", "with-parent"];
+const LOCAL_COMMANDS: [&str; 6] = ["run", "evaluate", "report", "compare", "trace", "with-parent"];
 /// Subcommands for a local run or, with `--cluster`, an RLJob.
 const EITHER_COMMANDS: [&str; 4] = ["status", "top", "dashboard", "logs"];
 
@@ -41,6 +41,7 @@ pub enum Command {
     /// Write reports of runs.
     Report(cli::ReportArgs),
     Compare(cli::CompareArgs),
+    Trace(cli::TraceArgs),
     Init(cli::InitArgs),
     /// Check job files and report all problems with their lines.
     Validate(cli::ValidateArgs),
@@ -93,7 +94,7 @@ fn of_cluster(command: clap::Command) -> clap::Command {
 /// The subcommand, if it reads runs on this machine only.
 fn local_command(matches: &clap::ArgMatches) -> Option<&str> {
     match matches.subcommand()? {
-        (name @ ("run" | "evaluate" | "report" | "compare"), _) => Some(name),
+        (name @ ("run" | "evaluate" | "report" | "compare" | "trace"), _) => Some(name),
         ("checkpoints", of) if of.subcommand_name() == Some("verify") => Some("checkpoints verify"),
         _ => None,
     }

@@ -1,16 +1,20 @@
 //! Rows of local runs and RLJobs.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::CONDITION_SUCCEEDED;
+use rljob_crds::status::MemoryStatus;
 use serde::Serialize;
 
 use super::job_view::outcome;
 use super::table;
+use super::tree::memory_parts;
 use crate::local::inspect::{self, Run};
 use crate::local::lines;
+use crate::status::planned;
 
 /// Row of the table.
 #[derive(Debug, Serialize)]
@@ -24,6 +28,9 @@ pub struct Row {
     total_steps: Option<u32>,
     reward: Option<f64>,
     message: String,
+    /// Memory of the learners' GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryStatus>,
     #[serde(skip)]
     pub has_ended: bool,
 }
@@ -45,8 +52,10 @@ fn run_row(run: &Run) -> Row {
         Some(cause) if !run.running => cause.clone(),
         _ => run.directory.display().to_string(),
     };
+    let plan = run.report.as_ref().and_then(|report| report.memory.as_ref());
     Row {
         name: format!("{}/{}", run.config.namespace, run.config.name),
+        memory: plan.map(|plan| planned(plan, run.metrics.as_ref())),
         status: run.status().to_owned(),
         step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
         total_steps: Some(run.config.spec.training.steps),
@@ -64,6 +73,7 @@ fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
     let name = directory.strip_prefix(dir).ok().filter(|name| name.components().next().is_some());
     Row {
         name: name.unwrap_or(directory).display().to_string(),
+        memory: None,
         status: "Unreadable".to_owned(),
         step: None,
         total_steps: None,
@@ -86,10 +96,11 @@ pub fn job_row(job: &RLJob) -> Row {
         has_ended: outcome(job).is_some(),
         reward: progress.and_then(|progress| progress.reward),
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
+        memory: status.memory.clone(),
     }
 }
 
-/// The rows as a table.
+/// The rows as a table; below a single one, the memory of its learners.
 pub fn table(rows: &[Row]) -> String {
     let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"];
     let cells = rows.iter().map(|row| {
@@ -103,7 +114,14 @@ pub fn table(rows: &[Row]) -> String {
             lines::one_line(&row.message),
         ]
     });
-    table::table(head, &cells.collect::<Vec<_>>())
+    let mut text = table::table(head, &cells.collect::<Vec<_>>());
+    if let [Row { memory: Some(memory), .. }] = rows {
+        let _ = write!(text, "\n\nmemory  {memory}");
+        for part in memory_parts(memory) {
+            let _ = write!(text, "\n  {part}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

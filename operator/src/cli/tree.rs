@@ -12,7 +12,9 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::status::{CheckpointStatus, EvaluationStatus, Progress, SuiteStatus};
+use rljob_crds::status::{
+    CheckpointStatus, EvaluationStatus, MemoryPart, MemoryStatus, Progress, SuiteStatus, gib,
+};
 
 use super::job_view::{JobView, PodView, RoleView};
 use crate::local::lines::one_line;
@@ -59,6 +61,10 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
         }),
     );
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
+    branches.extend(view.memory.as_ref().map(|memory| Branch {
+        leaves: memory_parts(memory),
+        ..leaf("memory", memory.to_string())
+    }));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));
     branches.extend(view.last_failure.as_ref().map(|failure| {
@@ -142,6 +148,13 @@ fn suites(evaluation: &EvaluationStatus) -> Vec<String> {
 
 fn checkpoint(checkpoint: &CheckpointStatus, now: Timestamp) -> String {
     format!("step {}, {}{}", checkpoint.step, checkpoint.path, ago(checkpoint.time.as_ref(), now))
+}
+
+/// The parts of a memory plan, as a column.
+pub(super) fn memory_parts(memory: &MemoryStatus) -> Vec<String> {
+    let width = memory.parts.iter().map(|part| part.name.chars().count()).max().unwrap_or_default();
+    let line = |part: &MemoryPart| format!("{:width$}  {:>9}", part.name, gib(part.bytes));
+    memory.parts.iter().map(line).collect()
 }
 
 fn role(role: &RoleView) -> Branch {
@@ -247,5 +260,31 @@ rljob lab/sums  Running: training
 └─ waits for     TrainerReady for 60m (PodsNotReady): sums-trainer-0 | is missing";
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         assert_eq!(tree(&view(&job, Ok(&[pod])), now), expected);
+    }
+
+    #[test]
+    fn memory_of_learners_on_gpus_is_a_branch_with_its_parts() {
+        let mut job = crate::validate::test_support::minimal();
+        let status = json!({
+            "attempt": 0, "restarts": 0,
+            "memory": {
+                "totalBytes": 15_u64 << 30, "usableBytes": 12_u64 << 30, "fits": false,
+                "peakBytes": 11_u64 << 30, "sharding": "Gradients", "recomputedLayers": 2,
+                "layers": 2,
+                "parts": [
+                    {"name": "weights", "bytes": 13_u64 << 30},
+                    {"name": "activations", "bytes": 2_u64 << 30},
+                ],
+            },
+        });
+        job.status = Some(serde_json::from_value(status).unwrap());
+        let expected = "
+├─ memory        15.0 GiB planned of 12.0 GiB on each GPU, may not fit; 11.0 GiB used at most; \
+sharding Gradients, 2 of 2 layers are computed again
+│  ├─ weights       13.0 GiB
+│  └─ activations    2.0 GiB
+";
+        let text = tree(&view(&job, Ok(&[])), Timestamp::UNIX_EPOCH);
+        assert!(text.contains(expected), "{text}");
     }
 }

@@ -38,6 +38,8 @@ pub fn report() -> CoordinatorStatus {
         reward_outage: None,
         journal_failure: None,
         tracker_failure: None,
+        memory: None,
+        requests: None,
         activity: None,
     }
 }

@@ -12,7 +12,7 @@ use rljob_crds::names::{
 };
 use rljob_dashboard::{RunInfo, records};
 use rljob_protocol::run_config;
-use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
 use rustix::fs::{FlockOperation, flock};
 
 use super::directory::{LOCK_FILE, STATE_FILE, STATUS_FILE, State};
@@ -28,6 +28,8 @@ pub struct Run {
     /// Metrics of the newest step.
     pub metrics: Option<StepMetrics>,
     pub evaluation: Option<EvaluationMetrics>,
+    /// Newest report of the coordinator, which may be outdated.
+    pub report: Option<CoordinatorStatus>,
 }
 
 impl Run {
@@ -49,6 +51,8 @@ impl Run {
             running: is_locked(&file(LOCK_FILE))?,
             metrics: records::newest(&file(METRICS_FILE))?,
             evaluation: records::newest(&file(EVALUATIONS_FILE))?,
+            // Written by a `rljob run` of any release; missing before the first report.
+            report: read_json(&file(STATUS_FILE)).ok(),
         })
     }
 
@@ -68,8 +72,6 @@ impl Run {
     /// The spec cannot be written as YAML.
     pub fn info(&self) -> anyhow::Result<RunInfo> {
         let spec = &self.config.spec;
-        // Written by a `rljob run` of any release; missing before the first report.
-        let coordinator = || read_json(&self.directory.join(STATUS_FILE)).ok();
         Ok(RunInfo {
             name: format!("{}/{}", self.config.namespace, self.config.name),
             status: self.status().to_owned(),
@@ -77,7 +79,8 @@ impl Run {
             cause: self.state.failure.clone().filter(|_| !self.running),
             total_steps: spec.training.steps,
             spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
-            coordinator: self.running.then(coordinator).flatten(),
+            coordinator: self.report.clone().filter(|_| self.running),
+            memory: self.report.as_ref().and_then(|report| report.memory.clone()),
         })
     }
 }

@@ -24,6 +24,7 @@ use crate::validate::{ValidatedJob, warnings};
 mod args;
 pub mod backoff;
 pub mod bootstrap;
+pub mod chrome_trace;
 pub mod client;
 pub mod commands;
 pub mod comparison;

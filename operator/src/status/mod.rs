@@ -32,12 +32,14 @@ mod engines;
 mod events;
 mod failure;
 mod incidents;
+mod memory;
 mod progress;
 mod text;
 mod throttle;
 
 pub use conditions::wait;
 pub use events::{StatusEvent, events, new_incidents};
+pub use memory::planned;
 pub use throttle::StatusUpdate;
 
 /// Reads the record of earlier passes.
@@ -138,6 +140,7 @@ fn compute(
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
+        memory: memory::memory(old, report),
         checkpoint: checkpoint(old, report, now),
     };
     match facts.obstacle.as_ref().filter(|obstacle| is_shown(obstacle, decision)) {

@@ -3,11 +3,12 @@
 //!
 //! | Only change | Written |
 //! |---|---|
-//! | progress, a later checkpoint, known engines | a minute after the last written progress |
+//! | progress, a later checkpoint, known engines, memory | a minute after the last progress |
 //! | these, pod counts, messages of conditions | a second after the last write |
 //! | anything else | at once, with everything that was held back |
 //!
-//! The first checkpoint and the first report about an engine count as details, not as progress.
+//! The first checkpoint, the first memory plan and the first report about an engine count as
+//! details, not as progress.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -47,10 +48,13 @@ pub(super) fn throttle(
     let progress_time =
         old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| time.0);
     let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
+    let first_plan = old.memory.is_none() && new.memory.is_some();
     let engine_list = |status: &RLJobStatus| {
         status.inference.clone().map(|inference| inference.engines).unwrap_or_default()
     };
-    let is_first = first_checkpoint || engines::any_is_new(&engine_list(old), &engine_list(&new));
+    let is_first = first_checkpoint
+        || first_plan
+        || engines::any_is_new(&engine_list(old), &engine_list(&new));
     let without_progress = without_progress(old, new.clone());
     if without_progress == *old && !is_first && wait(progress_time, PROGRESS_INTERVAL).is_some() {
         return StatusUpdate::now(without_progress);
@@ -62,13 +66,14 @@ pub(super) fn throttle(
     StatusUpdate::now(new)
 }
 
-/// The new status with the old progress, checkpoint and engines.
+/// The new status with the old progress, checkpoint, memory and engines.
 fn without_progress(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
     let inference = new.inference.map(|inference| InferenceStatus { engines, ..inference });
     RLJobStatus {
         progress: old.progress.clone(),
         checkpoint: old.checkpoint.clone(),
+        memory: old.memory.clone(),
         inference,
         ..new
     }

@@ -1,5 +1,7 @@
 //! `rljob dashboard` and `report.html` in a real browser, with the files of a real run.
 
+mod details;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

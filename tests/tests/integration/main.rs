@@ -39,6 +39,8 @@ mod site;
 #[cfg(test)]
 mod tool_calls;
 #[cfg(test)]
+mod traces;
+#[cfg(test)]
 mod tracking;
 #[cfg(test)]
 mod validation_and_exports;

@@ -15,6 +15,7 @@ use crate::engines::Fleet;
 use crate::evaluation::Evaluator;
 use crate::input::Input;
 use crate::input::hub::Downloads;
+use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
@@ -40,6 +41,7 @@ pub struct Coordinator {
     pub fleet: Arc<Fleet>,
     pub recorder: Recorder,
     pub batches: Batches,
+    pub learner_memory: LearnerMemory,
     pub rejected_peers: RejectedPeers,
     pub downloads: Downloads,
     /// Where commands of rewards run.
@@ -73,6 +75,8 @@ impl Coordinator {
         });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();
+        status.memory = self.learner_memory.newest();
+        status.requests = Some(self.fleet.request_counts());
         status
     }
 

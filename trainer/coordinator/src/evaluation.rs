@@ -40,6 +40,7 @@ use crate::rollout::play::play;
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::run_handle::RunHandle;
+use crate::timeline::COORDINATOR;
 use crate::work_error::WorkError;
 use judged::{Judged, Judgement};
 use summary::{combined, first_turns, summary};
@@ -96,6 +97,7 @@ impl Evaluator {
         beside: bool,
         suites: &[usize],
     ) -> Result<EvaluationMetrics, WorkError> {
+        let began = self.clock.now();
         let judged = self.judge(version, beside, suites).await?;
         let (mut shown, mut results, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for progress in judged {
@@ -124,6 +126,8 @@ impl Evaluator {
             None => metrics,
         };
         self.recorder.record_evaluation(metrics.clone(), shown, results).await?;
+        let (name, now) = (format!("evaluation of step {}", version.step), self.clock.now());
+        self.recorder.timeline.add(COORDINATOR, name, (began, now));
         Ok(metrics)
     }
 

@@ -1,5 +1,5 @@
 //! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`,
-//! `evaluation-prompts.jsonl`. Whole lines, once per step, also across restarts.
+//! `evaluation-prompts.jsonl`, `traces.jsonl`. Whole lines, once per step, also across restarts.
 //!
 //! A write failure is only logged, since the journal has the same data. The files are written
 //! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
@@ -19,10 +19,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rljob_crds::names::{
     DROPPED_ROWS_FILE, EVALUATION_PROMPTS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE,
-    METRICS_FILE, SAMPLES_FILE,
+    METRICS_FILE, SAMPLES_FILE, TRACES_FILE,
 };
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::trace::StepTrace;
 use serde::Serialize;
 
 use crate::data::Dataset;
@@ -33,6 +34,8 @@ use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
 const SAMPLES_SHOWN: usize = 4;
 /// Size of `evaluation-prompts.jsonl` in bytes beyond which the next evaluation replaces it.
 const MAX_PROMPT_RESULTS: u64 = 64 << 20;
+/// Size of `traces.jsonl` in bytes beyond which the next step replaces it.
+const MAX_TRACES: u64 = 64 << 20;
 
 /// A JSONL file that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +75,7 @@ pub struct Files {
     samples: Arc<Lines>,
     evaluation_samples: Arc<Lines>,
     evaluation_prompts: Arc<Lines>,
+    traces: Arc<Lines>,
 }
 
 /// One file, and the newest step in it.
@@ -134,12 +138,18 @@ impl Files {
                 max_bytes: MAX_PROMPT_RESULTS,
                 ..Lines::open(fence, EVALUATION_PROMPTS_FILE)?
             }),
+            traces: Arc::new(Lines { max_bytes: MAX_TRACES, ..Lines::open(fence, TRACES_FILE)? }),
         })
     }
 
     /// Appends a step's numbers.
     pub fn append_metrics(&self, metrics: &StepMetrics) {
         self.metrics.append(metrics.step, &[metrics]);
+    }
+
+    /// Appends what the processes did in a step.
+    pub fn append_trace(&self, trace: &StepTrace) {
+        self.traces.append(trace.step, &[trace]);
     }
 
     /// Appends an evaluation's numbers.
@@ -186,7 +196,10 @@ impl Files {
             }
         }
         let evaluations = [&self.evaluations, &self.evaluation_samples, &self.evaluation_prompts];
-        [&self.metrics, &self.samples].into_iter().chain(evaluations).for_each(|file| file.link());
+        [&self.metrics, &self.samples, &self.traces]
+            .into_iter()
+            .chain(evaluations)
+            .for_each(|file| file.link());
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
 use crate::input::InputError;
 use crate::input::hub::Downloads;
+use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
 use crate::persistence::fence::Fence;
 use crate::persistence::identity::{Identity, renew};
@@ -83,6 +84,7 @@ pub(crate) async fn open(
         restored_position,
         clock,
         run: RunHandle::new(run, journal.clone(), clock),
+        learner_memory: LearnerMemory::open(journal.clone()).await?,
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
         recorder,

@@ -19,6 +19,7 @@ use crate::files::Files;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Event, Sample};
 use crate::telemetry::Metrics;
+use crate::timeline::{COORDINATOR, Timeline};
 
 /// Number of steps whose rollout times are stored; exceeds the maximum of `rollout.maxStaleness`.
 const STEPS_KEPT: u32 = 100;
@@ -30,6 +31,8 @@ pub struct Recorder {
     pub metrics: Metrics,
     /// JSONL files.
     pub files: Files,
+    /// What the processes do in the step in progress.
+    pub timeline: Timeline,
     journal: SharedJournal,
     clock: Clock,
     newest: Arc<Mutex<Newest>>,
@@ -59,7 +62,8 @@ impl Recorder {
     ) -> Self {
         let (step, evaluation) = newest;
         let newest = Newest { metrics: step, evaluation, ..Newest::default() };
-        Self { metrics, files, journal, clock, newest: Arc::new(Mutex::new(newest)) }
+        let (timeline, newest) = (Timeline::default(), Arc::new(Mutex::new(newest)));
+        Self { metrics, files, timeline, journal, clock, newest }
     }
 
     /// Metrics of the newest step and of the newest evaluation.
@@ -90,8 +94,9 @@ impl Recorder {
         let mut newest = self.newest();
         newest.rollout_seconds.retain(|other, _| other.abs_diff(step) < STEPS_KEPT);
         if let Some(began) = began {
-            let seconds = self.clock.now().saturating_sub(began).as_secs_f64();
-            newest.rollout_seconds.insert(step, seconds);
+            let now = self.clock.now();
+            newest.rollout_seconds.insert(step, now.saturating_sub(began).as_secs_f64());
+            self.timeline.add(COORDINATOR, format!("rollouts of step {step}"), (began, now));
         }
     }
 
@@ -101,7 +106,8 @@ impl Recorder {
     }
 
     /// Completes the learners' metrics of a step, records them once and appends them to
-    /// `metrics.jsonl`. `positions` are those of a batch without samples of engines, in `data`.
+    /// `metrics.jsonl`, and the timeline to `traces.jsonl`. `positions` are those of a batch
+    /// without samples of engines, in `data`.
     pub async fn record_step(
         &self,
         mut metrics: StepMetrics,
@@ -137,11 +143,15 @@ impl Recorder {
             scalars.set(format!("{}{name}", metrics::MIXTURE_PREFIX), share);
         }
         self.add_timings(&mut metrics);
+        let (step, now) = ((metrics.step, metrics.attempt), self.clock.now());
+        let unix = Timestamp::now().as_duration().as_secs_f64();
+        let trace = self.timeline.take(step, now, unix);
         let (files, recorded) = (self.files.clone(), metrics.clone());
         let new = self.journal.call(move |journal| {
             let new = journal.report_step(&recorded)?;
             if new {
                 files.append_metrics(&recorded);
+                files.append_trace(&trace);
             }
             Ok(new)
         });
@@ -165,7 +175,9 @@ impl Recorder {
         let speed =
             if seconds > 0.0 { scalars.get_or_zero(metrics::TOKENS) / seconds } else { 0.0 };
         scalars.set(metrics::TOKENS_PER_SECOND, speed);
-        newest.step_ended = Some(now);
+        if let Some(ended) = newest.step_ended.replace(now) {
+            self.timeline.add(COORDINATOR, format!("step {}", metrics.step), (ended, now));
+        }
         self.metrics.step_done(metrics, seconds);
     }
 

@@ -1,4 +1,10 @@
-// Engines, learners, incidents and the spec of a run.
+// Engines, learners, memory, incidents and the spec of a run.
+
+// Names and values.
+function list(facts) {
+  const fact = ([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  return h("dl", {}, facts.map(fact));
+}
 
 function drawNow(run) {
   const report = run.isRunning ? run.coordinator : null;
@@ -22,13 +28,42 @@ function drawNow(run) {
     ["Attempt", String(report.attempt)],
     ["Counted restarts", String(report.restarts)],
     ["Newest checkpoint", report.checkpoint ?? "–"],
+    ["Requests at engines", String(report.requests?.running ?? "–")],
+    ["Requests in the queue", String(report.requests?.queued ?? "–")],
   ];
   byId("now-content").replaceChildren(
-    h("dl", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    list(facts),
     engines.length
       ? table("Engines", ["Engine", "State", "Weights", "Responses", "Problem"], engines)
       : h("p", {}, "There is no engine."),
     table("Trainers", ["Trainer", "State", "Learners"], learners),
+  );
+}
+
+const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+
+// The memory plan of the learners, beside what they have used.
+function drawMemory(run) {
+  const plan = run.memory;
+  byId("memory").hidden = !plan;
+  if (!plan) return;
+  const peak = column(run, "peakMemoryBytes").at(-1);
+  const facts = [
+    ["Planned", gib(plan.totalBytes)],
+    ["Usable on each GPU", plan.usableBytes == null ? "–" : gib(plan.usableBytes)],
+    ["Used at most", peak ? gib(peak[1]) : "–"],
+    ["Micro-batches", plan.fits ? "fit" : "may not fit"],
+    ["Sharding", plan.sharding],
+    ["Layers computed again", `${plan.recomputedLayers} of ${plan.layers}`],
+  ];
+  const parts = plan.parts.map((part) => [
+    part.name,
+    gib(part.bytes),
+    `${((100 * part.bytes) / plan.totalBytes).toFixed(1)} %`,
+  ]);
+  byId("memory-content").replaceChildren(
+    list(facts),
+    table("Memory plan", ["Part", "Planned", "Share"], parts),
   );
 }
 

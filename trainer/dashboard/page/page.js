@@ -115,6 +115,7 @@ function drawDetails() {
   const run = state.runs.get(state.details);
   drawTiles(run);
   drawNow(run);
+  drawMemory(run);
   drawIncidents(run);
   drawSpec(run);
   const texts = [samples.draw(state.details, run), answers.draw(state.details, run)];

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rljob_protocol::memory::MemoryPlan;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
 use serde::Serialize;
@@ -25,6 +26,9 @@ pub struct RunInfo {
     /// Report of the coordinator while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<CoordinatorStatus>,
+    /// Memory plan of the newest learners on GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryPlan>,
 }
 
 /// What the page shows of a run.

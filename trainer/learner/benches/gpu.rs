@@ -32,6 +32,7 @@ use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
 use rljob_learner::ranks::Ranks;
+use rljob_learner::spans::Spans;
 use rljob_learner::trainer::Trainer;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use serde_json::json;
@@ -158,6 +159,7 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
         objective,
         spec,
         phase: Phase::default(),
+        spans: Spans::default(),
     }
 }
 

@@ -22,6 +22,7 @@ use rljob_protocol::batch::{BatchError, RankBatch};
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
 };
+use rljob_protocol::memory::{MemoryPlan, MemoryReport};
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::supervisor::EPOCH_HEADER;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -201,9 +202,7 @@ impl CoordinatorClient {
         let path = format!("/v1/steps/{}", report.metrics.step);
         loop {
             let protocol = self.coordinator_protocol.load(Ordering::Relaxed);
-            let metrics = report.metrics.clone().for_peer(protocol);
-            let reduced = StepReport { metrics, ..report.clone() };
-            match self.post(&path, &reduced) {
+            match self.post(&path, &report.clone().for_peer(protocol)) {
                 // A coordinator of another release responded for the first time.
                 Err(ClientError::Rejected { .. })
                     if self.coordinator_protocol.load(Ordering::Relaxed) != protocol => {}
@@ -229,6 +228,15 @@ impl CoordinatorClient {
     /// Reports weights that engines can load.
     pub fn report_weights(&self, ready: &WeightsReady) -> Result<(), ClientError> {
         self.post("/v1/weights", ready)
+    }
+
+    /// Reports the memory plan. A coordinator of a release without its route does not show it.
+    pub fn report_memory(&self, plan: MemoryPlan) -> Result<(), ClientError> {
+        let report = MemoryReport { attempt: self.attempt, plan };
+        match self.post("/v1/memory", &report) {
+            Err(ClientError::Rejected { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
+            result => result,
+        }
     }
 
     fn post(&self, path: &str, body: &impl Serialize) -> Result<(), ClientError> {

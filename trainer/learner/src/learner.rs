@@ -76,7 +76,9 @@ impl Learner {
             self.exports.check()?;
             let asked = Instant::now();
             let instruction = self.next_instruction()?;
+            self.trainer.spans.end("wait for an instruction", asked);
             heartbeat::advance();
+            let (name, began) = (activity(&instruction), Instant::now());
             tracing::debug!(?instruction, "received an instruction");
             match instruction {
                 Instruction::Wait => {
@@ -94,6 +96,9 @@ impl Learner {
                 Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
                 Instruction::Export { version, path } => self.export(version, path)?,
                 Instruction::Exit => break,
+            }
+            if let Some(name) = name {
+                self.trainer.spans.end(name, began);
             }
         }
         self.checkpoints.wait()?;
@@ -120,18 +125,23 @@ impl Learner {
                 self.steps_done
             )));
         }
+        let fetched = Instant::now();
         let batch =
             self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
+        self.trainer.spans.end("fetch the batch", fetched);
+        let began = Instant::now();
         let mut metrics = self
             .trainer
             .guarded(|trainer| trainer.step(step, &batch))
             .map_err(|source| LearnerError::Step { step, source })?;
+        self.trainer.spans.end(format!("train step {step}"), began);
         self.steps_done = step;
         let waited = std::mem::take(&mut self.waited).as_secs_f64();
         metrics.scalars.set(WAIT_SECONDS, waited);
         if self.trainer.ranks.rank() == 0 {
             metrics.attempt = self.client.attempt();
-            self.client.report_step(&StepReport { attempt: metrics.attempt, metrics })?;
+            let spans = self.trainer.spans.take(Instant::now());
+            self.client.report_step(&StepReport { attempt: metrics.attempt, metrics, spans })?;
         }
         Ok(())
     }
@@ -257,5 +267,17 @@ impl Learner {
             "{version} was requested after {} steps",
             self.steps_done
         )))
+    }
+}
+
+/// Name of what follows an instruction, in traces. Training has its own spans.
+fn activity(instruction: &Instruction) -> Option<&'static str> {
+    match instruction {
+        Instruction::Validate { .. } => Some("validation"),
+        Instruction::PublishToDisk { .. } => Some("write weights for engines"),
+        Instruction::PublishByBroadcast { .. } => Some("stage weights for engines"),
+        Instruction::Checkpoint { .. } => Some("copy a checkpoint"),
+        Instruction::Export { .. } => Some("copy an export"),
+        Instruction::Wait | Instruction::Train { .. } | Instruction::Exit => None,
     }
 }

@@ -29,6 +29,7 @@ pub mod parent;
 pub mod publish;
 pub mod ranks;
 pub mod schedule;
+pub mod spans;
 pub mod startup;
 pub mod step;
 pub mod teacher;

@@ -125,10 +125,20 @@ impl Ranks {
 
     /// Maximum of `value` over the ranks.
     pub fn max(&self, value: f64) -> Result<f64, CollectiveError> {
-        let Some(group) = &self.group else { return Ok(value) };
-        let all = Tensor::zeros([i64::from(self.world_size)], (Kind::Double, tch::Device::Cpu));
-        group.all_gather(&all, &Tensor::from_slice(&[value]))?;
-        Ok(all.max().double_value(&[]))
+        let mut values = [value];
+        self.max_slice(&mut values)?;
+        Ok(values[0])
+    }
+
+    /// Maximum of `values` over the ranks, entry by entry, in place. Every rank must pass the same
+    /// number of values.
+    pub fn max_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let (ranks, count) = (i64::from(self.world_size), values.len() as i64);
+        let all = Tensor::zeros([ranks * count], (Kind::Double, tch::Device::Cpu));
+        group.all_gather(&all, &Tensor::from_slice(values))?;
+        all.view([ranks, count]).amax([0], false).copy_data(values, values.len());
+        Ok(())
     }
 
     /// Broadcasts the `bytes` of rank 0; those of other ranks are ignored.
@@ -146,5 +156,31 @@ impl Ranks {
         let mut received = vec![0; length as usize];
         content.copy_data(&mut received, length as usize);
         Ok(received)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maxima_over_ranks_are_taken_entry_by_entry() {
+        let port =
+            std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let maxima = |rank: u32| {
+            let rendezvous = ("127.0.0.1", port);
+            let ranks = Ranks::join(rendezvous, "127.0.0.1", (rank, 2), Device::Cpu, 0).unwrap();
+            let mut values = [[1.0, -7.0, f64::NEG_INFINITY], [0.5, -6.0, f64::NEG_INFINITY]];
+            ranks.max_slice(&mut values[rank as usize]).unwrap();
+            values[rank as usize]
+        };
+        let both = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| scope.spawn(move || maxima(rank)));
+            ranks.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(both, [[1.0, -6.0, f64::NEG_INFINITY]; 2]);
+        let mut alone = [3.0, 4.0];
+        Ranks::alone().max_slice(&mut alone).unwrap();
+        assert_eq!(alone.map(f64::to_bits), [3.0_f64, 4.0].map(f64::to_bits));
     }
 }

@@ -38,13 +38,14 @@ use crate::coordinator_client::CoordinatorClient;
 use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
-use crate::memory::{Phase, planned};
+use crate::memory::{Phase, of_all_ranks, planned};
 use crate::model::{Head, Model, ModelConfig, ModelError};
 use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
+use crate::spans::Spans;
 use crate::teacher::Teacher;
 use crate::trainer::Trainer;
 
@@ -92,7 +93,7 @@ pub fn start(
         arguments.epoch,
         arguments.attempt,
     )?;
-    let trainer = load_trainer(&config, arguments, threads)?;
+    let trainer = load_trainer(&config, arguments, &client, threads)?;
     let steps_done = arguments.restore.as_ref().map_or(0, |restore| restore.version.step);
     tracing::info!(
         rank = arguments.rank,
@@ -123,10 +124,11 @@ pub fn start(
     })
 }
 
-/// Configures libtorch, joins the process group and loads the models.
+/// Configures libtorch, joins the process group, reports the memory plan and loads the models.
 fn load_trainer(
     config: &RunConfig,
     arguments: &StartArguments,
+    client: &CoordinatorClient,
     threads: u32,
 ) -> Result<Trainer, StartError> {
     let RunConfig { spec, model_directory, bucket, .. } = config;
@@ -145,7 +147,7 @@ fn load_trainer(
     let compute = compute_kind(spec.precision());
     let teacher = Teacher::of(spec, &model, model_directory)?;
     let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
-    let (model, sharding) = planned(model, teacher, spec, (device, arguments.world_size), compute)?;
+    let planned = planned(model, teacher, spec, (device, arguments.world_size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
@@ -155,7 +157,13 @@ fn load_trainer(
         arguments.attempt,
     )?;
     let mut spec = spec.clone();
-    spec.training.sharding = Some(agreed(sharding, &ranks)?);
+    spec.training.sharding = Some(agreed(planned.sharding, &ranks)?);
+    if let Some(plan) = of_all_ranks(&planned, teacher, &spec, &ranks, compute)?
+        && ranks.rank() == 0
+    {
+        client.report_memory(plan)?;
+    }
+    let model = planned.model;
     let joined = Instant::now();
     let trainer = match &arguments.restore {
         None => first_trainer(spec, model, ranks, model_directory)?,
@@ -273,7 +281,8 @@ pub fn restored_trainer(
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     let objective = objective::new(algorithm, &spec.rollout);
-    Ok(Trainer { ranks, models, objective, spec, phase: Phase::default() })
+    let (phase, spans) = (Phase::default(), Spans::default());
+    Ok(Trainer { ranks, models, objective, spec, phase, spans })
 }
 
 /// The model with the head that the algorithm trains.

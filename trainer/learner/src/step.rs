@@ -87,7 +87,9 @@ impl Trainer {
         }
         let whole = signals.contains(&Signal::Policy);
         let mut prepared = Prepared { header, advantages, micro_batches, whole };
+        let began = Instant::now();
         let before = self.prepare(&signals, &mut prepared)?;
+        self.spans.end("signals and advantages", began);
         let trainable_tokens = prepared.advantages.trainable_tokens();
         let computed = prepared.micro_batches.iter().map(|one| one.packed.num_tokens() as f64);
         let operations = self.operations(step, &signals, &prepared.micro_batches);
@@ -107,10 +109,10 @@ impl Trainer {
             ],
         );
         let mut sums = Sums::default();
-        for _ in 0..epochs {
-            for minibatch in 0..minibatches {
-                sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
-            }
+        for minibatch in (0..epochs).flat_map(|_| 0..minibatches) {
+            let began = Instant::now();
+            sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
+            self.spans.end(format!("minibatch {}", minibatch + 1), began);
         }
         let mut sums = sums.divided_by(epochs);
         sums.statistics = sums.statistics.replaced_by(before);

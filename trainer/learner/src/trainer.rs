@@ -14,6 +14,7 @@ use crate::models::{Models, RoleError};
 use crate::objective::{Objective, SumError};
 use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, OptimizerError};
 use crate::ranks::Ranks;
+use crate::spans::Spans;
 use crate::step::micro_batch::BatchError;
 
 /// Models, objective and settings of one rank.
@@ -25,6 +26,8 @@ pub struct Trainer {
     pub spec: RLJobSpec,
     /// What the trainer does, for errors about memory.
     pub phase: Phase,
+    /// What was done since the last report.
+    pub spans: Spans,
 }
 
 impl Trainer {

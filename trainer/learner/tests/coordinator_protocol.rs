@@ -59,7 +59,7 @@ fn reported(announced: Option<u32>) -> Vec<Value> {
     let token = folder.path().join("learner");
     let client = CoordinatorClient::new(&url, resolver, token, None, 0, 1).unwrap();
     let metrics = StepMetrics::with_scalars(1, [("loss", 0.5), ("reward/format", 1.0)]);
-    client.report_step(&StepReport { attempt: 1, metrics }).unwrap();
+    client.report_step(&StepReport { attempt: 1, metrics, spans: Vec::new() }).unwrap();
     coordinator.bodies.lock().clone()
 }
 

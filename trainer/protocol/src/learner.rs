@@ -9,6 +9,7 @@
 //! POST /v1/validations/{step}    ValidationReport  rank 0
 //! POST /v1/checkpoints/{step}    CheckpointReport  rank 0, once the manifest is written
 //! POST /v1/weights               WeightsReady      a sender, when its staging copy is ready
+//! POST /v1/memory                MemoryReport      rank 0 on GPUs, before it loads models
 //! ```
 //! Each request has the attempt of the learner. An older attempt gets 409, and the learner exits.
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::{EvaluationMetrics, PAIR_ACCURACY, PAIR_MARGIN};
 use crate::status::StepMetrics;
+use crate::trace::LearnerSpan;
 use crate::version::Version;
 
 /// Next action of the learner group.
@@ -152,6 +154,18 @@ pub struct StepReport {
     /// Metrics of the learners; `reward`, `completion_tokens`, `rollout_seconds`,
     /// `sync_seconds` and `tokens_per_second` are added by the coordinator.
     pub metrics: StepMetrics,
+    /// What rank 0 has done since its last report. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<LearnerSpan>,
+}
+
+impl StepReport {
+    /// The part that a peer of this protocol version can read.
+    #[must_use]
+    pub fn for_peer(self, protocol: u32) -> Self {
+        let spans = if protocol < 3 { Vec::new() } else { self.spans };
+        Self { attempt: self.attempt, metrics: self.metrics.for_peer(protocol), spans }
+    }
 }
 
 /// Report of a validation.

@@ -12,6 +12,7 @@
 //!  learner ── GET /v1/instructions ──────────────▶ coordinator          learner
 //!          ── GET /v1/batches/STEP ──────────────▶                      batch, prompts
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner
+//!          ── POST /v1/memory ───────────────────▶                      memory
 //!  learner ── files of a checkpoint ─────────────▶ coordinator, learner checkpoint
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
 //! ```
@@ -38,7 +39,11 @@ pub mod status;
 
 pub mod supervisor;
 
+pub mod trace;
+
 pub mod learner;
+
+pub mod memory;
 
 pub mod batch;
 

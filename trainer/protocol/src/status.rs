@@ -1,8 +1,12 @@
 //! `GET /v1/status`: report of a coordinator to the operator and `rljob run`.
 
+mod engines;
+
 use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
 use serde::{Deserialize, Serialize};
 
+pub use self::engines::{EngineCondition, EngineState, RequestCounts};
+use crate::memory::MemoryPlan;
 pub use crate::metrics::{EvaluationMetrics, StepMetrics};
 use crate::peer::ProtocolUnsupported;
 use crate::version::Version;
@@ -57,6 +61,12 @@ pub struct CoordinatorStatus {
     /// protocol version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracker_failure: Option<String>,
+    /// Memory plan of the newest learners on GPUs. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryPlan>,
+    /// Requests for completions. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestCounts>,
 }
 
 /// Most supervisors and engines of a status.
@@ -100,7 +110,7 @@ impl CoordinatorStatus {
         {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
-        Ok(())
+        self.memory.as_ref().map_or(Ok(()), MemoryPlan::check)
     }
 
     /// Removes fields that a peer of this protocol version rejects.
@@ -112,6 +122,7 @@ impl CoordinatorStatus {
             self.activity = None;
             self.journal_failure = None;
             self.tracker_failure = None;
+            (self.memory, self.requests) = (None, None);
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });
@@ -232,49 +243,6 @@ pub struct SupervisorState {
     pub alive: bool,
     /// Number of its running learners of the current attempt.
     pub learners: u32,
-}
-
-/// State of an engine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EngineState {
-    /// Name of its pod or process.
-    pub name: String,
-    /// Reachability and weights.
-    pub state: EngineCondition,
-    /// Version of its weights; absent for weights that no learner published.
-    pub version: Option<Version>,
-    /// Seconds since its last response, or since it was listed if it never responded; absent while
-    /// it responds.
-    pub silent_seconds: Option<u32>,
-    /// UID of the pod that the state is about, as in the desired state; none from coordinators of
-    /// earlier releases.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
-    /// Why the engine gets no requests and no weights although it responds, and what to change.
-    /// Since protocol version 3.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unsuitable: Option<String>,
-}
-
-impl EngineState {
-    /// Whether the state is about the pod of this name and UID, and not about its predecessor.
-    pub fn is_about(&self, name: &str, uid: &str) -> bool {
-        self.name == name && self.uid.as_deref().is_none_or(|own| own == uid)
-    }
-}
-
-/// Reachability and weights of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EngineCondition {
-    /// Does not respond.
-    Unreachable,
-    /// Responds, and holds weights of another version.
-    Stale,
-    /// Weights are being updated.
-    Syncing,
-    /// Holds the current weights and receives requests.
-    Ready,
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Alerts of the chart in a real Prometheus that scrapes a real operator: faults fire them, and the
 //! end of a fault resolves them.
 //!
-//! Prometheus scrapes and evaluates every second, and each `for` is shortened to a second;
-//! `alerts` tests the rules with their own durations.
+//! Prometheus scrapes and evaluates every second, each `for` is shortened to a second, and half an
+//! hour to ten seconds; `alerts` tests the rules with their own durations.
+
+use std::net::SocketAddr;
+use std::time::Instant;
 
 use rljob_tests::Prometheus;
 use rljob_tests::process::wait_until;
@@ -12,6 +15,7 @@ use super::cluster;
 use super::fixture::Fixture;
 use super::operator::{LIMIT, SYSTEM};
 use super::pods::set_status;
+use super::simulated_pods::METRICS_PORT;
 use crate::chart::render;
 use crate::dashboards::wait_for_data;
 
@@ -25,6 +29,8 @@ fn rules() -> Value {
             if let Some(duration) = rule.get_mut("for") {
                 *duration = json!("1s");
             }
+            let short = rule["expr"].as_str().unwrap().replace("[30m]", "[10s]");
+            rule["expr"] = json!(short);
         }
     }
     spec
@@ -43,7 +49,12 @@ impl Watched {
         }});
         let fixture = Fixture::running(prefix, &patch);
         let operator = fixture.metrics_address().unwrap();
-        let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+        let coordinator = fixture.api.get(&fixture.path("api/v1", "pods/sample-coordinator-0"));
+        let coordinator = coordinator.unwrap()["status"]["podIP"].take();
+        let coordinator = coordinator.as_str().unwrap().parse().unwrap();
+        let labels = json!({"namespace": fixture.namespace.name, "rljob_dev_job": "sample"});
+        let pods = [(SocketAddr::new(coordinator, METRICS_PORT), labels)];
+        let prometheus = Prometheus::with_pods(cluster(), &[operator], &pods, &rules()).unwrap();
         let watched = Self { fixture, prometheus };
         let is_scraped = || watched.prometheus.has("rljob_job_checkpoint_timestamp_seconds");
         wait_until("a scrape of a job in training", LIMIT, || {
@@ -129,6 +140,16 @@ fn a_silent_coordinator_fires_its_alert_until_it_answers() {
     watched.fixture.pods.run.lock().is_silent = true;
     watched.wait_for(&[("RLJobCoordinatorUnresponsive", json!({}))], |_| {});
     watched.fixture.pods.run.lock().is_silent = false;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn engines_without_requests_fire_their_alert_until_they_have_some() {
+    let watched = Watched::start("alerts-idle");
+    watched.fixture.pods.run.lock().idle_since = Some(Instant::now());
+    let idle = [("RLJobEnginesIdle", json!({"severity": "info"}))];
+    watched.wait_for(&idle, Watched::train);
+    watched.fixture.pods.run.lock().idle_since = None;
     watched.wait_for(&[], Watched::train);
 }
 

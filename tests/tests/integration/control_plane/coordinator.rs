@@ -1,4 +1,5 @@
-//! Coordinators that do not answer: silent, in a crash loop, or never reachable.
+//! Coordinators that do not answer: silent, in a crash loop, or never reachable. Reports of one that
+//! does.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
@@ -146,4 +147,28 @@ fn a_run_that_does_not_train_before_its_startup_deadline_fails_and_frees_its_pod
         (&json!("False"), &json!("StartupDeadlineExceeded"))
     );
     wait_for_pods(&fixture.namespace, 0);
+}
+
+#[test]
+fn the_memory_plan_of_learners_and_what_they_use_are_in_the_status() {
+    let fixture = Fixture::running("memory", &json!({}));
+    let memory = || fixture.job()["status"]["memory"].take();
+    assert_eq!(memory(), Value::Null);
+    let mut plan = json!({
+        "parts": [
+            {"name": "weights", "bytes": 9_u64 << 30}, {"name": "activations", "bytes": i64::MAX},
+        ],
+        "totalBytes": i64::MAX, "usableBytes": 131_u64 << 30, "fits": false,
+        "sharding": "Gradients", "recomputedLayers": 28, "layers": 28,
+    });
+    fixture.pods.run.lock().memory = plan.clone();
+    wait_until("the plan", LIMIT, || Ok(memory() == plan)).unwrap();
+    // The first step changes the progress, which is written once a minute: a restart is written at
+    // once, with everything else.
+    let mut run = fixture.pods.run.lock();
+    run.metrics = json!({"step": 1, "attempt": 0, "peakMemoryBytes": 50_u64 << 30});
+    run.attempt += 1;
+    drop(run);
+    plan["peakBytes"] = json!(50_u64 << 30);
+    wait_until("the peak", LIMIT, || Ok(memory() == plan)).unwrap();
 }

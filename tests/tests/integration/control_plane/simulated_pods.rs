@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use axum::extract::{Json, State};
@@ -26,6 +26,8 @@ use super::cluster;
 
 /// Network of the simulated pods.
 const POD_NETWORK: &str = "10.200.0.0/16";
+/// Port of the coordinators' metrics, without TLS.
+pub(super) const METRICS_PORT: u16 = 8081;
 /// Poll interval of pods.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -41,6 +43,13 @@ pub(super) struct Run {
     pub(super) reward_outage: Option<&'static str>,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
+    /// Memory plan of the learners, and metrics of the newest step.
+    pub(super) memory: Value,
+    pub(super) metrics: Value,
+    /// Until when the time without requests of idle engines is counted; `None` if they are busy.
+    pub(super) idle_since: Option<Instant>,
+    /// That time, summed over engines.
+    idle_seconds: f64,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
     /// UID of the job that owns the run. A recreated job continues it with new fencing numbers.
@@ -90,6 +99,13 @@ static SIMULATED_CLUSTER: LazyLock<SimulatedCluster> = LazyLock::new(|| {
         .unwrap();
     listener.set_nonblocking(true).unwrap();
     let coordinators = Coordinators::default();
+    let metrics =
+        axum::Router::new().route("/metrics", get(metrics)).with_state(coordinators.clone());
+    let plain = cluster.listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, METRICS_PORT))).unwrap();
+    plain.set_nonblocking(true).unwrap();
+    runtime().spawn(async move {
+        axum::serve(tokio::net::TcpListener::from_std(plain).unwrap(), metrics).await
+    });
     let router = axum::Router::new()
         .route("/v1/desired", put(desired))
         .route("/v1/status", get(status))
@@ -166,11 +182,28 @@ async fn status(
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
-        "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
+        "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
         "rewardOutage": outage,
-        "journalFailure": run.journal_failure,
+        "journalFailure": run.journal_failure, "memory": run.memory,
     })))
+}
+
+/// Time in which engines had no request, as a coordinator counts it.
+async fn metrics(
+    State(coordinators): State<Coordinators>,
+    headers: HeaderMap,
+) -> Result<String, StatusCode> {
+    let coordinators = coordinators.lock();
+    let Coordinator { run, desired, .. } =
+        coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
+    let (mut run, now) = (run.lock(), Instant::now());
+    if let Some(since) = run.idle_since {
+        let engines = desired["engines"].as_array().map_or(0, Vec::len);
+        run.idle_seconds += (now - since).as_secs_f64() * engines as f64;
+        run.idle_since = Some(now);
+    }
+    Ok(format!("rljob_engine_idle_seconds_total {}\n", run.idle_seconds))
 }
 
 /// Simulated pods of one namespace, until dropped.

@@ -51,6 +51,8 @@ impl Run {
             reward_outage: None,
             journal_failure: None,
             tracker_failure: None,
+            memory: None,
+            requests: None,
             activity: self.position.and(self.activity),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use parking_lot::MutexGuard;
 use rljob_protocol::desired::EngineEndpoint;
-use rljob_protocol::status::EngineState;
+use rljob_protocol::status::{EngineState, RequestCounts};
 use rljob_protocol::version::Version;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +54,11 @@ impl Fleet {
         self.slots().idle()
     }
 
+    /// Times in which engines had requests since the last call, with their names.
+    pub fn take_busy(&self) -> Vec<(String, (Duration, Duration))> {
+        self.slots().take_busy(self.clock.now())
+    }
+
     /// Views for instructions.
     pub fn views(&self) -> Vec<EngineView> {
         self.slots().views(self.clock.now())
@@ -71,6 +76,11 @@ impl Fleet {
 
     pub fn tokens_in_flight(&self) -> u64 {
         self.slots().tokens_in_flight()
+    }
+
+    /// Requests that engines process and that wait.
+    pub fn request_counts(&self) -> RequestCounts {
+        self.reservations.counts()
     }
 
     /// Changes an engine; `None` if it does not exist.

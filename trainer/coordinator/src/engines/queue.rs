@@ -59,6 +59,12 @@ impl<W> Queue<W> {
         self.waiting.remove(&ticket).is_some()
     }
 
+    /// Number of requests that wait, each completion counted.
+    pub fn requests(&self) -> u32 {
+        let requests = self.waiting.values().map(|(wanted, _)| wanted.requests);
+        requests.fold(0, u32::saturating_add)
+    }
+
     /// Removes and returns the requests that `reserve` serves, with what it returned.
     pub fn serve<R>(&mut self, mut reserve: impl FnMut(&Wanted) -> Option<R>) -> Vec<(W, R)> {
         let mut refused: Vec<(Weights, u32)> = Vec::new();

@@ -1,6 +1,7 @@
 //! Reservations at engines: who has them, and who waits for one.
 
 use parking_lot::{Mutex, MutexGuard};
+use rljob_protocol::status::RequestCounts;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
@@ -31,6 +32,12 @@ impl Reservations {
     /// Notifies of every change of an engine.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
+    }
+
+    /// Requests that engines process and that wait.
+    pub fn counts(&self) -> RequestCounts {
+        let queue = self.queue.lock();
+        RequestCounts { running: self.slots().requests_in_flight(), queued: queue.requests() }
     }
 
     /// Waits for a reservation of an engine with matching weights and room. Cancel safe.
@@ -105,8 +112,8 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        let Leased { name, url, .. } = &self.engine;
-        self.reservations.slots().release(name, url, self.requests, self.tokens);
+        let now = self.reservations.clock.now();
+        self.reservations.slots().release(&self.engine, self.requests, self.tokens, now);
         self.reservations.notify();
     }
 }
@@ -117,7 +124,7 @@ mod tests {
     use rljob_protocol::desired::EngineEndpoint;
     use rljob_protocol::version::Version;
 
-    use super::{Clock, Place, Reservations, Wanted};
+    use super::{Clock, Place, RequestCounts, Reservations, Wanted};
     use crate::engines::suitability::Limits;
     use crate::engines::weights::Weights;
 
@@ -175,11 +182,13 @@ mod tests {
         let full = engine.lease(place(1), wanted(2)).await;
         let mut granted = Box::pin(engine.lease(place(2), wanted(2)));
         assert!(granted.as_mut().now_or_never().is_none());
+        assert_eq!(engine.counts(), RequestCounts { running: 2, queued: 2 });
         drop(full);
         assert_eq!(engine.slots().tokens_in_flight(), 20, "it is granted, and not taken");
         drop(granted);
         let waiting = Box::pin(engine.lease(place(3), wanted(2)));
         drop(waiting);
         assert_eq!(engine.slots().tokens_in_flight(), 0);
+        assert_eq!(engine.counts(), RequestCounts::default());
     }
 }

@@ -50,6 +50,8 @@ pub struct Slot {
     backoff_until: Duration,
     pub(super) requests: u32,
     pub(super) tokens: u64,
+    /// When it got the first of its requests; `None` without requests.
+    pub(super) busy_since: Option<Duration>,
     pub(super) progress: Progress,
     /// Open streams; closed during an update.
     pub streams: Streams,
@@ -80,6 +82,7 @@ impl Slot {
             backoff_until: Duration::ZERO,
             requests: 0,
             tokens: 0,
+            busy_since: None,
             progress: Progress::new(now),
             streams: Streams::default(),
             hung: None,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineState;
+use rljob_protocol::trace::MAX_SPANS;
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,8 @@ pub struct Slots {
     idle: Duration,
     /// Until when `idle` is counted.
     counted: Duration,
+    /// Times in which engines had requests, with their names; see [`Self::take_busy`].
+    busy: Vec<(String, (Duration, Duration))>,
 }
 
 impl Slots {
@@ -72,6 +75,18 @@ impl Slots {
     /// Time in which engines responded and had no request, summed over them.
     pub fn idle(&self) -> Duration {
         self.idle
+    }
+
+    /// Removes the times in which engines had requests, [`MAX_SPANS`] at most. An engine that has
+    /// some begins another time now.
+    pub fn take_busy(&mut self, now: Duration) -> Vec<(String, (Duration, Duration))> {
+        for (name, slot) in &mut self.table {
+            if let Some(began) = slot.busy_since.replace(now).filter(|began| *began < now) {
+                self.busy.push((name.clone(), (began, now)));
+            }
+            slot.busy_since = slot.busy_since.filter(|_| slot.requests > 0);
+        }
+        std::mem::take(&mut self.busy)
     }
 
     pub fn endpoints(&self) -> Vec<(String, String)> {
@@ -126,6 +141,7 @@ impl Slots {
         });
         let (name, slot) =
             ready.min_by_key(|(name, slot)| (preferred != Some(name.as_str()), slot.tokens))?;
+        slot.busy_since = slot.busy_since.or(Some(now));
         slot.requests = slot.requests.saturating_add(requests);
         slot.tokens = slot.tokens.saturating_add(tokens);
         Some(Leased {
@@ -138,10 +154,16 @@ impl Slots {
     }
 
     /// Releases a part of a reservation.
-    pub fn release(&mut self, name: &str, url: &str, requests: u32, tokens: u64) {
-        if let Some(slot) = self.table.get_mut(name).filter(|slot| slot.url == url) {
-            slot.requests = slot.requests.saturating_sub(requests);
-            slot.tokens = slot.tokens.saturating_sub(tokens);
+    pub fn release(&mut self, leased: &Leased, requests: u32, tokens: u64, now: Duration) {
+        let slot = self.table.get_mut(&leased.name).filter(|slot| slot.url == leased.url);
+        let Some(slot) = slot else { return };
+        slot.requests = slot.requests.saturating_sub(requests);
+        slot.tokens = slot.tokens.saturating_sub(tokens);
+        if slot.requests == 0
+            && let Some(began) = slot.busy_since.take()
+            && self.busy.len() < MAX_SPANS
+        {
+            self.busy.push((leased.name.clone(), (began, now)));
         }
     }
 
@@ -157,6 +179,11 @@ impl Slots {
             }
         }
         found
+    }
+
+    /// Requests that engines process.
+    pub fn requests_in_flight(&self) -> u32 {
+        self.table.values().map(|slot| slot.requests).fold(0, u32::saturating_add)
     }
 
     pub fn tokens_in_flight(&self) -> u64 {

@@ -74,7 +74,8 @@ fn info(of_run: RunInfo, status: CoordinatorStatus) -> RunInfo {
     };
     let failure = status.last_failure.as_ref().filter(|_| status.phase == Phase::Failed);
     let cause = failure.map(|failure| failure.message.clone());
-    RunInfo { status: name.to_owned(), is_running, cause, coordinator: Some(status), ..of_run }
+    let (name, memory) = (name.to_owned(), status.memory.clone());
+    RunInfo { status: name, is_running, cause, coordinator: Some(status), memory, ..of_run }
 }
 
 #[cfg(test)]

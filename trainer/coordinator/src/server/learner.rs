@@ -193,6 +193,11 @@ pub async fn step(
         .into());
     }
     coordinator.run.read(|run| run.fence(report.attempt)).await?;
+    let timeline = &coordinator.recorder.timeline;
+    timeline.add_learners(&report.spans, coordinator.clock.now());
+    for (engine, times) in coordinator.fleet.take_busy() {
+        timeline.add(&engine, "requests".to_owned(), times);
+    }
     let train = coordinator.batches.input().and_then(|input| input.train.as_ref());
     let positions = batches::positions(&coordinator.config, step);
     coordinator.recorder.record_step(report.metrics, train, positions).await?;

@@ -5,7 +5,7 @@
 //!  learner token    POST /v1/supervisors/NAME
 //!                   GET /v1/instructions · /v1/attempts/ATTEMPT · /v1/batches/STEP
 //!                   GET, POST /v1/validations/STEP
-//!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights
+//!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights · /v1/memory
 //!  no token         GET /healthz · GET /metrics, also without TLS
 //! ```
 //! The dashboard has its own server on a loopback address.
@@ -17,6 +17,7 @@ pub mod dashboard;
 mod error;
 mod fenced;
 mod learner;
+mod memory;
 mod operator;
 mod protocol;
 pub mod startup_gate;
@@ -61,6 +62,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
         .route("/v1/validations/{step}", get(learner::validation_data).post(learner::validation))
         .route("/v1/checkpoints/{step}", post(learner::checkpoint))
         .route("/v1/weights", post(learner::weights))
+        .route("/v1/memory", post(memory::memory))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), protocol::required))
         .route_layer(middleware::from_fn_with_state(learner, auth::bearer));
     Router::new()

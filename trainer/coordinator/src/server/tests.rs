@@ -8,7 +8,7 @@ use rljob_crds::RunConfig;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, STATUS_UNSUPPORTED};
-use rljob_protocol::status::{CoordinatorStatus, Phase, StepMetrics};
+use rljob_protocol::status::{CoordinatorStatus, Phase, RequestCounts, StepMetrics};
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
 use serde_json::{Value, json};
@@ -266,6 +266,34 @@ async fn a_stale_attempt_gets_409_everywhere() {
     );
     let weights = json!({"disk": {"attempt": 9, "version": "step-0.attempt-9", "path": "/x"}});
     assert_eq!(server.post("/v1/weights", weights).await.0, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn a_memory_plan_is_in_the_status_and_in_that_of_the_next_coordinator() {
+    let server = server().await;
+    server.set_desired(1).await;
+    assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
+    let plan = |parts: usize| {
+        let part = |index| json!({"name": format!("part {index}"), "bytes": 1_u64 << 40});
+        json!({
+            "parts": (0..parts).map(part).collect::<Vec<_>>(), "totalBytes": 3_u64 << 40,
+            "usableBytes": 1_u64 << 41, "fits": false, "sharding": "Full", "recomputedLayers": 2,
+            "layers": 28,
+        })
+    };
+    let report = async |attempt: u32, plan: Value| {
+        server.post("/v1/memory", json!({"attempt": attempt, "plan": plan})).await.0
+    };
+    assert_eq!(report(9, plan(1)).await, StatusCode::CONFLICT);
+    assert_eq!(report(0, plan(17)).await, StatusCode::BAD_REQUEST);
+    assert_eq!(server.coordinator.status().await.memory, None);
+    assert_eq!(report(0, plan(3)).await, StatusCode::NO_CONTENT);
+    let expected = serde_json::from_value(plan(3)).unwrap();
+    let status = server.coordinator.status().await;
+    assert_eq!((&status.memory, status.requests), (&expected, Some(RequestCounts::default())));
+    let directory = &server.coordinator.config.run_directory;
+    let next = open(directory, config(directory, |_| ()), 2).await;
+    assert_eq!(next.status().await.memory, expected);
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn start_updates(sync: &Arc<WeightSync>, updates: &mut JoinSet<()>) {
         let (sync, folder) = (Arc::clone(sync), folder.clone());
         updates.spawn(async move {
             let result = target.or_lost(update(&sync, &target, version, &folder)).await;
-            book(&sync, &engine.name, version, result).await;
+            book(&sync, &engine.name, (version, target.began), result).await;
         });
     }
 }

@@ -109,7 +109,7 @@ async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
     if let Some(target) = begin(sync, &transfer.engine, sender.version) {
         let result = target.or_lost(update(sync, &target, sender, transfer)).await;
         settle_group(sync, &target, sender, transfer, result.as_ref().err()).await;
-        book(sync, &transfer.engine, sender.version, result).await;
+        book(sync, &transfer.engine, (sender.version, target.began), result).await;
     }
     if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
         tracing::error!(

@@ -18,6 +18,7 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::core::Now;
 use crate::core::instruct::KeptGroup;
 use crate::engines::streams::Streams;
 use crate::engines::{EngineError, Fleet, check_epoch};
@@ -57,6 +58,8 @@ pub struct SyncError {
 /// An engine during an update.
 struct Target {
     url: String,
+    /// When the update began.
+    began: Now,
     lost: CancellationToken,
     /// Streams of its process; no further ones open until the update is booked.
     streams: Streams,
@@ -88,6 +91,7 @@ fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
         slot.update_begins();
         Target {
             url: slot.url.clone(),
+            began: sync.clock.now(),
             lost: slot.lost.clone(),
             streams: slot.streams.clone(),
             label: slot.label().map(ToOwned::to_owned),
@@ -112,8 +116,14 @@ async fn verify_and_continue(
 }
 
 /// Records the result of an update.
-async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<(), EngineError>) {
+async fn book(
+    sync: &WeightSync,
+    engine: &str,
+    (version, began): (Version, Now),
+    result: Result<(), EngineError>,
+) {
     let now = sync.clock.now();
+    sync.recorder.timeline.add(engine, format!("update to {version}"), (began, now));
     let held = result.is_ok().then_some(version);
     let hangs = result.as_ref().is_err_and(EngineError::is_hang);
     sync.fleet.update(engine, |slot| {

@@ -2,8 +2,9 @@
 //! or its micro-batches do not fit.
 
 use rljob_crds::algorithm::{Activations, Sharding};
+use rljob_crds::status::gib;
 
-use super::plan::{Critic, MemoryPlan, Settings, gib};
+use super::plan::{Critic, MemoryPlan, Settings};
 
 /// Percent of the memory for libraries and fragmentation.
 const RESERVE_PERCENT: u64 = 6;

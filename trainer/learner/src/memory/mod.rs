@@ -6,8 +6,10 @@
 pub mod fit;
 pub mod out_of_memory;
 pub mod plan;
+mod report;
 mod start;
 
 pub use out_of_memory::{OutOfMemory, Phase};
 pub use plan::{MemoryPlan, Settings};
-pub use start::{described, planned};
+pub use report::of_all_ranks;
+pub use start::{Planned, described, planned};

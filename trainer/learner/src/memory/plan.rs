@@ -23,6 +23,7 @@
 //! ([`super::fit`]).
 
 use rljob_crds::algorithm::Sharding;
+use rljob_crds::status::gib;
 
 use crate::fsdp::{Buffers, shard_numel};
 use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
@@ -145,6 +146,12 @@ impl MemoryPlan {
             ("the copy for engines and exports", self.publication),
         ]
     }
+
+    /// All parts, with their names.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let passes = [("activations", self.activations), ("temporaries", self.work)];
+        self.fixed_parts().into_iter().chain(passes)
+    }
 }
 
 /// Parts of a model that is trained, in bytes.
@@ -185,18 +192,11 @@ fn shards(layout: &ModelLayout, world_size: u32) -> Vec<u64> {
 impl std::fmt::Display for MemoryPlan {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}", gib(self.total()))?;
-        let parts = [("activations", self.activations), ("temporaries", self.work)];
-        let parts = self.fixed_parts().into_iter().chain(parts);
-        for (index, (name, bytes)) in parts.filter(|(_, bytes)| *bytes > 0).enumerate() {
+        for (index, (name, bytes)) in self.parts().filter(|(_, bytes)| *bytes > 0).enumerate() {
             write!(formatter, "{}{name} {}", if index == 0 { " = " } else { " + " }, gib(bytes))?;
         }
         write!(formatter, "; {} layers are computed again", self.recomputed_layers)
     }
-}
-
-/// Bytes as GiB with one digit, for messages.
-pub fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// Elements of the buffers of whole blocks.

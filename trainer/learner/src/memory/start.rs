@@ -11,9 +11,19 @@ use super::plan::{Critic, MemoryPlan, Settings};
 use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelLayout};
 
-/// The model with the activations that the spec, or the memory of the GPU, lets it keep, on
-/// (device, number of ranks), and the sharding of the spec, or that which the memory allows. Passes
-/// compute in `compute`. `teacher` is the layout of the teacher, if the algorithm has one.
+/// A model with the decisions of its plan.
+#[derive(Debug)]
+pub struct Planned {
+    /// With the activations that the spec, or the memory of the GPU, lets it keep.
+    pub model: Model,
+    /// Of the spec, or that which the memory allows.
+    pub sharding: Sharding,
+    /// Free bytes of the GPU before anything was loaded; `None` on CPUs.
+    pub free: Option<u64>,
+}
+
+/// Plans the memory of a learner on (device, number of ranks). Passes compute in `compute`.
+/// `teacher` is the layout of the teacher, if the algorithm has one.
 ///
 /// # Errors
 /// The model does not fit.
@@ -23,15 +33,16 @@ pub fn planned(
     spec: &RLJobSpec,
     (device, world_size): (Device, u32),
     compute: Kind,
-) -> Result<(Model, Sharding), DoesNotFit> {
+) -> Result<Planned, DoesNotFit> {
     let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
     let learner = (device.is_cuda(), world_size);
+    let free = capacity.map(|capacity| capacity.free);
     let (plan, sharding) = with_settings(&model, teacher, spec, learner, compute, |settings| {
         let (settings, plan) = decided(settings, spec, capacity)?;
-        log(&settings, &plan, capacity.map(|capacity| capacity.free));
+        log(&settings, &plan, free);
         Ok((plan, settings.sharding))
     })?;
-    Ok((model.recomputing(plan.recomputed_layers), sharding))
+    Ok(Planned { model: model.recomputing(plan.recomputed_layers), sharding, free })
 }
 
 /// The plan of each of the spec's learners on GPUs of `bytes`, as lines: parts, and what to change
@@ -63,7 +74,7 @@ pub fn described(
 
 /// Calls `decide` with the settings of a learner, given by whether it has a GPU and the number of
 /// ranks, without the sharding.
-fn with_settings<T>(
+pub(super) fn with_settings<T>(
     model: &Model,
     teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,

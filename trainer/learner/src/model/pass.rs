@@ -75,6 +75,11 @@ impl Model {
         Self { recomputed_layers: layers, ..self }
     }
 
+    /// Number of layers of which only the input is kept.
+    pub fn recomputed_layers(&self) -> usize {
+        self.recomputed_layers
+    }
+
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }

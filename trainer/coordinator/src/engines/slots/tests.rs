@@ -112,11 +112,13 @@ fn minimum_steps_allow_stale_engines() {
 fn requests_in_flight_are_limited_by_the_engine() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    for _ in 0..LIMITS.requests / 8 {
+    let first = wanted(None, Weights::Exactly(CURRENT), 8, 1);
+    let first = slots.lease(&first, NOW).unwrap();
+    for _ in 1..LIMITS.requests / 8 {
         assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
     }
     assert_eq!(leased(&mut slots, 1), None);
-    slots.release("engine-0", "http://engine-0", 8, 1);
+    slots.release(&first, 8, 1, NOW);
     assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
 }
 
@@ -253,4 +255,23 @@ fn engines_that_respond_are_idle_while_they_have_no_request() {
     assert_eq!(seconds(&mut slots, 12), 14);
     leased(&mut slots, 1).unwrap();
     assert_eq!(seconds(&mut slots, 15), 17);
+}
+
+#[test]
+fn times_in_which_an_engine_has_requests_are_taken_once() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let at = Duration::from_secs;
+    let lease = |slots: &mut Slots, now| {
+        slots.lease(&wanted(None, Weights::Exactly(CURRENT), 1, 1), at(now)).unwrap()
+    };
+    let (first, second) = (lease(&mut slots, 10), lease(&mut slots, 11));
+    slots.release(&first, 1, 1, at(12));
+    let of = |began, ended| ("engine-0".to_owned(), (at(began), at(ended)));
+    assert_eq!(slots.take_busy(at(13)), [of(10, 13)], "it still has a request");
+    slots.release(&second, 1, 1, at(14));
+    let third = lease(&mut slots, 16);
+    slots.release(&third, 1, 1, at(18));
+    assert_eq!(slots.take_busy(at(20)), [of(13, 14), of(16, 18)]);
+    assert_eq!(slots.take_busy(at(30)), []);
 }

@@ -1,0 +1,106 @@
+//! Details of a running run on the page: turns of a sample, memory plan, queue.
+
+use std::fs::{self, File};
+
+use rljob_tests::browser::Browser;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+
+use super::{Dashboard, append, copy_of, open, run_of};
+
+/// The plan of learners on GPUs, as their coordinator reports it.
+fn plan() -> Value {
+    json!({
+        "parts": [
+            {"name": "weights", "bytes": 9_u64 << 30},
+            {"name": "optimizer states", "bytes": 12_u64 << 30},
+            {"name": "activations", "bytes": 27_u64 << 30},
+        ],
+        "totalBytes": 48_u64 << 30, "usableBytes": 40_u64 << 30, "fits": false,
+        "sharding": "Gradients", "recomputedLayers": 3, "layers": 28,
+    })
+}
+
+/// Texts of the elements that match a selector.
+fn texts(browser: &mut Browser, selector: &str) -> Value {
+    let all = format!("[...document.querySelectorAll('{selector}')].map((it) => it.innerText)");
+    browser.evaluate(&all).unwrap()
+}
+
+/// Texts of the cells of a table by row.
+fn rows(browser: &mut Browser, table: &str) -> Value {
+    let all = format!(
+        "[...document.querySelectorAll('{table} tbody tr')]\
+             .map((row) => [...row.children].map((it) => it.innerText))"
+    );
+    browser.evaluate(&all).unwrap()
+}
+
+#[test]
+fn a_running_run_is_shown_with_its_memory_plan_and_its_queue() {
+    let run = copy_of("practise");
+    let file = |name: &str| run.path().join(name);
+    fs::write(file("state.json"), "{\"epoch\":1,\"succeeded\":false}").unwrap();
+    let last = json!({"step": 13, "attempt": 0, "peakMemoryBytes": 36_u64 << 30});
+    append(&file("metrics.jsonl"), &format!("{last}\n"));
+    // The coordinator of a run on CPUs reported everything except the plan.
+    let report = fs::read_to_string(run_of("practise").join("status.json")).unwrap();
+    let mut report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["requests"], json!({"running": 0, "queued": 0}), "of a finished run");
+    assert_eq!(report["memory"], Value::Null);
+    report["memory"] = plan();
+    report["requests"] = json!({"running": 16, "queued": 48});
+    fs::write(file("status.json"), report.to_string()).unwrap();
+    let lock = File::create(file("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+
+    let dashboard = Dashboard::start(&[run.path()]);
+    let mut browser = open(&dashboard.url);
+    browser.wait_for("!document.querySelector('#memory').hidden").unwrap();
+    let expected = ["48.0 GiB", "40.0 GiB", "36.0 GiB", "may not fit", "Gradients", "3 of 28"];
+    assert_eq!(texts(&mut browser, "#memory dd"), json!(expected));
+    let expected = json!([
+        ["weights", "9.0 GiB", "18.8 %"],
+        ["optimizer states", "12.0 GiB", "25.0 %"],
+        ["activations", "27.0 GiB", "56.3 %"],
+    ]);
+    assert_eq!(rows(&mut browser, "#memory"), expected);
+    let facts = texts(&mut browser, "#now dl > div");
+    let facts = facts.as_array().unwrap();
+    for expected in ["Requests at engines\n16", "Requests in the queue\n48"] {
+        assert!(facts.contains(&json!(expected)), "{facts:?}");
+    }
+    // After its end a run shows the plan, and no engines.
+    drop(lock);
+    browser.wait_for("document.querySelector('#now').hidden").unwrap();
+    assert_eq!(rows(&mut browser, "#memory"), expected);
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_sample_of_several_turns_is_shown_turn_by_turn() {
+    let run = copy_of("practise");
+    let segment = |sampled: bool, text: &str| json!({"sampled": sampled, "text": text});
+    let sample = json!({
+        "step": 1000, "prompt": "2 + 2?", "completion": "5 Try again. 4", "answer": "4",
+        "reward": 0.9, "finishReason": "stop", "tokens": 2,
+        "rewards": {"correct": 1.0, "brevity": 0.5},
+        "turns": [
+            {"reward": 0.0, "segments": [segment(false, "2 + 2?"), segment(true, "5")]},
+            {"reward": 1.0, "segments": [segment(false, "Try again."), segment(true, "4")]},
+        ],
+    });
+    append(&run.path().join("samples.jsonl"), &format!("{sample}\n"));
+    let dashboard = Dashboard::start(&[run.path()]);
+    let mut browser = open(&dashboard.url);
+    browser.wait_for("document.querySelectorAll('#samples .turn').length === 2").unwrap();
+    let headings = texts(&mut browser, "#samples .turn h5");
+    assert_eq!(headings, json!(["Turn 1 reward 0", "Turn 2 reward 1"]));
+    let segments = texts(&mut browser, "#samples .turn pre");
+    assert_eq!(segments, json!(["2 + 2?", "5", "Try again.", "4"]));
+    let prompts = texts(&mut browser, "#samples .turn pre.prompt");
+    assert_eq!(prompts, json!(["2 + 2?", "Try again."]));
+    let facts = texts(&mut browser, "#samples article .answer");
+    assert_eq!(facts, json!(["answer 4 · 2 tokens · brevity 0.5000 · correct 1.0000"]));
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
