@@ -35,6 +35,8 @@ FOLDER = Path(__file__).resolve().parent
 CHECKOUT = FOLDER.parent.parent
 WORK = Path("/opt/kubernetes")
 ALL_SECONDS = 470
+STARTED = time.monotonic()
+PHASES = {}  # seconds by name
 
 
 def arguments():
@@ -57,10 +59,6 @@ def arguments():
     settings.programs = [each.resolve() for each in settings.programs]
     settings.resource = "example.com/gpu" if settings.stand_in else "nvidia.com/gpu"
     return settings
-
-
-STARTED = time.monotonic()
-PHASES = {}
 
 
 @contextmanager
@@ -233,7 +231,8 @@ def main():
         context = job.Context(WORK)
         if settings.bundle:
             node.install(settings.bundle)
-        print(f"  {node.prepare_cgroups()}, {node.facts()}", flush=True)
+        driver = "no driver" if settings.stand_in else node.load_driver()
+        print(f"  {node.prepare_cgroups()}, {node.facts()}, {driver}", flush=True)
         context.prepare(settings)
     cluster = None
     try:

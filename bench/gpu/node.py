@@ -33,10 +33,29 @@ def install(folder):
         shutil.copy2(file, target, follow_symlinks=False)
 
 
+def mount(kind, options, folder):
+    command = ["mount", "-t", kind, "-o", options, kind, str(folder)]
+    subprocess.run(command, check=True, capture_output=True, timeout=10)
+
+
+def mount_cgroups():
+    """Mounts each controller of version 1, or version 2 where the kernel has no version 1."""
+    lines = Path("/proc/cgroups").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    try:
+        mount("tmpfs", "mode=755", CGROUPS)
+        for name in [name for name, _, _, enabled in fields if enabled == "1"]:
+            (CGROUPS / name).mkdir()
+            mount("cgroup", name, CGROUPS / name)
+    except subprocess.CalledProcessError:
+        subprocess.run(["umount", "--recursive", str(CGROUPS)], check=True, timeout=10)
+        mount("cgroup2", "rw", CGROUPS)
+
+
 def prepare_cgroups():
-    """Mounts cgroups of version 2 if there are none, and lets the root enable controllers."""
+    """Mounts cgroups if there are none, and lets the root of version 2 enable controllers."""
     if not any((CGROUPS / name).exists() for name in ("cgroup.controllers", "memory")):
-        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", str(CGROUPS)], check=True, timeout=10)
+        mount_cgroups()
     if not (CGROUPS / "cgroup.controllers").exists():
         return "cgroup v1"
     try:
@@ -61,7 +80,21 @@ def facts():
         add = subprocess.run(["ip", "link", "add", name, "type", kind], capture_output=True)
         subprocess.run(["ip", "link", "del", name], capture_output=True)
         found.append(kind if add.returncode == 0 else f"no {kind}: {add.stderr.decode().strip()}")
+    if not Path("/dev/kmsg").exists():  # kubelet does not start without it
+        found.append("no /dev/kmsg")
     return ", ".join(found)
+
+
+def load_driver():
+    """Initializes CUDA, which creates /dev/nvidia-uvm, and returns the path of its library."""
+    script = """import ctypes
+result = ctypes.CDLL("libcuda.so.1").cuInit(0)
+assert result == 0, f"cuInit returned {result}"
+print(next(line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line))"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"CUDA does not start: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip()
 
 
 def mounts(folders):

@@ -25,6 +25,8 @@ pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 pub const DNS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// Folder of Debian's package containernetworking-plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
+/// Controllers that a kubelet requires on cgroup v2, as far as the kernel has them.
+const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "hugetlb", "memory", "pids"];
 
 /// A running node.
 #[derive(Debug)]
@@ -180,8 +182,8 @@ fn create_cgroups(path: &str) -> Result<()> {
 fn create_unified_cgroups(root: &Path, path: &Path) -> Result<()> {
     let mut cgroup = root.to_path_buf();
     for part in path {
-        let controllers = fs::read_to_string(cgroup.join("cgroup.controllers"))?;
-        for controller in controllers.split_whitespace() {
+        let found = fs::read_to_string(cgroup.join("cgroup.controllers"))?;
+        for controller in found.split_whitespace().filter(|name| CONTROLLERS.contains(name)) {
             fs::write(cgroup.join("cgroup.subtree_control"), format!("+{controller}"))
                 .with_context(|| {
                     format!("failed to enable {controller} in {}", cgroup.display())
