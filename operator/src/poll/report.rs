@@ -112,7 +112,7 @@ impl ReconcileTrigger {
             .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
             .count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {}",
             status.epoch,
             status.generation,
             status.phase,
@@ -123,7 +123,8 @@ impl ReconcileTrigger {
             status.unsupported,
             status.reward_outage.is_some(),
             status.journal_failure.is_some(),
-            status.tracker_failure.is_some()
+            status.tracker_failure.is_some(),
+            status.memory.is_some()
         );
         Self { state, weighted, progress: (status.step, status.checkpoint) }
     }

@@ -1,5 +1,5 @@
-//! Coordinators that do not answer: silent, in a crash loop, or never reachable. Reports of one that
-//! does.
+//! Coordinators that do not answer: silent, in a crash loop, or never reachable; reports of one
+//! that does.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
