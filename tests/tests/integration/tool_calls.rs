@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rljob_tests::files::{openai_python, workspace};
 use rljob_tests::process::run;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result};
@@ -103,6 +104,25 @@ fn check_samples(directory: &Path) {
     let trained = "json_extract(segments, '$[2].trained')";
     assert_eq!(count(directory, &format!("{turns} > 1 AND {trained}")), 0);
     assert!(evaluations(directory).iter().all(|evaluation| evaluation.greedy.is_some()));
+    check_evaluation_samples(directory);
+}
+
+/// Results are given, not sampled, and only the last turn has a reward.
+fn check_evaluation_samples(directory: &Path) {
+    let text = fs::read_to_string(directory.join("evaluation-samples.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let right = lines.filter(|line| line["turns"].is_array() && line["reward"] == 1.0);
+    let mut answered = 0;
+    for line in right {
+        let turns = line["turns"].as_array().unwrap();
+        let [first, .., last] = turns.as_slice() else { panic!("one turn: {line}") };
+        let sampled = |segment: usize| last["segments"][segment]["sampled"].clone();
+        assert_eq!([sampled(0), sampled(1)], [json!(false), json!(true)], "{line}");
+        assert_eq!([&first["reward"], &last["reward"]], [&json!(0.0), &json!(1.0)], "{line}");
+        assert_eq!(first["segments"][0]["text"], line["prompt"], "{line}");
+        answered += usize::from(last["segments"][0]["text"] == line["answer"]);
+    }
+    assert!(answered > 0);
 }
 
 #[test]

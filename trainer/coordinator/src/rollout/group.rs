@@ -122,7 +122,8 @@ impl Groups<'_> {
             })
             .collect();
         let (input, sampler) = (self.input, &self.sampler);
-        let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
+        let (data, tool_calls) = (input.train()?, &self.recorder.metrics.tool_calls);
+        let episodes = Episodes { input, data, sampler, weights, lengths, tool_calls };
         let (mut played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
         tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
         let began = self.clock.now();

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::reward::{RewardError, Server, Service, VerifierError, unexpected, without_secrets};
 use crate::rollout::request::Key;
+use crate::telemetry::ToolCalls;
 use crate::text::{Message, Tool, ToolCall, ToolCallError, ToolCallFormat, Tools};
 use crate::workflow::session::session;
 
@@ -37,6 +38,39 @@ struct ToolServer {
     url: String,
     server: Server,
     service: Service,
+}
+
+/// How a call ended, and its result for the model.
+type Answer = (Outcome, String);
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Result,
+    /// The tool rejects the arguments.
+    Error,
+    /// The call is malformed.
+    Malformed,
+    /// The job has no tool of this name.
+    Unknown,
+    /// The completion has too many calls.
+    Skipped,
+    /// No retries are left, or the tool is down for too long.
+    Failed,
+}
+
+impl Outcome {
+    /// Value of the label `outcome` of the metric of calls.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Result => "result",
+            Self::Error => "error",
+            Self::Malformed => "malformed",
+            Self::Unknown => "unknown",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// Body of a request.
@@ -82,36 +116,42 @@ impl ToolServers {
         key: Key,
         number: u32,
         calls: &[Result<ToolCall, ToolCallError>],
+        counts: &ToolCalls,
     ) -> Result<Vec<Message>, RewardError> {
         let session = session(&self.run, key);
         let mut messages = Vec::with_capacity(calls.len().min(MAX_CALLS));
         for (index, call) in (0_u32..).zip(calls.iter().take(MAX_CALLS)) {
-            messages.push(Message::tool(self.result(&session, number, index, call).await?));
+            let (tool, result) = self.result(&session, number, index, call).await;
+            counts.count(tool, result.as_ref().map_or(Outcome::Failed, |(of, _)| *of).label());
+            messages.push(Message::tool(result?.1));
         }
         if calls.len() > MAX_CALLS {
+            calls.iter().skip(MAX_CALLS).for_each(|_| counts.count("", Outcome::Skipped.label()));
             let message = format!("error: only the first {MAX_CALLS} calls were executed");
             messages.push(Message::tool(message));
         }
         Ok(messages)
     }
 
+    /// The tool of a call, empty for none of the job, and the result.
     async fn result(
         &self,
         session: &str,
         turn: u32,
         index: u32,
         call: &Result<ToolCall, ToolCallError>,
-    ) -> Result<String, RewardError> {
-        let call = match call {
+    ) -> (&str, Result<Answer, RewardError>) {
+        let ToolCall { name, arguments } = match call {
             Ok(call) => call,
-            Err(error) => return Ok(format!("error: {error}")),
+            Err(error) => return ("", Ok((Outcome::Malformed, format!("error: {error}")))),
         };
-        let ToolCall { name, arguments } = call;
-        let Some(server) = self.servers.get(name) else {
+        let Some((tool, server)) = self.servers.get_key_value(name) else {
             let names: Vec<&str> = self.servers.keys().map(String::as_str).collect();
-            return Ok(format!("error: no tool {name}; the tools are {}", names.join(", ")));
+            let message = format!("error: no tool {name}; the tools are {}", names.join(", "));
+            return ("", Ok((Outcome::Unknown, message)));
         };
-        server.call(&Request { name, arguments, session, turn, call: index }).await
+        let request = Request { name, arguments, session, turn, call: index };
+        (tool, server.call(&request).await)
     }
 
     /// The outage of the first tool that is down.
@@ -133,7 +173,7 @@ impl ToolServer {
         })
     }
 
-    async fn call(&self, request: &Request<'_>) -> Result<String, RewardError> {
+    async fn call(&self, request: &Request<'_>) -> Result<Answer, RewardError> {
         let call = || async move {
             let request = self.server.client.post(&self.url).json(request);
             result_of(self.server.call(request).await)
@@ -143,12 +183,13 @@ impl ToolServer {
 }
 
 /// The result for the model.
-fn result_of(response: Result<Vec<u8>, VerifierError>) -> Result<String, VerifierError> {
+fn result_of(response: Result<Vec<u8>, VerifierError>) -> Result<Answer, VerifierError> {
     match response {
         Ok(body) => String::from_utf8(body)
+            .map(|text| (Outcome::Result, text))
             .map_err(|error| unexpected(error.as_bytes(), "text or JSON", &error.utf8_error())),
         Err(VerifierError::Status { status, excerpt }) if REJECTED.contains(&status.as_u16()) => {
-            Ok(format!("error: {excerpt}"))
+            Ok((Outcome::Error, format!("error: {excerpt}")))
         }
         Err(error) => Err(error),
     }
