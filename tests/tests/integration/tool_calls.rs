@@ -125,6 +125,14 @@ fn check_evaluation_samples(directory: &Path) {
     assert!(answered > 0);
 }
 
+/// Gives the run of the first job to other runs.
+fn copy_first_job(folder: &Path, runs: &str) {
+    let jobs = folder.join(runs).join("default");
+    fs::create_dir_all(&jobs).unwrap();
+    let first = folder.join("tools/default/tools-sft");
+    run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
+}
+
 #[test]
 fn results_follow_calls_and_kills_in_a_turn_do_not_change_the_result() {
     let (folder, adder) = (folder(), Adder::start());
@@ -132,10 +140,17 @@ fn results_follow_calls_and_kills_in_a_turn_do_not_change_the_result() {
     let settings = [url];
     let expected = finished(start(folder.path(), "tools", &settings));
     check_samples(&expected);
-    let jobs = folder.path().join("killed/default");
-    fs::create_dir_all(&jobs).unwrap();
-    let first = folder.path().join("tools/default/tools-sft");
-    run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
+    // A program that returns the same results.
+    copy_first_job(folder.path(), "programs");
+    let program = workspace().join("manifests/samples/tools");
+    let program = format!("{{command: [python3, add.py], folder: '{}'}}", program.display());
+    let tool = "tools:spec.rollout.workflow.tools.tools[0]";
+    let settings_of_program = [format!("{tool}.http=null"), format!("{tool}.command={program}")];
+    assert_same_result(
+        &finished(start(folder.path(), "programs", &settings_of_program)),
+        &expected,
+    );
+    copy_first_job(folder.path(), "killed");
     let mut killed = start(folder.path(), "killed", &settings);
     killed.kill_coordinator_in_a_turn();
     killed.wait_for_steps(2);

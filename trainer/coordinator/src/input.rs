@@ -17,7 +17,7 @@ use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
 use crate::text::{TextError, TextTokenizer, ToolCallFormat};
-use crate::workflow::{Lengths, ToolServers, Workflow, WorkflowError};
+use crate::workflow::{Lengths, ToolSet, Workflow, WorkflowError};
 use workflow_checks::{check_workflow, tool_call_format};
 
 /// Input that cannot be used.
@@ -160,9 +160,9 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let workflow = Workflow::new(&spec.rollout, &config.uid)?;
+        let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
-        let tools = workflow.tools().map(ToolServers::described).unwrap_or_default();
+        let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
         let with_tools = tokenizer.with_tools(tools);
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())

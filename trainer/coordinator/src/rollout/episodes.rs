@@ -20,7 +20,7 @@ use crate::reward::RewardError;
 use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{Lengths, ToolServers};
+use crate::workflow::{Lengths, ToolSet};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -164,7 +164,7 @@ impl Episodes<'_> {
     /// The results of the calls of turn `number`. Only the last turn has a reward.
     async fn results(
         &self,
-        tools: &ToolServers,
+        tools: &ToolSet,
         key: Key,
         number: u32,
         sampled: &Sampled,
