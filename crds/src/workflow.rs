@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
 pub use environment::EnvironmentWorkflow;
-pub use tools::{CommandTool, HttpTool, ToolFormat, ToolSpec, ToolsWorkflow};
+pub use tools::{CommandTool, HttpTool, McpTool, ToolFormat, ToolSpec, ToolsWorkflow};
 
 /// Turns of a sample: `multiTurn`, `environment`, `tools` or `agent`. Rollouts and evaluations use
 /// the same workflow.
@@ -75,8 +75,11 @@ impl WorkflowSpec {
     pub fn urls(&self) -> impl Iterator<Item = &str> {
         let environment = self.environment.iter().map(|environment| environment.url.as_str());
         let tools = self.tools.iter().flat_map(|of| &of.tools);
-        let servers = tools.filter_map(|tool| tool.http.as_ref());
-        environment.chain(servers.map(|server| server.url.as_str()))
+        let servers = tools.filter_map(|tool| {
+            let http = tool.http.as_ref().map(|server| server.url.as_str());
+            http.or_else(|| Some(tool.mcp.as_ref()?.url.as_str()))
+        });
+        environment.chain(servers)
     }
 
     /// Working folders of tools.

@@ -44,12 +44,14 @@ pub enum ToolFormat {
     Llama,
 }
 
-/// A tool: `http` or `command`.
+/// A tool: `http`, `command` or `mcp`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.http), has(self.command)].filter(x, x).size() == 1")
-        .message("set exactly one of http and command")
+    validation = Rule::new(
+        "[has(self.http), has(self.command), has(self.mcp)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of http, command and mcp")
 )]
 pub struct ToolSpec {
     /// Name that the model calls.
@@ -69,6 +71,9 @@ pub struct ToolSpec {
     /// Program that runs in the sandbox for each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandTool>,
+    /// MCP server that executes the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpTool>,
 }
 
 /// A tool behind HTTP. The request is a POST of `{"name": text, "arguments": object, "session":
@@ -95,6 +100,42 @@ pub struct HttpTool {
     #[schemars(range(min = 1, max = 4096))]
     pub concurrency: u32,
     /// Seconds for which sampling waits for a tool that is down, as for a reward of kind `http`.
+    /// Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
+}
+
+/// A tool of an MCP server, with the streamable HTTP transport. The tool has one session with the
+/// server, in which each call is a `tools/call`; its `_meta` has the session, turn and call of a
+/// tool behind HTTP as `rljob.dev/session`, `rljob.dev/turn` and `rljob.dev/call`. The texts of the
+/// content are the result, the structured content if there is none. The model gets an error message
+/// if the result is an error, and for invalid parameters. Description and parameters are those of
+/// the job, so that prompts do not depend on the server. A repeated call must have the same result.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct McpTool {
+    /// URL of the server.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    pub url: String,
+    /// Name of the tool at the server. Default that in the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tool: Option<String>,
+    /// Seconds per try of a call, including the start of a session. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// rejected. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Concurrent calls. Default 64.
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+    /// Seconds for which sampling waits for a server that is down, as for a reward of kind `http`.
     /// Then the run fails. Default 1800.
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]

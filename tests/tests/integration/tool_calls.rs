@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rljob_tests::files::{openai_python, workspace};
+use rljob_tests::files::{mcp_python, openai_python, workspace};
 use rljob_tests::process::run;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,17 +32,17 @@ const SMALL: [&str; 13] = [
     "tools:spec.failurePolicy={maxRestarts: 50, backoff: {initialSeconds: 0, maxSeconds: 1}}",
 ];
 
-/// The server of the sample, as a process of the test.
+/// A server of the samples, as a process of the test.
 struct Adder {
     process: Child,
     url: String,
 }
 
 impl Adder {
-    fn start() -> Self {
-        let program = workspace().join("manifests/samples/tools/adder.py");
+    fn start(python: &Path, program: &str) -> Self {
+        let program = workspace().join("manifests/samples/tools").join(program);
         let mut process =
-            Command::new("python3").arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+            Command::new(python).arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
         Self { process, url: url.trim().to_owned() }
@@ -133,23 +133,37 @@ fn copy_first_job(folder: &Path, runs: &str) {
     run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
 }
 
+/// The second job with another tool of the same name and schema.
+fn start_with(folder: &Path, runs: &str, tool: &str) -> RunUnderFaults {
+    copy_first_job(folder, runs);
+    let number = "{type: string}";
+    let parameters =
+        format!("{{type: object, properties: {{a: {number}, b: {number}}}, required: [a, b]}}");
+    let tool = format!(
+        "tools:spec.rollout.workflow.tools.tools=[{{name: add, description: Adds two numbers., \
+            parameters: {parameters}, {tool}}}]"
+    );
+    start(folder, runs, &[tool])
+}
+
 #[test]
-fn results_follow_calls_and_kills_in_a_turn_do_not_change_the_result() {
-    let (folder, adder) = (folder(), Adder::start());
+fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_result() {
+    let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
     let url = format!("tools:spec.rollout.workflow.tools.tools[0].http.url={}", adder.url);
     let settings = [url];
     let expected = finished(start(folder.path(), "tools", &settings));
     check_samples(&expected);
-    // A program that returns the same results.
-    copy_first_job(folder.path(), "programs");
-    let program = workspace().join("manifests/samples/tools");
-    let program = format!("{{command: [python3, add.py], folder: '{}'}}", program.display());
-    let tool = "tools:spec.rollout.workflow.tools.tools[0]";
-    let settings_of_program = [format!("{tool}.http=null"), format!("{tool}.command={program}")];
-    assert_same_result(
-        &finished(start(folder.path(), "programs", &settings_of_program)),
-        &expected,
-    );
+    let samples = workspace().join("manifests/samples/tools");
+    let program =
+        format!("command: {{command: [python3, add.py], folder: '{}'}}", samples.display());
+    assert_same_result(&finished(start_with(folder.path(), "programs", &program)), &expected);
+    if let Ok(python) = mcp_python() {
+        let server = Adder::start(&python, "mcp_adder.py");
+        let tool = format!("mcp: {{url: '{}'}}", server.url);
+        assert_same_result(&finished(start_with(folder.path(), "mcp", &tool)), &expected);
+    } else {
+        println!("skipped: the SDK of MCP is not installed (tests/mcp/setup.sh)");
+    }
     copy_first_job(folder.path(), "killed");
     let mut killed = start(folder.path(), "killed", &settings);
     killed.kill_coordinator_in_a_turn();

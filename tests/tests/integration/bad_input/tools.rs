@@ -27,8 +27,8 @@ fn tools_without_names_schemas_and_urls_are_rejected_with_line_and_field() {
         (
             "batchSize: 4",
             "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x}]}}",
-            "line 11: spec.rollout.workflow.tools.tools[0]: set exactly one of http and command, \
-                found none",
+            "line 11: spec.rollout.workflow.tools.tools[0]: set exactly one of http, command \
+                and mcp, found none",
         ),
         (
             "batchSize: 4",

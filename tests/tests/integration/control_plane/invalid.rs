@@ -78,7 +78,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"rollout": {"workflow": {"tools": {"tools": [
                 {"name": "a", "description": "x"},
             ]}}}}}),
-            "set exactly one of http and command",
+            "set exactly one of http, command and mcp",
         ),
         (
             json!({"spec": {"scheduling": {"gang": {"native": {}, "volcano": {}}}}}),

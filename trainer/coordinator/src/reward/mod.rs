@@ -36,7 +36,7 @@ use rljob_protocol::status::RewardOutage;
 pub use verifier::{Question, VerifierError};
 
 pub use error::RewardError;
-pub use external::{excerpt, unexpected};
+pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use server::{Server, without_secrets};
 pub use service::Service;
 pub use sessions::{Runner, Sessions, run_agent};

@@ -3,12 +3,14 @@
 //! ```text
 //!  completion of turn t ─ parsed ─▶ calls ─┬─ malformed, unknown ─▶ error message ─┐
 //!                                          ├─ POST url ([`http`]) ─────▶ result ───┼─▶ messages
-//!                                          └─ program ([`command`]) ───▶ result ───┘
+//!                                          ├─ program ([`command`]) ───▶ result ───┤
+//!                                          └─ tools/call ([`mcp`]) ────▶ result ───┘
 //! ```
 
 mod call;
 mod command;
 mod http;
+mod mcp;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use crate::workflow::session::session;
 use call::{Answer, Outcome, Request};
 use command::ToolCommand;
 use http::ToolServer;
+use mcp::McpServer;
 
 /// Most calls of a completion. Further ones have an error message as their result.
 const MAX_CALLS: usize = 32;
@@ -47,6 +50,7 @@ struct Tool {
 enum Executor {
     Http(ToolServer),
     Command(ToolCommand),
+    Mcp(McpServer),
 }
 
 /// A tool that cannot be used.
@@ -56,7 +60,9 @@ pub enum ToolError {
     Client(#[source] reqwest::Error),
     #[error("failed to write the settings of a sandbox")]
     Settings(#[source] serde_json::Error),
-    #[error("tool {0} has no kind: set http or command")]
+    #[error("failed to create the client of an MCP server")]
+    Mcp(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("tool {0} has no kind: set http, command or mcp")]
     NoKind(String),
 }
 
@@ -150,6 +156,11 @@ impl Tool {
                 let line = spec.command.join(" ");
                 (Executor::Command(command), line, spec.retries, spec.max_outage_seconds)
             }
+            ToolSpec { mcp: Some(mcp), .. } => {
+                let server = McpServer::new(mcp, &spec.name).map_err(ToolError::Mcp)?;
+                let url = without_secrets(&mcp.url);
+                (Executor::Mcp(server), url, mcp.retries, mcp.max_outage_seconds)
+            }
             _ => return Err(ToolError::NoKind(spec.name.clone())),
         };
         let label = format!("tool {} ({target})", spec.name);
@@ -162,6 +173,7 @@ impl Tool {
             match &self.executor {
                 Executor::Http(server) => server.call(request).await,
                 Executor::Command(command) => command.call(request).await,
+                Executor::Mcp(server) => server.call(request).await,
             }
         };
         self.service.call(call).await

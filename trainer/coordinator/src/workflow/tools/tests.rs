@@ -6,6 +6,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::routing::post;
 use prometheus::Registry;
+use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 
 use super::*;
@@ -55,7 +56,7 @@ fn counted(registry: &Registry) -> Vec<(String, String, u64)> {
         };
         (label("tool"), label("outcome"), metric.get_counter().get_value() as u64)
     };
-    let mut found: Vec<_> = families.iter().flat_map(|of| of.get_metric()).map(of).collect();
+    let mut found: Vec<_> = families.iter().flat_map(MetricFamily::get_metric).map(of).collect();
     found.sort();
     found
 }

@@ -107,8 +107,10 @@ fn main() -> ExitCode {
         Task::Tool { settings, no_namespaces } => {
             tool::run(&settings, !no_namespaces).map(|()| ExitCode::SUCCESS)
         }
-        Task::Enter { plan, command } => not_started(enter::enter(&plan, &command)),
-        Task::Confine { plan, command } => not_started(Err(confine::exec(&plan, &command))),
+        Task::Enter { plan, command } => {
+            Ok(enter::enter(&plan, &command).unwrap_or_else(|error| not_started(&error)))
+        }
+        Task::Confine { plan, command } => Ok(not_started(&confine::exec(&plan, &command))),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{error:#}");
@@ -117,9 +119,7 @@ fn main() -> ExitCode {
 }
 
 /// Tells a sandbox that does not start from a program that fails.
-fn not_started(result: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
-    Ok(result.unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        NOT_STARTED.into()
-    }))
+fn not_started(error: &anyhow::Error) -> ExitCode {
+    eprintln!("{error:#}");
+    NOT_STARTED.into()
 }
