@@ -1,5 +1,5 @@
-//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite of
-//! an evaluation, and tool and outcome of a call.
+//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite
+//! of an evaluation, and tool and outcome of a call.
 
 mod evaluation;
 mod register;

@@ -1,5 +1,5 @@
-//! `rljob-sandbox`: runs programs and functions of rewards, and tools, under limits that they cannot
-//! lift.
+//! `rljob-sandbox`: runs programs and functions of rewards, and tools, under limits that they
+//! cannot lift.
 //!
 //! ```text
 //!  judge ── one process per program ──▶ enter ─────────────▶ confine ──────────────▶ python3

@@ -11,8 +11,8 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::reward::without_secrets;
 
-/// A client that follows no redirect. It has the certificates of webpki-roots, because the image may
-/// contain none.
+/// A client that follows no redirect. It has the certificates of webpki-roots, because the image
+/// may contain none.
 pub fn client() -> Result<Client, Box<dyn Error + Send + Sync>> {
     let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect::<RootCertStore>();
     let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))

@@ -1,4 +1,5 @@
-//! Tests of calls against the Python SDK of MCP, and against servers that do not follow the protocol.
+//! Tests of calls against the Python SDK of MCP, and against servers that do not follow the
+//! protocol.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
