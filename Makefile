@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-openai setup-browser \
+	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-openai setup-mcp setup-browser \
 	setup-network setup-cuda build-cuda quickstart test lint build unit e2e e2e-network \
 	e2e-sglang chaos bench docs compat advisories fuzz asan manifests dashboards krew objectives \
 	gangs
@@ -27,7 +27,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow openai browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow openai mcp browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -61,6 +61,9 @@ setup-mlflow:
 
 setup-openai:
 	tests/openai/setup.sh >/dev/null
+
+setup-mcp:
+	tests/mcp/setup.sh >/dev/null
 
 setup-browser:
 	scripts/packages.sh chromium=chromium

@@ -19,6 +19,7 @@ use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
 use crate::tracking::TrackingSpec;
 pub use crate::weight_sync::{RunningCompletions, WeightSyncMethod, WeightSyncSpec};
+use crate::workflow::WorkflowSpec;
 
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a
 /// coordinator and trainers, run until the last step is done.
@@ -363,9 +364,11 @@ impl RLJobSpec {
         self.rollout.workflow.as_ref().and_then(|workflow| workflow.agent.as_ref())
     }
 
-    /// Whether the reward runner runs programs of rewards or agents.
+    /// Whether the reward runner runs programs of rewards, agents or tools.
     pub fn runs_programs(&self) -> bool {
-        self.agent().is_some() || self.rewards.iter().any(RewardSpec::runs_programs)
+        let workflow = self.rollout.workflow.as_ref();
+        workflow.is_some_and(WorkflowSpec::runs_programs)
+            || self.rewards.iter().any(RewardSpec::runs_programs)
     }
 
     /// Method of weight sync. Default Distributed where engines and learners can form a process

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
 pub use environment::EnvironmentWorkflow;
-pub use tools::{HttpTool, ToolFormat, ToolSpec, ToolsWorkflow};
+pub use tools::{CommandTool, HttpTool, McpTool, ToolFormat, ToolSpec, ToolsWorkflow};
 
 /// Turns of a sample: `multiTurn`, `environment`, `tools` or `agent`. Rollouts and evaluations use
 /// the same workflow.
@@ -75,7 +75,23 @@ impl WorkflowSpec {
     pub fn urls(&self) -> impl Iterator<Item = &str> {
         let environment = self.environment.iter().map(|environment| environment.url.as_str());
         let tools = self.tools.iter().flat_map(|of| &of.tools);
-        environment.chain(tools.map(|tool| tool.http.url.as_str()))
+        let servers = tools.filter_map(|tool| {
+            let http = tool.http.as_ref().map(|server| server.url.as_str());
+            http.or_else(|| Some(tool.mcp.as_ref()?.url.as_str()))
+        });
+        environment.chain(servers)
+    }
+
+    /// Working folders of tools.
+    pub fn folders_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let tools = self.tools.iter_mut().flat_map(|of| &mut of.tools);
+        tools.filter_map(|tool| tool.command.as_mut()?.folder.as_mut())
+    }
+
+    /// Whether programs run: agents or tools.
+    pub fn runs_programs(&self) -> bool {
+        let mut tools = self.tools.iter().flat_map(|of| &of.tools);
+        self.agent.is_some() || tools.any(|tool| tool.command.is_some())
     }
 
     /// Maximum number of tokens of a sample after its prompt.

@@ -67,6 +67,11 @@ pub fn openai_python() -> Result<PathBuf> {
     installed(Path::new("openai-3.57.0/bin/python"))
 }
 
+/// Python with the SDK of MCP, which tests/mcp/setup.sh installs.
+pub fn mcp_python() -> Result<PathBuf> {
+    installed(Path::new("mcp-2.3.0/bin/python"))
+}
+
 /// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD
 /// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
 pub fn gitops(file: &str) -> Result<PathBuf> {

@@ -44,9 +44,15 @@ pub enum ToolFormat {
     Llama,
 }
 
-/// A tool.
+/// A tool: `http`, `command` or `mcp`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new(
+        "[has(self.http), has(self.command), has(self.mcp)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of http, command and mcp")
+)]
 pub struct ToolSpec {
     /// Name that the model calls.
     #[schemars(length(min = 1, max = 64), regex(pattern = "^[a-zA-Z0-9_-]+$"))]
@@ -60,7 +66,14 @@ pub struct ToolSpec {
     #[schemars(schema_with = "parameters")]
     pub parameters: Map<String, Value>,
     /// Server that executes the calls.
-    pub http: HttpTool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpTool>,
+    /// Program that runs in the sandbox for each call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandTool>,
+    /// MCP server that executes the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpTool>,
 }
 
 /// A tool behind HTTP. The request is a POST of `{"name": text, "arguments": object, "session":
@@ -93,6 +106,92 @@ pub struct HttpTool {
     pub max_outage_seconds: u32,
 }
 
+/// A tool of an MCP server, with the streamable HTTP transport. The tool has one session with the
+/// server, in which each call is a `tools/call`; its `_meta` has the session, turn and call of a
+/// tool behind HTTP as `rljob.dev/session`, `rljob.dev/turn` and `rljob.dev/call`. The texts of the
+/// content are the result, the structured content if there is none. The model gets an error message
+/// if the result is an error, and for invalid parameters. Description and parameters are those of
+/// the job, so that prompts do not depend on the server. A repeated call must have the same result.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct McpTool {
+    /// URL of the server.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    pub url: String,
+    /// Name of the tool at the server. Default that in the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tool: Option<String>,
+    /// Seconds per try of a call, including the start of a session. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// rejected. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Concurrent calls. Default 64.
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+    /// Seconds for which sampling waits for a server that is down, as for a reward of kind `http`.
+    /// Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
+}
+
+/// A tool that is a program. It runs once per call, in the sandbox of the reward `code`: without
+/// network, with files in memory that end with the call. Its standard input is the arguments, an
+/// object as JSON. It exits with 0, and its standard output, without line breaks at its end, is the
+/// result. The model gets an error message if it exits with another code (the last line of standard
+/// error), exceeds a limit, or if its output is not UTF-8. A repeated call must have the same
+/// result.
+///
+/// On a cluster, it runs in the container `rewards` of the coordinator's pod, with the programs of
+/// its image.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CommandTool {
+    /// Program and arguments. A program with a slash is relative to `folder`; another one is
+    /// searched in `/usr/local/bin`, `/usr/bin` and `/bin`.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 4096)))]
+    pub command: Vec<String>,
+    /// Working folder, which the program reads and cannot write to. On a cluster, in a volume of
+    /// `spec.volumes`. `rljob run` resolves a relative path against the job file. Default an empty
+    /// folder in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub folder: Option<String>,
+    /// Seconds of a call. Default 15.
+    #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Memory (address space) of each process in MiB. Default 512.
+    #[serde(default = "memory_mebibytes")]
+    #[schemars(range(min = 64, max = 65536))]
+    pub memory_mebibytes: u32,
+    /// Standard output of a call in KiB. Default 64.
+    #[serde(default = "output_kibibytes")]
+    #[schemars(range(min = 1, max = 128))]
+    pub output_kibibytes: u32,
+    /// Calls that run at a time. Default 2.
+    #[serde(default = "command_concurrency")]
+    #[schemars(range(min = 1, max = 256))]
+    pub concurrency: u32,
+    /// Retries after the sandbox failed, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// rejected. Default 5.
+    #[serde(default = "retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: u32,
+    /// Seconds for which sampling waits for a sandbox that fails, as for a reward of kind `code`.
+    /// Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
+}
+
 /// Free-form, except for the type.
 fn parameters(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
@@ -110,4 +209,16 @@ fn no_parameters() -> Map<String, Value> {
 
 fn max_turns() -> u32 {
     8
+}
+
+fn memory_mebibytes() -> u32 {
+    512
+}
+
+fn output_kibibytes() -> u32 {
+    64
+}
+
+fn command_concurrency() -> u32 {
+    2
 }

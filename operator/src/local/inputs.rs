@@ -35,6 +35,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
             .chain(missing_data(job))
             .chain(missing_programs(job))
             .chain(missing_functions(job))
+            .chain(missing_folders(job))
             .chain(missing_checkpoint(runs, job, earlier));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
@@ -170,6 +171,19 @@ fn missing_functions(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let missing = paths.filter(|(_, path)| !Path::new(path).is_file());
     missing.map(|(index, path)| {
         format!("spec.rewards[{index}].python.path: no file {path} is on this machine")
+    })
+}
+
+/// Working folders of tools that are not on this machine.
+fn missing_folders(job: &ValidatedJob) -> impl Iterator<Item = String> {
+    let workflow = job.spec.rollout.workflow.iter();
+    let tools = workflow.flat_map(|of| &of.tools).flat_map(|of| of.tools.iter().enumerate());
+    let folders =
+        tools.filter_map(|(index, tool)| Some((index, tool.command.as_ref()?.folder.as_ref()?)));
+    let missing = folders.filter(|(_, folder)| !Path::new(folder).is_dir());
+    missing.map(|(index, folder)| {
+        let field = format!("spec.rollout.workflow.tools.tools[{index}].command.folder");
+        format!("{field}: no folder {folder} is on this machine")
     })
 }
 

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use kube::ResourceExt;
 use rljob_crds::names::EXPORT_DIR;
 use rljob_crds::restore::S3Checkpoint;
+use rljob_crds::workflow::WorkflowSpec;
 use rljob_crds::{RLJob, RunConfig};
 
 use super::edited::{EditError, edit, named_problems, once};
@@ -152,6 +153,9 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
             function.path = normal(&folder.join(&function.path)).to_string_lossy().into_owned();
         }
     }
+    for path in spec.rollout.workflow.iter_mut().flat_map(WorkflowSpec::folders_mut) {
+        *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
+    }
     job
 }
 
@@ -245,6 +249,11 @@ mod tests {
             let job = read(MINIMAL, &[&set]).unwrap().remove(0);
             assert_eq!(job.spec.agent().unwrap().command, [program]);
         }
+        let set = "spec.rollout.workflow.tools.tools=[{name: add, description: Adds., command: \
+            {command: [./add], folder: ../tools}}]";
+        let mut job = read(MINIMAL, &[set, "spec.dataset.train.format=Chat"]).unwrap().remove(0);
+        let workflow = job.spec.rollout.workflow.as_mut().unwrap();
+        assert_eq!(workflow.folders_mut().collect::<Vec<_>>(), ["/home/a/tools"]);
         assert_eq!(
             read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(),
             Some("/models/tiny")

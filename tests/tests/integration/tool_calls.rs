@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rljob_tests::files::{openai_python, workspace};
+use rljob_tests::files::{mcp_python, openai_python, workspace};
 use rljob_tests::process::run;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result};
@@ -31,17 +32,17 @@ const SMALL: [&str; 13] = [
     "tools:spec.failurePolicy={maxRestarts: 50, backoff: {initialSeconds: 0, maxSeconds: 1}}",
 ];
 
-/// The server of the sample, as a process of the test.
+/// A server of the samples, as a process of the test.
 struct Adder {
     process: Child,
     url: String,
 }
 
 impl Adder {
-    fn start() -> Self {
-        let program = workspace().join("manifests/samples/tools/adder.py");
+    fn start(python: &Path, program: &str) -> Self {
+        let program = workspace().join("manifests/samples/tools").join(program);
         let mut process =
-            Command::new("python3").arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+            Command::new(python).arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
         Self { process, url: url.trim().to_owned() }
@@ -103,19 +104,67 @@ fn check_samples(directory: &Path) {
     let trained = "json_extract(segments, '$[2].trained')";
     assert_eq!(count(directory, &format!("{turns} > 1 AND {trained}")), 0);
     assert!(evaluations(directory).iter().all(|evaluation| evaluation.greedy.is_some()));
+    check_evaluation_samples(directory);
+}
+
+/// Results are given, not sampled, and only the last turn has a reward.
+fn check_evaluation_samples(directory: &Path) {
+    let text = fs::read_to_string(directory.join("evaluation-samples.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let right = lines.filter(|line| line["turns"].is_array() && line["reward"] == 1.0);
+    let mut answered = 0;
+    for line in right {
+        let turns = line["turns"].as_array().unwrap();
+        let [first, .., last] = turns.as_slice() else { panic!("one turn: {line}") };
+        let sampled = |segment: usize| last["segments"][segment]["sampled"].clone();
+        assert_eq!([sampled(0), sampled(1)], [json!(false), json!(true)], "{line}");
+        assert_eq!([&first["reward"], &last["reward"]], [&json!(0.0), &json!(1.0)], "{line}");
+        assert_eq!(first["segments"][0]["text"], line["prompt"], "{line}");
+        answered += usize::from(last["segments"][0]["text"] == line["answer"]);
+    }
+    assert!(answered > 0);
+}
+
+/// Gives the run of the first job to other runs.
+fn copy_first_job(folder: &Path, runs: &str) {
+    let jobs = folder.join(runs).join("default");
+    fs::create_dir_all(&jobs).unwrap();
+    let first = folder.join("tools/default/tools-sft");
+    run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
+}
+
+/// The second job with another tool of the same name and schema.
+fn start_with(folder: &Path, runs: &str, tool: &str) -> RunUnderFaults {
+    copy_first_job(folder, runs);
+    let number = "{type: string}";
+    let parameters =
+        format!("{{type: object, properties: {{a: {number}, b: {number}}}, required: [a, b]}}");
+    let tool = format!(
+        "tools:spec.rollout.workflow.tools.tools=[{{name: add, description: Adds two numbers., \
+            parameters: {parameters}, {tool}}}]"
+    );
+    start(folder, runs, &[tool])
 }
 
 #[test]
-fn results_follow_calls_and_kills_in_a_turn_do_not_change_the_result() {
-    let (folder, adder) = (folder(), Adder::start());
+fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_result() {
+    let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
     let url = format!("tools:spec.rollout.workflow.tools.tools[0].http.url={}", adder.url);
     let settings = [url];
     let expected = finished(start(folder.path(), "tools", &settings));
     check_samples(&expected);
-    let jobs = folder.path().join("killed/default");
-    fs::create_dir_all(&jobs).unwrap();
-    let first = folder.path().join("tools/default/tools-sft");
-    run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
+    let samples = workspace().join("manifests/samples/tools");
+    let program =
+        format!("command: {{command: [python3, add.py], folder: '{}'}}", samples.display());
+    assert_same_result(&finished(start_with(folder.path(), "programs", &program)), &expected);
+    if let Ok(python) = mcp_python() {
+        let server = Adder::start(&python, "mcp_adder.py");
+        let tool = format!("mcp: {{url: '{}'}}", server.url);
+        assert_same_result(&finished(start_with(folder.path(), "mcp", &tool)), &expected);
+    } else {
+        println!("skipped: the SDK of MCP is not installed (tests/mcp/setup.sh)");
+    }
+    copy_first_job(folder.path(), "killed");
     let mut killed = start(folder.path(), "killed", &settings);
     killed.kill_coordinator_in_a_turn();
     killed.wait_for_steps(2);

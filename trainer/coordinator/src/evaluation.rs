@@ -40,6 +40,7 @@ use crate::rollout::play::play;
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::run_handle::RunHandle;
+use crate::telemetry::ToolCalls;
 use crate::timeline::COORDINATOR;
 use crate::work_error::WorkError;
 use judged::{Judged, Judgement};
@@ -77,6 +78,7 @@ struct Evaluation<'a> {
     version: Version,
     /// Weights that may sample the completions.
     weights: Weights,
+    tool_calls: &'a ToolCalls,
 }
 
 /// Judged prompts of a suite.
@@ -150,7 +152,9 @@ impl Evaluator {
         let (config, input) = (&self.config, &self.input);
         let weights = if beside { Weights::Since(version.step) } else { Weights::Exactly(version) };
         let agents = self.agents.as_deref();
-        let evaluation = Evaluation { config, input, sampler, agents, version, weights };
+        let tool_calls = &self.recorder.metrics.tool_calls;
+        let evaluation =
+            Evaluation { config, input, sampler, agents, version, weights, tool_calls };
         let due: Vec<(usize, &SuiteData)> = suites
             .iter()
             .filter_map(|&suite| Some((suite, self.input.evaluation.get(suite)?)))
@@ -225,7 +229,8 @@ impl Evaluation<'_> {
         };
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
         let (input, sampler, weights) = (self.input, &self.sampler, self.weights);
-        let episodes = Episodes { input, data, sampler, weights, lengths };
+        let tool_calls = self.tool_calls;
+        let episodes = Episodes { input, data, sampler, weights, lengths, tool_calls };
         let (mut played, _) = play(&episodes, self.agents, &prompt, &wanted).await;
         let mut judgement = Judgement::default();
         while let Some((index, episode)) = played.next().await {

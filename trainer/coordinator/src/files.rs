@@ -9,6 +9,7 @@
 //! does not write to those of its successor. Readers use symbolic links to the current ones.
 
 mod tail;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,6 +30,9 @@ use serde::Serialize;
 use crate::data::Dataset;
 use crate::persistence::fence::{self, Fence};
 use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
+use turns::of_sample;
+
+pub use turns::ShownTurn;
 
 /// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
@@ -109,20 +113,6 @@ struct Shown<'a> {
     /// What verifiers found, by reward name.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<&'a serde_json::Value>,
-}
-
-/// A turn to read.
-#[derive(Serialize)]
-struct ShownTurn<'a> {
-    reward: Option<f64>,
-    segments: Vec<ShownSegment<'a>>,
-}
-
-#[derive(Serialize)]
-struct ShownSegment<'a> {
-    /// Whether the text is a completion.
-    sampled: bool,
-    text: &'a str,
 }
 
 impl Files {
@@ -217,7 +207,7 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
             finish_reason: &sample.finish_reason,
             tokens: sample.trained_tokens(),
             rewards: components(sample),
-            turns: turns(sample),
+            turns: of_sample(sample),
             details: sample.metadata.get(DETAILS),
         }
     };
@@ -227,19 +217,6 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
 fn components(sample: &Sample) -> BTreeMap<&str, f64> {
     let all = sample.reward_components.iter().map(|(name, value)| (name.as_str(), *value));
     if sample.reward_components.len() > 1 { all.collect() } else { BTreeMap::new() }
-}
-
-fn turns(sample: &Sample) -> Vec<ShownTurn<'_>> {
-    let mut turns = BTreeMap::<u32, Vec<ShownSegment<'_>>>::new();
-    for segment in &sample.segments {
-        let shown = ShownSegment { sampled: segment.trained, text: &segment.text };
-        turns.entry(segment.turn).or_default().push(shown);
-    }
-    if turns.len() < 2 {
-        return Vec::new();
-    }
-    let reward = |turn: u32| sample.turn_rewards.get(turn as usize).copied();
-    turns.into_iter().map(|(turn, segments)| ShownTurn { reward: reward(turn), segments }).collect()
 }
 
 impl Lines {

@@ -19,7 +19,7 @@ use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
 use crate::teacher::Teacher;
 use crate::text::{TextError, TextTokenizer, ToolCallFormat};
-use crate::workflow::{Lengths, ToolServers, Workflow, WorkflowError};
+use crate::workflow::{Lengths, ToolSet, Workflow, WorkflowError};
 use workflow_checks::{check_workflow, tool_call_format};
 
 /// Input that cannot be used.
@@ -168,9 +168,9 @@ impl Input {
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
         let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
         let teacher = teacher.map(Teacher::new).transpose().map_err(InputError::Teacher)?;
-        let workflow = Workflow::new(&spec.rollout, &config.uid)?;
+        let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
-        let tools = workflow.tools().map(ToolServers::described).unwrap_or_default();
+        let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
         let with_tools = tokenizer.with_tools(tools);
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())

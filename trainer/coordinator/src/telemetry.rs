@@ -1,17 +1,26 @@
-//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners and the
-//! suite of an evaluation.
+//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite
+//! of an evaluation, and tool and outcome of a call.
+
+mod evaluation;
+mod register;
+mod tool_calls;
 
 use std::time::Duration;
 
 use prometheus::{
-    Counter, CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter,
-    IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec,
+    IntGauge, Opts, Registry, TextEncoder,
 };
 use rljob_protocol::metrics::{
     EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,
     WAIT_SECONDS,
 };
 use rljob_protocol::status::CoordinatorStatus;
+
+pub use tool_calls::ToolCalls;
+
+use evaluation::EvaluationGauges;
+use register::{counter, gauge, register};
 
 /// 0, 1, … up to this, and above.
 const STALENESS_BUCKETS: usize = 17;
@@ -38,6 +47,8 @@ pub struct Metrics {
     pub rejected_samples: IntCounterVec,
     /// Dataset rows that were dropped because of their reference answers.
     pub dropped_rows: IntGauge,
+    /// Calls of tools.
+    pub tool_calls: ToolCalls,
     evaluation: EvaluationGauges,
     staleness: Histogram,
     step_seconds: Histogram,
@@ -88,6 +99,7 @@ impl Metrics {
                 "rljob_dropped_rows",
                 "Dataset rows dropped because no reward can compare their reference answers.",
             )?,
+            tool_calls: ToolCalls::new(&registry)?,
             evaluation: EvaluationGauges::new(&registry)?,
             staleness: staleness(&registry)?,
             step_seconds: step_seconds(&registry)?,
@@ -119,21 +131,7 @@ impl Metrics {
 
     /// An evaluation is done.
     pub fn evaluated(&self, metrics: &EvaluationMetrics) {
-        let EvaluationGauges { step, sampled, greedy, rejected, suites } = &self.evaluation;
-        step.set(metrics.step.into());
-        let set = |gauges: &[Gauge; 2], mean: Option<f64>, error: Option<f64>| {
-            let [value, standard_error] = gauges;
-            value.set(mean.unwrap_or(f64::NAN));
-            standard_error.set(error.unwrap_or(f64::NAN));
-        };
-        set(sampled, metrics.sampled, metrics.sampled_standard_error);
-        set(greedy, metrics.greedy, metrics.greedy_standard_error);
-        rejected.set(metrics.rejected.unwrap_or(0).into());
-        for (suite, own) in &metrics.suites {
-            let [sampled, greedy] = suites;
-            sampled.with_label_values(&[suite]).set(own.sampled.unwrap_or(f64::NAN));
-            greedy.with_label_values(&[suite]).set(own.greedy.unwrap_or(f64::NAN));
-        }
+        self.evaluation.set(metrics);
     }
 
     /// The text form, with the gauges as the status has them.
@@ -228,69 +226,8 @@ impl LearnerMetrics {
     }
 }
 
-/// The newest evaluation. NaN before the first one and for what it does not measure.
-#[derive(Clone)]
-struct EvaluationGauges {
-    step: IntGauge,
-    /// Mean and standard error.
-    sampled: [Gauge; 2],
-    greedy: [Gauge; 2],
-    rejected: IntGauge,
-    /// Sampled and greedy completions by suite.
-    suites: [GaugeVec; 2],
-}
-
-impl EvaluationGauges {
-    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let real = |name: &str, help: &str| {
-            let real = register(registry, Gauge::new(name, help)?)?;
-            real.set(f64::NAN);
-            Ok::<_, prometheus::Error>(real)
-        };
-        let integer = |name: &str, help: &str| gauge(registry, name, help);
-        let of_suites = |name: &str, help: &str| {
-            register(registry, GaugeVec::new(Opts::new(name, help), &["suite"])?)
-        };
-        Ok(Self {
-            step: integer("rljob_evaluation_step", "Steps done at the newest evaluation.")?,
-            sampled: [
-                real("rljob_evaluation_sampled", "Mean reward of sampled completions.")?,
-                real("rljob_evaluation_sampled_standard_error", "Its standard error.")?,
-            ],
-            greedy: [
-                real("rljob_evaluation_greedy", "Mean reward of greedy completions.")?,
-                real("rljob_evaluation_greedy_standard_error", "Its standard error.")?,
-            ],
-            rejected: integer(
-                "rljob_evaluation_rejected",
-                "Completions of the newest evaluation whose verifier failed.",
-            )?,
-            suites: [
-                of_suites("rljob_evaluation_suite_sampled", "Mean reward of sampled completions.")?,
-                of_suites("rljob_evaluation_suite_greedy", "Mean reward of greedy completions.")?,
-            ],
-        })
-    }
-}
-
 fn rejected_samples(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Samples left out of batches because their verifier failed.";
     let options = Opts::new("rljob_rejected_samples_total", help);
     register(registry, IntCounterVec::new(options, &["cause"])?)
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-    register(registry, IntGauge::new(name, help)?)
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-    register(registry, IntCounter::new(name, help)?)
-}
-
-fn register<C>(registry: &Registry, metric: C) -> Result<C, prometheus::Error>
-where
-    C: prometheus::core::Collector + Clone + 'static,
-{
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
 }

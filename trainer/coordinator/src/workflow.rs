@@ -19,11 +19,11 @@ use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
 use rljob_protocol::status::RewardOutage;
 
 use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts};
-use crate::reward::Reward;
+use crate::reward::{Reward, Runner};
 use crate::text::{Message, TextError};
 
 pub use environment::Environment;
-pub use tools::ToolServers;
+pub use tools::{ToolError, ToolSet};
 
 /// The workflow of a run.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub enum Workflow {
     SingleTurn,
     MultiTurn(Box<MultiTurn>),
     Environment(Box<Environment>),
-    Tools(Box<ToolServers>),
+    Tools(Box<ToolSet>),
     /// A program requests the completions.
     Agent(AgentWorkflow),
 }
@@ -51,14 +51,16 @@ pub enum WorkflowError {
     Feedback(#[from] FeedbackError),
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error("failed to create the client of the servers of rollout.workflow")]
+    #[error("failed to create the client of rollout.workflow.environment")]
     Client(#[source] reqwest::Error),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
 }
 
 impl Workflow {
     /// Compiles the workflow of a spec. `run` distinguishes the sessions of runs that share a
-    /// server.
-    pub fn new(rollout: &RolloutSpec, run: &str) -> Result<Self, WorkflowError> {
+    /// server. `runner` runs programs.
+    pub fn new(rollout: &RolloutSpec, run: &str, runner: &Runner) -> Result<Self, WorkflowError> {
         match rollout.workflow.as_ref() {
             Some(WorkflowSpec { agent: Some(spec), .. }) => Ok(Self::Agent(spec.clone())),
             Some(WorkflowSpec { multi_turn: Some(spec), .. }) => {
@@ -70,8 +72,7 @@ impl Workflow {
                 Ok(Self::Environment(Box::new(environment)))
             }
             Some(WorkflowSpec { tools: Some(spec), .. }) => {
-                let tools = ToolServers::new(spec, run).map_err(WorkflowError::Client)?;
-                Ok(Self::Tools(Box::new(tools)))
+                Ok(Self::Tools(Box::new(ToolSet::new(spec, run, runner)?)))
             }
             _ => Ok(Self::SingleTurn),
         }
@@ -86,7 +87,7 @@ impl Workflow {
     }
 
     /// The tools, if there are some.
-    pub fn tools(&self) -> Option<&ToolServers> {
+    pub fn tools(&self) -> Option<&ToolSet> {
         match self {
             Self::Tools(tools) => Some(tools),
             _ => None,
@@ -213,7 +214,7 @@ mod tests {
     use rljob_crds::workflow::WorkflowSpec;
     use serde_json::json;
 
-    use super::{Lengths, Message, Prompt, Reward, Workflow};
+    use super::{Lengths, Message, Prompt, Reward, Runner, Workflow};
 
     fn spec() -> WorkflowSpec {
         serde_json::from_value(json!({"multiTurn": {
@@ -223,9 +224,13 @@ mod tests {
         .unwrap()
     }
 
+    fn of(spec: WorkflowSpec) -> Workflow {
+        let rollout = RolloutSpec { workflow: Some(spec), ..RolloutSpec::default() };
+        Workflow::new(&rollout, "", &Runner::Program("runner".into())).unwrap()
+    }
+
     fn workflow() -> Workflow {
-        Workflow::new(&RolloutSpec { workflow: Some(spec()), ..RolloutSpec::default() }, "")
-            .unwrap()
+        of(spec())
     }
 
     fn prompt() -> Prompt {
@@ -273,9 +278,7 @@ mod tests {
         let spec = json!({"tools": {"tools": [
             {"name": "add", "description": "Adds.", "http": {"url": "http://tools.lab"}},
         ]}});
-        let workflow = serde_json::from_value(spec).unwrap();
-        let rollout = RolloutSpec { workflow: Some(workflow), ..RolloutSpec::default() };
-        let workflow = Workflow::new(&rollout, "").unwrap();
+        let workflow = of(serde_json::from_value(spec).unwrap());
         assert_eq!(workflow.turn_rewards(&[0.0, 0.0, 0.7]), [0.0, 0.0, 0.7]);
         assert!((workflow.undiscounted(&[0.0, 0.7]) - 0.7).abs() < f64::EPSILON);
     }

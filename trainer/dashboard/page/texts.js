@@ -169,18 +169,27 @@ class Answers {
   }
 }
 
+// The words that differ; of several turns, the turns of the later answer and those before.
+function answerTexts(before, after) {
+  if (before?.turns?.length || after.turns?.length) {
+    const earlier = before && h("details", {}, h("summary", {}, "Before"), ...turns(before));
+    return [...turns(after), earlier];
+  }
+  const parts = before ? difference(before.completion, after.completion) : [["", after.completion]];
+  const marked = parts.map(([kind, text]) => (kind ? h(kind, {}, text) : text));
+  return [h("pre", {}, h("span", { class: "prompt" }, after.prompt), marked)];
+}
+
 function answerCard([before, after]) {
   const answer = after.answer == null ? "" : `answer ${after.answer}`;
   const expected = [after.suite, answer].filter(Boolean).join(" · ");
   const rewards = before
     ? [rewardBadge(before.reward), " → ", rewardBadge(after.reward)]
     : [rewardBadge(after.reward)];
-  const parts = before ? difference(before.completion, after.completion) : [["", after.completion]];
-  const marked = parts.map(([kind, text]) => (kind ? h(kind, {}, text) : text));
   return h(
     "article",
     {},
     h("p", {}, ...rewards, " ", h("span", { class: "answer" }, expected)),
-    h("pre", {}, h("span", { class: "prompt" }, after.prompt), marked),
+    ...answerTexts(before, after),
   );
 }

@@ -18,3 +18,4 @@ pub mod output;
 pub mod plan;
 pub mod program;
 pub mod tests_of_row;
+pub mod tool;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Limits, Settings};
+use crate::tool::ToolSettings;
 
 /// Folders in which programs of the sandbox are searched.
 pub const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -26,6 +27,10 @@ const COMPILER_MIB: u64 = 2048;
 const COMPILER_PROCESSES: u64 = 8;
 /// Most files and folders in a private scratch folder.
 const INODES: u32 = 4096;
+/// Processes and threads of a tool.
+const TOOL_PROCESSES: u64 = 64;
+/// All files of a tool in MiB.
+const TOOL_FILES: u32 = 64;
 const MIB: u64 = 1 << 20;
 
 /// What a process does to itself before it executes the program.
@@ -35,8 +40,10 @@ pub struct Plan {
     pub namespaces: bool,
     /// Options of the file system in memory that is mounted at `scratch`, with namespaces.
     pub mount_options: String,
-    /// Working folder, the only one in which files may be created.
+    /// The only folder in which files may be created.
     pub scratch: PathBuf,
+    /// Working folder, if it is not `scratch`.
+    pub folder: Option<PathBuf>,
     /// Files and folders that may be read and executed.
     pub readable: Vec<PathBuf>,
     /// Bytes of address space of a process.
@@ -46,6 +53,8 @@ pub struct Plan {
     pub open_files: u64,
     /// Processes and threads of the user in its namespace.
     pub processes: Option<u64>,
+    /// Whether the filter of tests applies from the start.
+    pub filters_as_tests: bool,
 }
 
 impl Plan {
@@ -79,6 +88,15 @@ impl Plan {
         plan
     }
 
+    /// For a tool. Models write its arguments, and the code that it may execute.
+    pub fn for_tool(settings: &ToolSettings, namespaces: bool, scratch: PathBuf) -> Self {
+        let memory_mib = settings.memory_mib.into();
+        let own = Self::new(namespaces, scratch, memory_mib, Some(TOOL_PROCESSES), TOOL_FILES);
+        let mut plan = Self { filters_as_tests: true, folder: settings.folder.clone(), ..own };
+        plan.readable.extend(settings.folder.clone());
+        plan
+    }
+
     fn new(
         namespaces: bool,
         scratch: PathBuf,
@@ -90,19 +108,23 @@ impl Plan {
             namespaces,
             mount_options: format!("size={files_mib}m,nr_inodes={INODES},mode=0700"),
             scratch,
+            folder: None,
             readable: READABLE.map(PathBuf::from).to_vec(),
             address_space: memory_mib.saturating_mul(MIB),
             file_size: u64::from(files_mib).saturating_mul(MIB),
             open_files: OPEN_FILES,
             // In the namespace of the node it would count all processes of the user.
             processes: processes.filter(|_| namespaces),
+            filters_as_tests: false,
         }
     }
 
     /// Environment of the program. Hashes are not randomized, so that a verdict is reproducible.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let scratch = self.scratch.to_string_lossy().into_owned();
-        vec![
+        let folder = self.folder.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let imports = folder.map(|folder| ("PYTHONPATH", folder));
+        let fixed = [
             ("PATH", SEARCH_PATH.to_owned()),
             ("HOME", scratch.clone()),
             ("TMPDIR", scratch),
@@ -114,7 +136,8 @@ impl Plan {
             ("PYTHONNOUSERSITE", "1".to_owned()),
             ("PYTHONSAFEPATH", "1".to_owned()),
             ("PYTHONUTF8", "1".to_owned()),
-        ]
+        ];
+        fixed.into_iter().chain(imports).collect()
     }
 }
 
@@ -159,6 +182,20 @@ mod tests {
     fn without_namespaces_processes_of_others_are_not_counted() {
         let plan = Plan::for_tests(&settings(true), false, "/scratch".into());
         assert_eq!((plan.processes, plan.scratch), (None, PathBuf::from("/scratch")));
+    }
+
+    #[test]
+    fn a_tool_starts_in_its_folder_under_the_filter_of_tests() {
+        let settings = ToolSettings {
+            command: vec!["./tool".to_owned()],
+            folder: Some("/tools".into()),
+            timeout_seconds: 5,
+            memory_mib: 128,
+            output_kib: 64,
+        };
+        let plan = Plan::for_tool(&settings, false, "/scratch".into());
+        assert_eq!((plan.readable.last(), &plan.folder), (plan.folder.as_ref(), &settings.folder));
+        assert_eq!((plan.address_space, plan.filters_as_tests), (128 << 20, true));
     }
 
     #[test]

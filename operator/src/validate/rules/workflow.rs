@@ -41,6 +41,12 @@ fn check_tools(workflow: &ToolsWorkflow, problems: &mut Vec<Problem>) {
             let message = format!("`{}` is the name of an earlier tool", tool.name);
             problems.push(Problem::new(format!("{path}.name"), message));
         }
+        let members = [
+            ("http", tool.http.is_some()),
+            ("command", tool.command.is_some()),
+            ("mcp", tool.mcp.is_some()),
+        ];
+        exactly_one(&path, &members, problems);
         if let Some((part, message)) = schema_error(tool) {
             problems.push(Problem::new(format!("{path}.parameters.{part}"), message));
         }

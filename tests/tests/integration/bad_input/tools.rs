@@ -26,6 +26,19 @@ fn tools_without_names_schemas_and_urls_are_rejected_with_line_and_field() {
         ),
         (
             "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0]: set exactly one of http, command \
+                and mcp, found none",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, command: \
+                {command: [], outputKibibytes: 4096}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].command.command: must have at least 1 \
+                items, found 0",
+        ),
+        (
+            "batchSize: 4",
             "batchSize: 4, workflow: {tools: {tools: []}}",
             "line 11: spec.rollout.workflow.tools.tools: must have at least 1 items, found 0",
         ),

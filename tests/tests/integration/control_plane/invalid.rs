@@ -78,6 +78,12 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "set exactly one of multiTurn, environment, tools and agent",
         ),
         (
+            json!({"spec": {"rollout": {"workflow": {"tools": {"tools": [
+                {"name": "a", "description": "x"},
+            ]}}}}}),
+            "set exactly one of http, command and mcp",
+        ),
+        (
             json!({"spec": {"scheduling": {"gang": {"native": {}, "volcano": {}}}}}),
             "set exactly one of native, coscheduling and volcano",
         ),

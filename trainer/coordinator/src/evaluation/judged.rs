@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 
 use crate::data::Prompt;
 use crate::evaluation::estimate::{self, majority_at, sizes};
+use crate::files::ShownTurn;
 use crate::reward::{Reward, Rewards};
-use crate::rollout::episode::Episode;
+use crate::rollout::episode::{Episode, Turn};
 use crate::rollout::score::Scored;
 use crate::workflow::Workflow;
 
@@ -33,6 +34,9 @@ pub struct Shown {
     completion: String,
     reward: f64,
     tokens: u64,
+    /// Empty for a completion of one turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<ShownTurn<'static>>,
     /// What verifiers found, by reward name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     details: BTreeMap<String, serde_json::Value>,
@@ -106,6 +110,8 @@ pub struct Completed {
     pub scored: Scored,
     /// All turns as text.
     pub text: String,
+    /// Each turn with its reward without discount, if there are several.
+    pub turns: Vec<ShownTurn<'static>>,
     /// Number of completion tokens of all turns.
     pub tokens: u64,
     /// Reward of the first turn.
@@ -140,13 +146,14 @@ impl Judgement {
             self.rejected = self.rejected.saturating_add(1);
             return;
         }
-        let (text, first_turn) = (episode.text(), episode.turns.first());
+        let (text, turns) = (episode.text(), shown_turns(&episode.turns));
+        let first_turn = episode.turns.first();
         let first_turn = first_turn.map_or(0.0, |turn| turn.scored.reward.value);
         let reward = episode.undiscounted(workflow);
         if let Some(turn) = episode.turns.into_iter().next_back() {
             let scored =
                 Scored { reward: Reward { value: reward, ..turn.scored.reward }, ..turn.scored };
-            let completed = Completed { scored, text, tokens, first_turn };
+            let completed = Completed { scored, text, turns, tokens, first_turn };
             self.completions.insert(index, completed);
         }
     }
@@ -212,6 +219,15 @@ fn votes(
         .collect()
 }
 
+/// Turns to read, with their rewards without discount; none of a completion of one turn.
+fn shown_turns(turns: &[Turn]) -> Vec<ShownTurn<'static>> {
+    let show = |turn: &Turn| {
+        let Scored { text, reward } = &turn.scored;
+        ShownTurn::new(reward.value, &turn.given_text, text)
+    };
+    if turns.len() > 1 { turns.iter().map(show).collect() } else { Vec::new() }
+}
+
 fn shown(
     completions: BTreeMap<u32, Completed>,
     samples: u32,
@@ -232,6 +248,7 @@ fn shown(
         completion: completed.text,
         reward: completed.scored.reward.value,
         tokens: completed.tokens,
+        turns: completed.turns,
         details: completed.scored.reward.details,
     };
     completions.into_iter().map(show).collect()

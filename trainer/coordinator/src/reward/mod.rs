@@ -36,10 +36,10 @@ use rljob_protocol::status::RewardOutage;
 pub use verifier::{Question, VerifierError};
 
 pub use error::RewardError;
-pub use external::unexpected;
+pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use server::{Server, without_secrets};
 pub use service::Service;
-pub use sessions::{Runner, run_agent};
+pub use sessions::{Runner, Sessions, run_agent};
 
 use code::CodeVerifier;
 use command::CommandVerifier;

@@ -74,6 +74,13 @@ pub enum VerifierError {
     Timeout(Duration),
     #[error("the server returned {status}: {excerpt}")]
     Status { status: reqwest::StatusCode, excerpt: String },
+    /// The cause, without secrets.
+    #[error("failed to reach the MCP server: {0}")]
+    McpUnreachable(String),
+    #[error("the MCP server returned error {code}: {message}")]
+    Mcp { code: i32, message: String },
+    #[error("the MCP server has no tool {tool}; its tools are {tools}")]
+    McpTool { tool: String, tools: String },
     /// The server of a `model` reward has no reward model.
     #[error(
         "the server generates text: serve a sequence classifier with one label (SGLang and \
@@ -111,7 +118,7 @@ impl VerifierError {
     /// Whether no completion can be scored now, whatever its content.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Runner(_) => true,
+            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::Runner(_) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             _ => false,
         }
@@ -119,19 +126,26 @@ impl VerifierError {
 
     /// Whether no later try can succeed.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Start(_) | Self::LanguageModel | Self::Classifier | Self::Labels(_))
+        matches!(
+            self,
+            Self::Start(_)
+                | Self::LanguageModel
+                | Self::Classifier
+                | Self::Labels(_)
+                | Self::McpTool { .. }
+        )
     }
 
     /// Value of the label `cause` of the metric of rejected samples.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_) => "unreachable",
+            Self::Unreachable(_) | Self::McpUnreachable(_) => "unreachable",
             Self::Timeout(_) => "timeout",
-            Self::Status { .. } => "status",
+            Self::Status { .. } | Self::Mcp { .. } => "status",
             Self::InvalidResponse { .. } => "invalid_response",
             Self::LanguageModel | Self::Classifier | Self::Labels(_) => "model",
             Self::Text(_) => "text",
-            Self::Start(_) => "start",
+            Self::Start(_) | Self::McpTool { .. } => "start",
             Self::Runner(_) => "runner",
             Self::Exited { .. } => "exited",
             Self::Pipe(_) => "pipe",

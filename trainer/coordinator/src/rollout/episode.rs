@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::persistence::journal::VersionRun;
-    use crate::reward::Reward;
+    use crate::reward::{Reward, Runner};
     use crate::rollout::completion::Completion;
     use crate::rollout::request::{Key, Purpose, Sampling, parameters};
 
@@ -228,7 +228,7 @@ mod tests {
         let workflow = json!({"multiTurn": {"feedback": "No", "discount": 0.5}});
         let workflow = serde_json::from_value(workflow).unwrap();
         let rollout = RolloutSpec { workflow: Some(workflow), ..RolloutSpec::default() };
-        Workflow::new(&rollout, "").unwrap()
+        Workflow::new(&rollout, "", &Runner::Program("runner".into())).unwrap()
     }
 
     #[test]

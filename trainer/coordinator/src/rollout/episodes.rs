@@ -17,9 +17,10 @@ use crate::data::{Dataset, Prompt};
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
 use crate::reward::RewardError;
+use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{Lengths, ToolServers};
+use crate::workflow::{Lengths, ToolSet};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -30,6 +31,7 @@ pub struct Episodes<'a> {
     /// Weights that may sample the completions.
     pub weights: Weights,
     pub lengths: Lengths,
+    pub tool_calls: &'a ToolCalls,
 }
 
 /// What follows a completion: its reward, if it has one in any case, and the messages before the
@@ -162,7 +164,7 @@ impl Episodes<'_> {
     /// The results of the calls of turn `number`. Only the last turn has a reward.
     async fn results(
         &self,
-        tools: &ToolServers,
+        tools: &ToolSet,
         key: Key,
         number: u32,
         sampled: &Sampled,
@@ -178,7 +180,7 @@ impl Episodes<'_> {
         if calls.is_empty() {
             return Ok(Ok((None, None)));
         }
-        match tools.execute(key, number, &calls).await {
+        match tools.execute(key, number, &calls, self.tool_calls).await {
             Ok(messages) => Ok(Ok((None, Some(messages)))),
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
             Err(down) => Err(WorkError::Verifier(down)),

@@ -126,7 +126,8 @@ impl Groups<'_> {
             })
             .collect();
         let (input, sampler) = (self.input, &self.sampler);
-        let episodes = Episodes { input, data: input.train()?, sampler, weights, lengths };
+        let (data, tool_calls) = (input.train()?, &self.recorder.metrics.tool_calls);
+        let episodes = Episodes { input, data, sampler, weights, lengths, tool_calls };
         let (played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
         let prompt = &prompt;
         let finish = |(index, episode): (u32, Result<Episode, WorkError>)| async move {

@@ -1,66 +1,83 @@
-//! Tools behind HTTP: executes the calls of a completion in their order.
+//! Tools: executes the calls of a completion in their order.
 //!
 //! ```text
 //!  completion of turn t ─ parsed ─▶ calls ─┬─ malformed, unknown ─▶ error message ─┐
-//!                                          └─ POST url, call by call ─▶ result ────┴─▶ messages
+//!                                          ├─ POST url ([`http`]) ─────▶ result ───┼─▶ messages
+//!                                          ├─ program ([`command`]) ───▶ result ───┤
+//!                                          └─ tools/call ([`mcp`]) ────▶ result ───┘
 //! ```
+
+mod call;
+mod command;
+mod http;
+mod mcp;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rljob_crds::workflow::{HttpTool, ToolFormat, ToolSpec, ToolsWorkflow};
+use rljob_crds::workflow::{ToolFormat, ToolSpec, ToolsWorkflow};
 use rljob_protocol::status::RewardOutage;
-use serde::Serialize;
-use serde_json::{Map, Value};
 
-use crate::reward::{RewardError, Server, Service, VerifierError, unexpected, without_secrets};
+use crate::reward::{RewardError, Runner, Service, without_secrets};
 use crate::rollout::request::Key;
-use crate::text::{Message, Tool, ToolCall, ToolCallError, ToolCallFormat, Tools};
+use crate::telemetry::ToolCalls;
+use crate::text::{self, Message, ToolCall, ToolCallError, ToolCallFormat, Tools};
 use crate::workflow::session::session;
+use call::{Answer, Outcome, Request};
+use command::ToolCommand;
+use http::ToolServer;
+use mcp::McpServer;
 
 /// Most calls of a completion. Further ones have an error message as their result.
 const MAX_CALLS: usize = 32;
-/// Statuses of arguments that a tool rejects.
-const REJECTED: [u16; 2] = [400, 422];
 
 /// The tools of a run.
 #[derive(Debug)]
-pub struct ToolServers {
+pub struct ToolSet {
     spec: ToolsWorkflow,
     /// Prefix of sessions.
     run: String,
-    servers: BTreeMap<String, ToolServer>,
+    tools: BTreeMap<String, Tool>,
 }
 
 #[derive(Debug)]
-struct ToolServer {
-    url: String,
-    server: Server,
+struct Tool {
+    executor: Executor,
     service: Service,
 }
 
-/// Body of a request.
-#[derive(Debug, Serialize)]
-struct Request<'a> {
-    name: &'a str,
-    arguments: &'a Map<String, Value>,
-    session: &'a str,
-    turn: u32,
-    call: u32,
+#[derive(Debug)]
+enum Executor {
+    Http(ToolServer),
+    Command(ToolCommand),
+    Mcp(McpServer),
 }
 
-impl ToolServers {
-    /// `run` distinguishes the sessions of runs that share a server.
-    pub fn new(spec: &ToolsWorkflow, run: &str) -> Result<Self, reqwest::Error> {
-        let server = |tool: &ToolSpec| Ok((tool.name.clone(), ToolServer::new(tool)?));
-        let servers = spec.tools.iter().map(server).collect::<Result<_, _>>()?;
-        Ok(Self { spec: spec.clone(), run: run.to_owned(), servers })
+/// A tool that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    #[error("failed to create the client of the servers of rollout.workflow.tools")]
+    Client(#[source] reqwest::Error),
+    #[error("failed to write the settings of a sandbox")]
+    Settings(#[source] serde_json::Error),
+    #[error("failed to create the client of an MCP server")]
+    Mcp(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("tool {0} has no kind: set http, command or mcp")]
+    NoKind(String),
+}
+
+impl ToolSet {
+    /// `run` distinguishes the sessions of runs that share a server. `runner` runs programs.
+    pub fn new(spec: &ToolsWorkflow, run: &str, runner: &Runner) -> Result<Self, ToolError> {
+        let tool = |spec: &ToolSpec| Ok((spec.name.clone(), Tool::new(spec, runner)?));
+        let tools = spec.tools.iter().map(tool).collect::<Result<_, _>>()?;
+        Ok(Self { spec: spec.clone(), run: run.to_owned(), tools })
     }
 
     /// Tools for the chat template.
     pub fn described(&self) -> Tools {
         let tools = self.spec.tools.iter();
-        tools.map(|tool| Tool::new(&tool.name, &tool.description, &tool.parameters)).collect()
+        tools.map(|tool| text::Tool::new(&tool.name, &tool.description, &tool.parameters)).collect()
     }
 
     /// Format of calls, if the spec sets one.
@@ -82,75 +99,84 @@ impl ToolServers {
         key: Key,
         number: u32,
         calls: &[Result<ToolCall, ToolCallError>],
+        counts: &ToolCalls,
     ) -> Result<Vec<Message>, RewardError> {
         let session = session(&self.run, key);
         let mut messages = Vec::with_capacity(calls.len().min(MAX_CALLS));
         for (index, call) in (0_u32..).zip(calls.iter().take(MAX_CALLS)) {
-            messages.push(Message::tool(self.result(&session, number, index, call).await?));
+            let (tool, result) = self.result(&session, number, index, call).await;
+            counts.count(tool, result.as_ref().map_or(Outcome::Failed, |(of, _)| *of).label());
+            messages.push(Message::tool(result?.1));
         }
         if calls.len() > MAX_CALLS {
+            calls.iter().skip(MAX_CALLS).for_each(|_| counts.count("", Outcome::Skipped.label()));
             let message = format!("error: only the first {MAX_CALLS} calls were executed");
             messages.push(Message::tool(message));
         }
         Ok(messages)
     }
 
+    /// The tool of a call, empty for none of the job, and the result.
     async fn result(
         &self,
         session: &str,
         turn: u32,
         index: u32,
         call: &Result<ToolCall, ToolCallError>,
-    ) -> Result<String, RewardError> {
-        let call = match call {
+    ) -> (&str, Result<Answer, RewardError>) {
+        let ToolCall { name, arguments } = match call {
             Ok(call) => call,
-            Err(error) => return Ok(format!("error: {error}")),
+            Err(error) => return ("", Ok((Outcome::Malformed, format!("error: {error}")))),
         };
-        let ToolCall { name, arguments } = call;
-        let Some(server) = self.servers.get(name) else {
-            let names: Vec<&str> = self.servers.keys().map(String::as_str).collect();
-            return Ok(format!("error: no tool {name}; the tools are {}", names.join(", ")));
+        let Some((name, tool)) = self.tools.get_key_value(name) else {
+            let names: Vec<&str> = self.tools.keys().map(String::as_str).collect();
+            let message = format!("error: no tool {name}; the tools are {}", names.join(", "));
+            return ("", Ok((Outcome::Unknown, message)));
         };
-        server.call(&Request { name, arguments, session, turn, call: index }).await
+        let request = Request { name, arguments, session, turn, call: index };
+        (name, tool.call(&request).await)
     }
 
     /// The outage of the first tool that is down.
     pub fn outage(&self) -> Option<RewardOutage> {
-        self.servers.values().find_map(|tool| tool.service.outage())
+        self.tools.values().find_map(|tool| tool.service.outage())
     }
 }
 
-impl ToolServer {
-    fn new(tool: &ToolSpec) -> Result<Self, reqwest::Error> {
-        let HttpTool { url, timeout_seconds, retries, concurrency, max_outage_seconds } =
-            &tool.http;
-        let label = format!("tool {} ({})", tool.name, without_secrets(url));
-        let max_outage = Duration::from_secs((*max_outage_seconds).into());
-        Ok(Self {
-            url: url.clone(),
-            server: Server::new(*timeout_seconds, *concurrency)?,
-            service: Service::new(label, *retries, max_outage),
-        })
+impl Tool {
+    fn new(spec: &ToolSpec, runner: &Runner) -> Result<Self, ToolError> {
+        let (executor, target, retries, max_outage) = match spec {
+            ToolSpec { http: Some(http), .. } => {
+                let server = ToolServer::new(http).map_err(ToolError::Client)?;
+                let url = without_secrets(&http.url);
+                (Executor::Http(server), url, http.retries, http.max_outage_seconds)
+            }
+            ToolSpec { command: Some(spec), .. } => {
+                let command = ToolCommand::new(spec, runner).map_err(ToolError::Settings)?;
+                let line = spec.command.join(" ");
+                (Executor::Command(command), line, spec.retries, spec.max_outage_seconds)
+            }
+            ToolSpec { mcp: Some(mcp), .. } => {
+                let server = McpServer::new(mcp, &spec.name).map_err(ToolError::Mcp)?;
+                let url = without_secrets(&mcp.url);
+                (Executor::Mcp(server), url, mcp.retries, mcp.max_outage_seconds)
+            }
+            _ => return Err(ToolError::NoKind(spec.name.clone())),
+        };
+        let label = format!("tool {} ({target})", spec.name);
+        let max_outage = Duration::from_secs(max_outage.into());
+        Ok(Self { executor, service: Service::new(label, retries, max_outage) })
     }
 
-    async fn call(&self, request: &Request<'_>) -> Result<String, RewardError> {
+    async fn call(&self, request: &Request<'_>) -> Result<Answer, RewardError> {
         let call = || async move {
-            let request = self.server.client.post(&self.url).json(request);
-            result_of(self.server.call(request).await)
+            match &self.executor {
+                Executor::Http(server) => server.call(request).await,
+                Executor::Command(command) => command.call(request).await,
+                Executor::Mcp(server) => server.call(request).await,
+            }
         };
         self.service.call(call).await
-    }
-}
-
-/// The result for the model.
-fn result_of(response: Result<Vec<u8>, VerifierError>) -> Result<String, VerifierError> {
-    match response {
-        Ok(body) => String::from_utf8(body)
-            .map_err(|error| unexpected(error.as_bytes(), "text or JSON", &error.utf8_error())),
-        Err(VerifierError::Status { status, excerpt }) if REJECTED.contains(&status.as_u16()) => {
-            Ok(format!("error: {excerpt}"))
-        }
-        Err(error) => Err(error),
     }
 }
 

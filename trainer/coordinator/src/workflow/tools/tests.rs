@@ -1,9 +1,13 @@
 //! Tests of calls against a real server.
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::routing::post;
-use serde_json::json;
+use prometheus::Registry;
+use prometheus::proto::MetricFamily;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::rollout::request::Purpose;
@@ -19,16 +23,46 @@ async fn echo(Json(request): Json<Value>) -> (StatusCode, String) {
 }
 
 /// Tools whose server is `echo`.
-async fn tools() -> ToolServers {
+async fn tools() -> ToolSet {
+    tools_at("/echo").await
+}
+
+async fn tools_at(path: &str) -> ToolSet {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/echo", listener.local_addr().unwrap());
+    let url = format!("http://{}{path}", listener.local_addr().unwrap());
     let router = axum::Router::new().route("/echo", post(echo));
     tokio::spawn(async move { axum::serve(listener, router).await });
     let spec = json!({"maxTurns": 2, "tools": [
         {"name": "add", "description": "Adds.", "http": {"url": url, "retries": 0}},
         {"name": "halve", "description": "Halves.", "http": {"url": url}},
     ]});
-    ToolServers::new(&serde_json::from_value(spec).unwrap(), "Run").unwrap()
+    ToolSet::new(&serde_json::from_value(spec).unwrap(), "Run", &Runner::Program(PathBuf::new()))
+        .unwrap()
+}
+
+fn counts() -> (Registry, ToolCalls) {
+    let registry = Registry::new();
+    let counts = ToolCalls::new(&registry).unwrap();
+    (registry, counts)
+}
+
+/// Tools, outcomes and numbers of counted calls.
+fn counted(registry: &Registry) -> Vec<(String, String, u64)> {
+    let families = registry.gather();
+    let of = |metric: &prometheus::proto::Metric| {
+        let label = |name: &str| {
+            let label = metric.get_label().iter().find(|label| label.name() == name);
+            label.unwrap().value().to_owned()
+        };
+        (label("tool"), label("outcome"), metric.get_counter().get_value() as u64)
+    };
+    let mut found: Vec<_> = families.iter().flat_map(MetricFamily::get_metric).map(of).collect();
+    found.sort();
+    found
+}
+
+fn owned((tool, outcome, number): (&str, &str, u64)) -> (String, String, u64) {
+    (tool.to_owned(), outcome.to_owned(), number)
 }
 
 fn call(name: &str, arguments: &Value) -> ToolCall {
@@ -44,7 +78,8 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
         Ok(call("add", &json!({}))),
         Ok(call("subtract", &json!({}))),
     ];
-    let messages = tools().await.execute(KEY, 2, &calls).await.unwrap();
+    let (registry, counts) = counts();
+    let messages = tools().await.execute(KEY, 2, &calls, &counts).await.unwrap();
     assert!(messages.iter().all(|message| message.role == "tool"));
     let request = json!({
         "name": "add", "arguments": {"a": 1}, "session": "run-rollout-2-7-3", "turn": 2, "call": 0,
@@ -58,23 +93,30 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
         "error: no tool subtract; the tools are add, halve",
     ];
     assert_eq!(contents, expected);
+    let outcomes =
+        [("", "malformed", 1), ("", "unknown", 1), ("add", "error", 1), ("add", "result", 1)];
+    assert_eq!(counted(&registry), outcomes.map(owned));
 }
 
 #[tokio::test]
 async fn a_completion_has_a_bounded_number_of_calls() {
     let calls = vec![Ok(call("none", &json!({}))); MAX_CALLS + 5];
-    let messages = tools().await.execute(KEY, 1, &calls).await.unwrap();
+    let (registry, counts) = counts();
+    let messages = tools().await.execute(KEY, 1, &calls, &counts).await.unwrap();
     assert_eq!(messages.len(), MAX_CALLS + 1);
     let last = messages.last().unwrap();
     assert_eq!(last.content, "error: only the first 32 calls were executed");
+    let outcomes = [("", "skipped", 5), ("", "unknown", MAX_CALLS as u64)];
+    assert_eq!(counted(&registry), outcomes.map(owned));
 }
 
 #[tokio::test]
 async fn a_tool_that_fails_rejects_the_sample_and_names_itself() {
-    let mut tools = tools().await;
-    let server = tools.servers.get_mut("add").unwrap();
-    server.url = server.url.replace("/echo", "/missing");
-    let error = tools.execute(KEY, 1, &[Ok(call("add", &json!({})))]).await.unwrap_err();
+    let tools = tools_at("/missing").await;
+    let (registry, counts) = counts();
+    let calls = [Ok(call("add", &json!({})))];
+    let error = tools.execute(KEY, 1, &calls, &counts).await.unwrap_err();
+    assert_eq!(counted(&registry), [owned(("add", "failed", 1))]);
     let line = crate::error_line(&error);
     assert!(line.starts_with("tool add (http://127.0.0.1:"), "{line}");
     let cause = "failed 1 times for a completion; last error: the server returned 404 Not Found: ";
@@ -82,10 +124,7 @@ async fn a_tool_that_fails_rejects_the_sample_and_names_itself() {
 }
 
 #[tokio::test]
-async fn turns_are_limited_and_results_are_text() {
+async fn turns_are_limited() {
     let tools = tools().await;
     assert_eq!([1, 2].map(|number| tools.may_continue(number)), [true, false]);
-    assert_eq!(result_of(Ok(b"{\"sum\": 3}".to_vec())).unwrap(), "{\"sum\": 3}");
-    let error = result_of(Ok(vec![0xff])).unwrap_err().to_string();
-    assert!(error.contains("expected text or JSON: invalid utf-8 sequence"), "{error}");
 }

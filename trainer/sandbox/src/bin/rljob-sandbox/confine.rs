@@ -34,11 +34,13 @@ fn confine(plan: &Plan) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("failed to set the parent death signal")?;
     setsid().context("failed to start a session")?;
-    std::env::set_current_dir(&plan.scratch)
-        .with_context(|| format!("failed to enter the folder {}", plan.scratch.display()))?;
+    let folder = plan.folder.as_ref().unwrap_or(&plan.scratch);
+    std::env::set_current_dir(folder)
+        .with_context(|| format!("failed to enter the folder {}", folder.display()))?;
     limit_resources(plan)?;
     limit_access(plan).context("failed to limit access to files (Landlock)")?;
-    for program in filter::sandbox()? {
+    let as_test = plan.filters_as_tests.then(|| filter::test(!plan.namespaces)).transpose()?;
+    for program in filter::sandbox()?.into_iter().chain(as_test) {
         seccompiler::apply_filter(&program).context("failed to filter system calls")?;
     }
     Ok(())

@@ -8,7 +8,8 @@ use rljob_sandbox::children::end_children;
 use rljob_sandbox::plan::{FunctionLimits, Plan};
 use rustix::process::{getpid, set_child_subreaper};
 
-use crate::node::{entering, has_namespaces, program, scratch};
+use crate::NOT_STARTED;
+use crate::node::{PYTHON, entering, has_namespaces, program, scratch};
 
 const FUNCTION: &str = include_str!("function.py");
 
@@ -21,7 +22,7 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
     let plan =
         |namespaces, scratch| Plan::for_function(limits, namespaces, scratch, folder.to_owned());
     let scratch = scratch(true)?;
-    let plan = plan(has_namespaces(true, plan)?, scratch.path().to_owned());
+    let plan = plan(has_namespaces(true, PYTHON, plan)?, scratch.path().to_owned());
     let status = entering(&plan, true)?
         .arg(program("python3")?)
         .args(["-c", FUNCTION])
@@ -31,5 +32,7 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
         .status()
         .context("failed to start a sandbox")?;
     end_children();
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into())
+    // A sandbox that does not start once may start at the next try.
+    let code = status.code().filter(|code| *code != i32::from(NOT_STARTED));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into())
 }

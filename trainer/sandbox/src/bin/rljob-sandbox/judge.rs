@@ -16,7 +16,7 @@ use rustix::process::{getpid, set_child_subreaper};
 use tempfile::TempDir;
 
 use crate::driver::{Driver, Silence};
-use crate::node::{entering, has_namespaces, program, scratch};
+use crate::node::{PYTHON, entering, has_namespaces, program, scratch};
 
 const DRIVER: &str = include_str!("driver.py");
 /// Maximum time until the driver runs.
@@ -31,7 +31,7 @@ pub fn run(settings: &Settings, may_have_namespaces: bool) -> anyhow::Result<()>
         program("g++")?;
     }
     let namespaces = may_have_namespaces
-        && has_namespaces(false, |namespaces, scratch| {
+        && has_namespaces(false, PYTHON, |namespaces, scratch| {
             Plan::for_tests(settings, namespaces, scratch)
         })?;
     let judge = Judge { settings, namespaces, mount: scratch(false)? };

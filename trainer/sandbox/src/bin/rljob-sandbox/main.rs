@@ -1,4 +1,5 @@
-//! `rljob-sandbox`: runs programs and functions of rewards under limits that they cannot lift.
+//! `rljob-sandbox`: runs programs and functions of rewards, and tools, under limits that they
+//! cannot lift.
 //!
 //! ```text
 //!  judge ── one process per program ──▶ enter ─────────────▶ confine ──────────────▶ python3
@@ -17,6 +18,7 @@ mod enter;
 mod function;
 mod judge;
 mod node;
+mod tool;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,11 +26,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use rljob_sandbox::message::Settings;
 use rljob_sandbox::plan::{FunctionLimits, Plan};
+use rljob_sandbox::tool::ToolSettings;
 use serde::de::DeserializeOwned;
 
 use crate::node::Unsupported;
 
-/// Exit code if the sandbox can never start on this node.
+/// Exit code if the sandbox can never start on this node, and of a program that cannot be started
+/// in it.
 const NOT_STARTED: u8 = 125;
 
 /// Runs programs in a sandbox.
@@ -61,6 +65,14 @@ enum Task {
         /// Name of the function.
         name: String,
     },
+    /// Runs a tool: a call per line of standard input.
+    Tool {
+        #[arg(long, value_name = "JSON", value_parser = json::<ToolSettings>)]
+        settings: ToolSettings,
+        /// Creates no namespaces, even where the node allows them.
+        #[arg(long)]
+        no_namespaces: bool,
+    },
     /// Enters namespaces, if the plan has them, and runs the command confined.
     Enter {
         #[arg(long, value_name = "JSON", value_parser = json::<Plan>)]
@@ -92,11 +104,22 @@ fn main() -> ExitCode {
             judge::run(&settings, !no_namespaces).map(|()| ExitCode::SUCCESS)
         }
         Task::Function { limits, path, name } => function::run(&limits, &path, &name),
-        Task::Enter { plan, command } => enter::enter(&plan, &command),
-        Task::Confine { plan, command } => Err(confine::exec(&plan, &command)),
+        Task::Tool { settings, no_namespaces } => {
+            tool::run(&settings, !no_namespaces).map(|()| ExitCode::SUCCESS)
+        }
+        Task::Enter { plan, command } => {
+            Ok(enter::enter(&plan, &command).unwrap_or_else(|error| not_started(&error)))
+        }
+        Task::Confine { plan, command } => Ok(not_started(&confine::exec(&plan, &command))),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{error:#}");
         if error.is::<Unsupported>() { NOT_STARTED.into() } else { ExitCode::FAILURE }
     })
+}
+
+/// Tells a sandbox that does not start from a program that fails.
+fn not_started(error: &anyhow::Error) -> ExitCode {
+    eprintln!("{error:#}");
+    NOT_STARTED.into()
 }

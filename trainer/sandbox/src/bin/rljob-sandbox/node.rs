@@ -22,15 +22,19 @@ pub enum Unsupported {
         "no program {0} in {SEARCH_PATH}: install it in the image, or set the image of the \
          container `rewards`"
     )]
-    Program(&'static str),
+    Program(String),
+    #[error("no program {0}")]
+    Path(String),
+    #[error("failed to open the folder {path}: {cause}")]
+    Folder { path: String, cause: std::io::Error },
     #[error("this node cannot confine programs: {0}")]
     Confinement(String),
 }
 
 /// Path of a program of the sandbox.
-pub fn program(name: &'static str) -> Result<PathBuf, Unsupported> {
+pub fn program(name: &str) -> Result<PathBuf, Unsupported> {
     let mut paths = SEARCH_PATH.split(':').map(|folder| Path::new(folder).join(name));
-    paths.find(|path| path.is_file()).ok_or(Unsupported::Program(name))
+    paths.find(|path| path.is_file()).ok_or_else(|| Unsupported::Program(name.to_owned()))
 }
 
 /// The command that enters the sandbox. As root, it does so as another user, unless the program
@@ -55,19 +59,24 @@ pub fn scratch(keeps_user: bool) -> anyhow::Result<TempDir> {
     Ok(folder)
 }
 
-/// Whether programs get namespaces. Tries the sandbox with and without them, with the real
-/// interpreter; logs what is missing.
+/// A command that does nothing, with the interpreter of judges and functions.
+pub const PYTHON: &[&str] = &["python3", "-c", "pass"];
+
+/// Whether programs get namespaces. Tries the sandbox with and without them with a `command`; logs
+/// what is missing.
 pub fn has_namespaces(
     keeps_user: bool,
+    command: &[&str],
     plan: impl Fn(bool, PathBuf) -> Plan,
 ) -> anyhow::Result<bool> {
-    let python = program("python3")?;
+    let (name, arguments) = command.split_first().context("no program is given")?;
+    let program = program(name)?;
     let scratch = scratch(keeps_user)?;
     let attempt = |namespaces| -> anyhow::Result<Result<(), String>> {
         let plan = plan(namespaces, scratch.path().to_owned());
         let output = entering(&plan, keeps_user)?
-            .arg(&python)
-            .args(["-c", "pass"])
+            .arg(&program)
+            .args(arguments)
             .stdin(Stdio::null())
             .output()
             .context("failed to start a sandbox")?;

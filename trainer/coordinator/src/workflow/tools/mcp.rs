@@ -1,0 +1,158 @@
+//! Tool of an MCP server over streamable HTTP: a `tools/call` per call, in one session of the run.
+//!
+//! ```text
+//!  first call ─▶ initialize, tools/list ─▶ session ─▶ tools/call, tools/call, …
+//!                     ▲                                    │ connection lost, or no response
+//!                     └────────── next try ────────────────┘
+//! ```
+
+mod client;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rljob_crds::workflow::McpTool;
+use rmcp::ServiceExt as _;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ContentBlock, ErrorCode, MetaObject, RequestMetaObject,
+    ResourceContents,
+};
+use rmcp::service::{RoleClient, RunningService, ServiceError};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use serde_json::json;
+use tokio::sync::{Mutex, Semaphore};
+
+use super::call::{Answer, Outcome, Request};
+use crate::reward::{MAX_RESPONSE, VerifierError, excerpt, unexpected};
+use client::{cause, client};
+
+type Session = RunningService<RoleClient, ()>;
+
+#[derive(Debug)]
+pub struct McpServer {
+    /// Name of the tool at the server.
+    tool: String,
+    url: String,
+    client: rmcp_reqwest::Client,
+    timeout: Duration,
+    concurrency: u32,
+    slots: Semaphore,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+impl McpServer {
+    /// Opens no session; `call` opens one on demand. `name` is that of the tool in the job.
+    pub fn new(
+        spec: &McpTool,
+        name: &str,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Self {
+            tool: spec.tool.as_deref().unwrap_or(name).to_owned(),
+            url: spec.url.clone(),
+            client: client()?,
+            timeout: Duration::from_secs(spec.timeout_seconds.into()),
+            concurrency: spec.concurrency,
+            slots: Semaphore::new(spec.concurrency as usize),
+            session: Mutex::default(),
+        })
+    }
+
+    pub async fn call(&self, request: &Request<'_>) -> Result<Answer, VerifierError> {
+        // The semaphore is never closed. The timeout starts after the wait for a slot.
+        let _slot = self.slots.acquire().await.ok();
+        let called = tokio::time::timeout(self.timeout, self.exchange(request)).await;
+        let called = called.unwrap_or(Err(VerifierError::Timeout(self.timeout)));
+        if matches!(called, Err(VerifierError::Timeout(_) | VerifierError::McpUnreachable(_))) {
+            *self.session.lock().await = None;
+        }
+        called
+    }
+
+    async fn exchange(&self, request: &Request<'_>) -> Result<Answer, VerifierError> {
+        let session = self.session().await?;
+        let mut parameters =
+            CallToolRequestParams::new(self.tool.clone()).with_arguments(request.arguments.clone());
+        parameters.meta = Some(metadata(request));
+        let result = session.call_tool(parameters).await;
+        result.map_or_else(|error| self.failed(error), |result| answer(&result))
+    }
+
+    /// The open session, or a new one of a server that has the tool.
+    async fn session(&self) -> Result<Arc<Session>, VerifierError> {
+        let mut open = self.session.lock().await;
+        if let Some(session) = open.as_ref().filter(|session| !session.is_closed()) {
+            return Ok(Arc::clone(session));
+        }
+        let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
+            .max_concurrent_requests(self.concurrency as usize);
+        config.max_sse_event_size = MAX_RESPONSE;
+        config.max_json_response_size = MAX_RESPONSE;
+        let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
+        let session = ().serve(transport).await.map_err(|error| self.unreachable(&error))?;
+        let tools = session.list_all_tools().await.map_err(|error| self.unreachable(&error))?;
+        if !tools.iter().any(|tool| tool.name == self.tool) {
+            let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+            let tools = excerpt(names.join(", ").as_bytes());
+            return Err(VerifierError::McpTool { tool: self.tool.clone(), tools });
+        }
+        Ok(Arc::clone(open.insert(Arc::new(session))))
+    }
+
+    fn failed(&self, error: ServiceError) -> Result<Answer, VerifierError> {
+        match error {
+            ServiceError::McpError(error) => {
+                let message = excerpt(error.message.as_bytes());
+                if error.code == ErrorCode::INVALID_PARAMS {
+                    return Ok((Outcome::Error, format!("error: {message}")));
+                }
+                Err(VerifierError::Mcp { code: error.code.0, message })
+            }
+            error => Err(self.unreachable(&error)),
+        }
+    }
+
+    fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> VerifierError {
+        VerifierError::McpUnreachable(cause(error, &self.url))
+    }
+}
+
+/// What identifies the call, for servers with state.
+fn metadata(request: &Request<'_>) -> RequestMetaObject {
+    let named = [
+        ("rljob.dev/session", json!(request.session)),
+        ("rljob.dev/turn", json!(request.turn)),
+        ("rljob.dev/call", json!(request.call)),
+    ];
+    let named = named.into_iter().map(|(name, value)| (name.to_owned(), value));
+    RequestMetaObject(MetaObject(named.collect()))
+}
+
+/// The result for the model: all texts, or the structured content of a result without content.
+fn answer(result: &CallToolResult) -> Result<Answer, VerifierError> {
+    let texts: Option<Vec<&str>> = result.content.iter().map(text).collect();
+    let structured = result.structured_content.as_ref().filter(|_| result.content.is_empty());
+    let Some(texts) = texts else {
+        return Err(unexpected(b"", "text", &"the result has an image, audio or a link"));
+    };
+    let text = structured.map_or_else(|| texts.join("\n"), ToString::to_string);
+    Ok(if result.is_error == Some(true) {
+        (Outcome::Error, format!("error: {}", excerpt(text.as_bytes())))
+    } else {
+        (Outcome::Result, text)
+    })
+}
+
+fn text(content: &ContentBlock) -> Option<&str> {
+    match content {
+        ContentBlock::Text(text) => Some(&text.text),
+        ContentBlock::Resource(resource) => match &resource.resource {
+            ResourceContents::TextResourceContents { text, .. } => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

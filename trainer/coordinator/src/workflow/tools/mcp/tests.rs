@@ -1,0 +1,112 @@
+//! Tests of calls against the Python SDK of MCP, and against servers that do not follow the
+//! protocol.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use axum::routing::post;
+use rljob_tests::files::{mcp_python, workspace};
+use serde_json::Map;
+
+use super::*;
+
+/// `tests/mcp/server.py`, as a process of the test.
+struct Python {
+    process: Child,
+    url: String,
+}
+
+impl Python {
+    /// `None` on machines without the SDK.
+    fn start() -> Option<Self> {
+        let Ok(python) = mcp_python() else {
+            println!("skipped: the SDK of MCP is not installed (tests/mcp/setup.sh)");
+            return None;
+        };
+        let program = workspace().join("tests/mcp/server.py");
+        let mut process = Command::new(python).arg(program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        Some(Self { process, url: url.trim().to_owned() })
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn server(url: &str, tool: &str) -> McpServer {
+    let spec = json!({"url": url, "timeoutSeconds": 2});
+    McpServer::new(&serde_json::from_value(spec).unwrap(), tool).unwrap()
+}
+
+async fn call(server: &McpServer, arguments: &serde_json::Value) -> Result<Answer, VerifierError> {
+    let empty = Map::new();
+    let arguments = arguments.as_object().unwrap_or(&empty);
+    let name = "tool";
+    server.call(&Request { name, arguments, session: "run-1", turn: 2, call: 3 }).await
+}
+
+/// The error of a call, on one line.
+async fn error(url: &str, tool: &str) -> String {
+    crate::error_line(&call(&server(url, tool), &json!({})).await.unwrap_err())
+}
+
+#[tokio::test]
+async fn results_and_errors_of_a_server_are_those_of_the_call() {
+    let Some(python) = Python::start() else { return };
+    let add = server(&python.url, "add");
+    let result = call(&add, &json!({"a": 27, "b": 58})).await.unwrap();
+    assert_eq!(result, (Outcome::Result, "85".to_owned()));
+    let again = call(&add, &json!({"a": 1, "b": 1})).await.unwrap();
+    assert_eq!(again, (Outcome::Result, "2".to_owned()));
+    let (outcome, message) = call(&add, &json!({"a": 27})).await.unwrap();
+    assert_eq!(outcome, Outcome::Error);
+    assert!(message.starts_with("error: ") && message.contains("validation error"), "{message}");
+    let metadata = call(&server(&python.url, "metadata"), &json!({})).await.unwrap();
+    assert_eq!(metadata, (Outcome::Result, "run-1 2 3".to_owned()));
+}
+
+#[tokio::test]
+async fn tools_that_are_missing_slow_or_flood_are_errors_with_their_cause() {
+    let Some(python) = Python::start() else { return };
+    assert_eq!(
+        error(&python.url, "subtract").await,
+        "the MCP server has no tool subtract; its tools are add, metadata, slow, flood, picture"
+    );
+    assert_eq!(error(&python.url, "slow").await, "no response within 2 s");
+    let flood = error(&python.url, "flood").await;
+    assert!(flood.starts_with("failed to reach the MCP server: "), "{flood}");
+    let picture = error(&python.url, "picture").await;
+    assert!(picture.contains("the result has an image, audio or a link"), "{picture}");
+    // A server that restarts has no sessions.
+    let add = server(&python.url, "add");
+    call(&add, &json!({"a": 1, "b": 1})).await.unwrap();
+    drop(python);
+    let error = crate::error_line(&call(&add, &json!({"a": 1, "b": 1})).await.unwrap_err());
+    assert!(error.starts_with("failed to reach the MCP server: "), "{error}");
+}
+
+#[tokio::test]
+async fn servers_that_are_away_or_do_not_speak_the_protocol_are_outages_without_secrets() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let url = |route: &str| format!("http://{address}/{route}?key=secret");
+    let garbage = || async { ([("content-type", "application/json")], "{\"jsonrpc\": ") };
+    let page = || async { "<html>" };
+    let router = axum::Router::new().route("/json", post(garbage)).route("/page", post(page));
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    for route in ["json", "page", "missing"] {
+        let failed = call(&server(&url(route), "add"), &json!({})).await.unwrap_err();
+        let line = crate::error_line(&failed);
+        assert!(failed.is_outage() && !line.contains("secret"), "{route}: {line}");
+    }
+    serving.abort();
+    let _ = serving.await;
+    let away = error(&url("json"), "add").await;
+    assert!(away.contains("Connection refused") && !away.contains("secret"), "{away}");
+}
