@@ -33,7 +33,8 @@ impl Service {
     where
         F: Future<Output = Result<T, VerifierError>>,
     {
-        let mut tries = 0_u32;
+        // Tries, and those that failed for another reason than an outage.
+        let (mut tries, mut failed) = (0_u32, 0_u32);
         loop {
             tries = tries.saturating_add(1);
             let source = match attempt().await {
@@ -46,7 +47,8 @@ impl Service {
             let cause = crate::error_line(&source);
             tracing::debug!(service = self.label, tries, cause, "a call for a completion failed");
             let service = || self.label.clone();
-            match self.availability.failed(&source, tries > self.retries, Instant::now()) {
+            failed = failed.saturating_add(u32::from(!source.is_outage()));
+            match self.availability.failed(&source, failed > self.retries, Instant::now()) {
                 Next::Retry => tokio::time::sleep(backoff(tries)).await,
                 Next::Reject => {
                     return Err(RewardError::Rejected { service: service(), tries, source });

@@ -2,9 +2,9 @@
 //! training. Pure.
 //!
 //! ```text
-//!  position ─▶ row, epoch ─▶ decide ─┬─ sample ─▶ finish (rewards) ─▶ judge ─▶ pass rate of the row
-//!                                    ├─ skip                                        │
-//!                                    └─ wait until the row's earlier group is judged┘
+//!  position ─▶ row, epoch ─▶ decide ─┬─ sample ─▶ finish (rewards) ─▶ judge ─▶ row's pass rate
+//!                                    ├─ skip
+//!                                    └─ wait until the row's earlier group is judged
 //! ```
 //!
 //! A decision depends on the groups of the same row at earlier positions alone, all of which are

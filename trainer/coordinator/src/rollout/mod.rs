@@ -51,6 +51,7 @@ use curriculum::{Curriculum, Decision};
 use group::{FinishedGroup, GroupRequest, Groups};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
+use writer::write;
 
 /// Maximum number of concurrent groups.
 const GROUPS: usize = 1024;
@@ -99,7 +100,7 @@ impl Rollouts {
         let mut schedule = Schedule::resume(self, only).await?;
         tokio::select! {
             result = schedule.run(&groups) => result,
-            result = writer::write(&self.journal, receiver) => result.and(Err(WorkError::Interrupted)),
+            result = write(&self.journal, receiver) => result.and(Err(WorkError::Interrupted)),
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of decisions, one sentence each.
+
 use proptest::prelude::{Strategy, any, prop_assert_eq, proptest};
 use rljob_crds::data::{CurriculumSpec, TrainDataset};
 use rljob_crds::rollout::StaleSamples;
