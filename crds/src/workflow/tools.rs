@@ -109,7 +109,7 @@ pub struct HttpTool {
 /// A tool of an MCP server, with the streamable HTTP transport. The tool has one session with the
 /// server, in which each call is a `tools/call`; its `_meta` has the session, turn and call of a
 /// tool behind HTTP as `rljob.dev/session`, `rljob.dev/turn` and `rljob.dev/call`. The texts of the
-/// content are the result, the structured content if there is none. The model gets an error message
+/// content are the result, without content the structured content. The model gets an error message
 /// if the result is an error, and for invalid parameters. Description and parameters are those of
 /// the job, so that prompts do not depend on the server. A repeated call must have the same result.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]

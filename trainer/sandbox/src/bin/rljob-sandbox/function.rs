@@ -8,8 +8,7 @@ use rljob_sandbox::children::end_children;
 use rljob_sandbox::plan::{FunctionLimits, Plan};
 use rustix::process::{getpid, set_child_subreaper};
 
-use crate::NOT_STARTED;
-use crate::node::{PYTHON, entering, has_namespaces, program, scratch};
+use crate::node::{NOT_STARTED, PYTHON, entering, has_namespaces, program, scratch};
 
 const FUNCTION: &str = include_str!("function.py");
 

@@ -29,11 +29,7 @@ use rljob_sandbox::plan::{FunctionLimits, Plan};
 use rljob_sandbox::tool::ToolSettings;
 use serde::de::DeserializeOwned;
 
-use crate::node::Unsupported;
-
-/// Exit code if the sandbox can never start on this node, and of a program that cannot be started
-/// in it.
-const NOT_STARTED: u8 = 125;
+use crate::node::{NOT_STARTED, Unsupported};
 
 /// Runs programs in a sandbox.
 #[derive(Debug, Parser)]

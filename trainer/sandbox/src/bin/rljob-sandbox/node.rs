@@ -12,6 +12,9 @@ use tempfile::TempDir;
 
 use crate::enter::THIS_PROGRAM;
 
+/// Exit code if the sandbox can never start on this node, and of a program that cannot be started
+/// in it.
+pub const NOT_STARTED: u8 = 125;
 /// User and group of programs if this process is root.
 const UNPRIVILEGED: u32 = 65534;
 

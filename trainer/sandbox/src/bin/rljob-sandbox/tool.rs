@@ -12,8 +12,7 @@ use rljob_sandbox::plan::Plan;
 use rljob_sandbox::tool::{ToolOutcome, ToolRequest, ToolResponse, ToolSettings};
 use rustix::process::{getpid, set_child_subreaper};
 
-use crate::NOT_STARTED;
-use crate::node::{Unsupported, entering, has_namespaces, program, scratch};
+use crate::node::{NOT_STARTED, Unsupported, entering, has_namespaces, program, scratch};
 
 /// Bytes of standard error that are kept.
 const MAX_STDERR: usize = 4096;
