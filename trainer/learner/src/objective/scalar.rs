@@ -1,5 +1,4 @@
-//! Sums over tokens that stay on a GPU until they are read, so that the host does not wait for it in
-//! each micro-batch.
+//! Sums over tokens that stay on a GPU until they are read, so that no micro-batch waits for it.
 
 use tch::{Device, Kind, Tensor};
 
