@@ -55,6 +55,11 @@ class Context:
             folders.append(libtorch.resolve())
         self.mounts = node.mounts(folders)
         self.as_root = not node.readable_by_pods()
+        if not settings.stand_in and not settings.check:
+            node.compile_modules()
+            files = [*settings.model.iterdir(), settings.data]
+            if not self.as_root and (error := node.unreadable(files)):
+                sys.exit(f"pods run as {node.USER}: {error}: chmod -R a+rX its folder")
         print(f"  pods run as {'root' if self.as_root else node.USER}, with {list(self.mounts)}")
 
 
@@ -72,7 +77,7 @@ def volumes(context):
 def variables(settings):
     found = node.environment()
     found["NCCL_DEBUG"], found["NCCL_DEBUG_FILE"] = "INFO", "/nccl/%h.%p.log"
-    found["PYTHONPYCACHEPREFIX"] = "/tmp/pycache"
+    found["PYTHONDONTWRITEBYTECODE"] = "1"
     if settings.stand_in:
         found["LD_LIBRARY_PATH"] += f":{(SAMPLES.parent.parent.parent / '.libtorch').resolve()}/lib"
     if settings.shared_memory:

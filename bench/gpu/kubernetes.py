@@ -225,8 +225,13 @@ def row(settings, context):
     )
 
 
+def terminated(*_):
+    raise TimeoutError("terminated")
+
+
 def main():
     settings = arguments()
+    signal.signal(signal.SIGTERM, terminated)  # the state is printed and the cluster stopped
     with phase("machine", 90):
         context = job.Context(WORK)
         if settings.bundle:

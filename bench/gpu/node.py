@@ -129,6 +129,23 @@ def readable_by_pods():
         return False
 
 
+def unreadable(files):
+    """The error of the first file that the user of pods cannot read, or None."""
+    read = "import sys; [open(file, 'rb').close() for file in sys.argv[1:]]"
+    command = [sys.executable, "-c", read, *map(str, files)]
+    done = subprocess.run(
+        command, user=USER, group=USER, extra_groups=[], capture_output=True, text=True
+    )
+    return done.stderr.strip().splitlines()[-1] if done.returncode != 0 else None
+
+
+def compile_modules():
+    """Writes the bytecode of Python's modules, which pods cannot write to read-only mounts."""
+    folders = [folder for folder in sys.path if folder.endswith(("site", "site-packages"))]
+    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", *folders]
+    subprocess.run(command, capture_output=True, check=False)  # files of other versions fail
+
+
 def find(folders, name):
     """The first program of this name."""
     for folder in folders:
@@ -145,6 +162,7 @@ def make_root(root, folders, names):
         (root / folder).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
+    (root / "tmp").chmod(0o1777)
     users = f"root:x:0:0::/:/bin/sh\nrljob:x:{USER}:{USER}::/tmp:/bin/sh\n"
     (root / "etc/passwd").write_text(users)
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
