@@ -57,7 +57,7 @@ class Context:
         self.as_root = not node.readable_by_pods()
         if not settings.stand_in and not settings.check:
             node.compile_modules()
-            files = [*settings.model.iterdir(), settings.data]
+            files = [*filter(Path.is_file, settings.model.iterdir()), settings.data]
             if not self.as_root and (error := node.unreadable(files)):
                 sys.exit(f"pods run as {node.USER}: {error}: chmod -R a+rX its folder")
         print(f"  pods run as {'root' if self.as_root else node.USER}, with {list(self.mounts)}")

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 # User of pods, as in the operator's templates.
@@ -141,8 +142,8 @@ def unreadable(files):
 
 def compile_modules():
     """Writes the bytecode of Python's modules, which pods cannot write to read-only mounts."""
-    folders = [folder for folder in sys.path if folder.endswith(("site", "site-packages"))]
-    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", *folders]
+    folders = [*os.environ.get("PYTHONPATH", "").split(":"), sysconfig.get_path("purelib")]
+    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", *filter(None, folders)]
     subprocess.run(command, capture_output=True, check=False)  # files of other versions fail
 
 
