@@ -42,7 +42,7 @@ def arguments():
 
 class Run:
     def __init__(self, settings, staleness, seed, gpus, share):
-        self.staleness, self.seed = staleness, seed
+        self.staleness, self.seed, self.steps = staleness, seed, settings.steps
         self.dir = settings.dir / f"staleness-{staleness}-seed-{seed}"
         memory = round(0.5 / share, 2)
         flags = ["--attention-backend=triton", f"--mem-fraction-static={memory}"]
@@ -82,9 +82,10 @@ class Run:
                 self.process.wait()
 
     def figures(self):
-        """Figures of the run, or None if it has no evaluation after training."""
+        """Figures of the run, or None if it did not succeed."""
         evaluations, steps = self.lines("evaluations.jsonl"), self.lines("metrics.jsonl")
-        if len(evaluations) < 2 or not steps:
+        is_complete = self.process.returncode == 0 and len(steps) == self.steps
+        if not is_complete or len(evaluations) < 2:
             return None
         measured = lambda one: {
             "step": one["step"],
@@ -94,7 +95,7 @@ class Run:
         }
         mean = lambda values: round(sum(values) / len(values), 4)
         parts = {part: mean([step.get(part, 0.0) for step in steps]) for part in PARTS}
-        mismatches = [step["mismatchMean"] for step in steps]
+        mismatches = [step.get("mismatchMean", 0.0) for step in steps]
         fifth = max(1, len(mismatches) // 5)
         return {
             "seed": self.seed,
@@ -121,7 +122,7 @@ def row(settings, staleness, runs, gpu):
         aim=None,
         holds=len(complete) == len(figures) and all(map(rises, complete)),
         gpu=gpu,
-        command="bench/gpu/learning.py",
+        command=" ".join(["bench/gpu/learning.py", *sys.argv[2:]]),
         commit=settings.commit,
         note=f"word_problems.yaml, maxStaleness {staleness}, {settings.steps} steps",
         figures=complete,

@@ -48,8 +48,8 @@ pub struct TeacherSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TeacherServer {
-    /// URL of the server, without `/generate`.
-    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
+    /// URL of the server, without `/generate` and without a query.
+    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ?#]+[^ ?#]*$"))]
     pub url: String,
     /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]

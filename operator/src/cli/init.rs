@@ -62,6 +62,14 @@ pub enum Preset {
     /// Two jobs on additions: SFT, then GRPO with a tool. Needs the data and the server in
     /// manifests/samples/tools.
     Tools,
+    /// The same with a tool that is a program.
+    ToolsCommand,
+    /// The same with a tool of an MCP server.
+    ToolsMcp,
+    /// GRPO that skips rows which the policy solves too often or too rarely.
+    Curriculum,
+    /// Distillation from a teacher that a server has.
+    ServedTeacher,
     /// Engines and trainers that get nodes all together or not at all.
     Gang,
     /// A job in a queue of Kueue.
@@ -114,6 +122,10 @@ impl Preset {
             Self::Suites => sample!("suites"),
             Self::Mixture => sample!("mixture"),
             Self::Tools => sample!("tools"),
+            Self::ToolsCommand => sample!("tools-command"),
+            Self::ToolsMcp => sample!("tools-mcp"),
+            Self::Curriculum => sample!("curriculum"),
+            Self::ServedTeacher => sample!("served-teacher"),
             Self::Gang => sample!("gang"),
             Self::Queue => sample!("kueue", "queued"),
         }

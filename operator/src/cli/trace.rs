@@ -58,6 +58,8 @@ pub fn trace(arguments: &TraceArgs) -> anyhow::Result<String> {
 /// The traces of `count` steps up to `last`, or up to the newest one.
 fn read(directory: &Path, last: Option<u32>, count: u32) -> anyhow::Result<Vec<StepTrace>> {
     let path = directory.join(TRACES_FILE);
+    let reason = "the run has no step yet, or is of a release without traces";
+    ensure!(path.exists(), "{} does not exist: {reason}", path.display());
     let (mut kept, mut range) = (VecDeque::<StepTrace>::new(), None::<(u32, u32)>);
     Tail::new(path.clone())
         .each(|trace: StepTrace| {
@@ -100,6 +102,9 @@ mod tests {
             format!("{:#}", trace(&arguments).unwrap_err())
         };
         let file = run.path().join(TRACES_FILE);
+        let missing = "does not exist: the run has no step yet, or is of a release without traces";
+        assert_eq!(error(None), format!("{} {missing}", file.display()));
+        std::fs::write(&file, "").unwrap();
         assert_eq!(error(None), format!("{} has no step yet", file.display()));
         let line = |step: u32| {
             let start = f64::from(step) * 10.0;

@@ -167,7 +167,10 @@ impl Input {
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
         let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
-        let teacher = teacher.map(Teacher::new).transpose().map_err(InputError::Teacher)?;
+        let teacher = teacher
+            .map(|spec| Teacher::new(spec, model.vocab_size))
+            .transpose()
+            .map_err(InputError::Teacher)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();

@@ -31,6 +31,8 @@ pub struct Teacher {
     /// Without a slash at the end.
     url: String,
     service: Service,
+    /// Token that SGLang returns as 0: the last one of the vocabulary.
+    last_token: i64,
     /// Set once the server has said that it serves a language model.
     checked: OnceCell<()>,
 }
@@ -53,7 +55,8 @@ struct ScoredPrompt {
 }
 
 impl Teacher {
-    pub fn new(spec: &TeacherServer) -> Result<Self, reqwest::Error> {
+    /// A teacher of a policy with `vocab_size` tokens.
+    pub fn new(spec: &TeacherServer, vocab_size: i64) -> Result<Self, reqwest::Error> {
         let url = spec.url.trim_end_matches('/').to_owned();
         let label = format!("teacher {}", without_secrets(&url));
         let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
@@ -62,6 +65,7 @@ impl Teacher {
                 .with_max_response(MAX_RESPONSE),
             url,
             service: Service::new(label, spec.retries, max_outage),
+            last_token: vocab_size.saturating_sub(1),
             checked: OnceCell::new(),
         })
     }
@@ -110,8 +114,9 @@ impl Teacher {
             serde_json::from_slice(&body).map_err(|error| unexpected(&body, EXPECTED, &error))?;
         let scored = scored.meta_info.input_token_logprobs;
         let asked = tokens.get(start..).unwrap_or_default();
-        // SGLang returns 0 in place of the last token of the vocabulary.
-        let is_same = |((_, found, _), token): (&(_, i64, _), &i64)| found == token || *found == 0;
+        let is_same = |((_, found, _), token): (&(_, i64, _), &i64)| {
+            found == token || (*found == 0 && *token == self.last_token)
+        };
         if scored.len() != asked.len() || !scored.iter().zip(asked).all(is_same) {
             return Err(unexpected(&body, EXPECTED, &"it has other tokens than the request"));
         }
@@ -182,7 +187,7 @@ mod tests {
         let spec: TeacherServer =
             serde_json::from_value(json!({"url": url, "retries": 0})).unwrap();
         let mut sample = sample();
-        let result = Teacher::new(&spec).unwrap().add_logprobs(&mut sample).await;
+        let result = Teacher::new(&spec, 10).unwrap().add_logprobs(&mut sample).await;
         result.map_err(|error| crate::error_line(&error).replace(&url, "URL"))?;
         Ok(sample.segments.into_iter().map(|segment| segment.teacher_logprobs).collect())
     }

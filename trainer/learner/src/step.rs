@@ -33,7 +33,7 @@ use crate::heartbeat;
 use crate::memory::Phase;
 use crate::model::{Chunk, Model, PackedTokens, TokenValues};
 use crate::models::{Models, TrainedModel};
-use crate::objective::{Scalar, Signal, Statistics, StepAdvantages, SumError, TokenLoss};
+use crate::objective::{Deferred, Signal, Statistics, StepAdvantages, SumError, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
@@ -288,7 +288,7 @@ impl Trainer {
         self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
         let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
         let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
-        let entropy = Scalar::sum(&policy.entropy_N);
+        let entropy = Deferred::sum(&policy.entropy_N);
         Ok((Sums { loss, entropy, statistics }, gradient_N))
     }
 
@@ -305,14 +305,14 @@ impl Trainer {
         if whole {
             let (of_whole, gradient_N) = self.forward(micro_batch)?;
             // The pass with gradients adds the entropy.
-            sums = Sums { entropy: Scalar::default(), ..of_whole };
+            sums = Sums { entropy: Deferred::default(), ..of_whole };
             whole_gradient_N = Some(gradient_N);
         }
         self.phase = Phase::Training { tokens: packed.num_tokens() };
         let objective = &self.objective;
         let mut gradient = |chunk: &Chunk| {
             tracing::debug!(minibatch, tokens = ?chunk.range, "backward");
-            let entropy = Scalar::sum(&chunk.tokens.entropy_N);
+            let entropy = Deferred::sum(&chunk.tokens.entropy_N);
             let (of_chunk, gradient_N) = if let Some(gradient_N) = &whole_gradient_N {
                 (Sums { entropy, ..Sums::default() }, chunk.of(gradient_N))
             } else {

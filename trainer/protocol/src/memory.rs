@@ -28,7 +28,7 @@ pub struct MemoryPlan {
     pub parts: Vec<MemoryPart>,
     /// Bytes at the peak of a step.
     pub total_bytes: u64,
-    /// Bytes that tensors can use on the GPU with the least; absent if a rank does not know.
+    /// Bytes that tensors can use on the GPU with the least; absent if no rank knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_bytes: Option<u64>,
     /// Whether full micro-batches fit on every GPU.

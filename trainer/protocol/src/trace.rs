@@ -24,7 +24,8 @@ pub struct StepTrace {
     /// Spans in the order in which they ended; those of an engine or of rollouts ahead may have
     /// begun before the step.
     pub spans: Vec<Span>,
-    /// Spans that were left out because there were more than [`MAX_SPANS`].
+    /// Spans that the coordinator left out because there were more than [`MAX_SPANS`]; learners
+    /// report no more than that.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u32,
 }

@@ -77,9 +77,29 @@ pub(super) fn check_curriculum(
     } else if !is_scored {
         "needs rewards, which tell what is correct".to_owned()
     } else {
+        check_counted_samples(train, algorithm, problems);
         return;
     };
     for part in train.parts().into_iter().filter(|part| part.data.curriculum.is_some()) {
         problems.push(Problem::new(format!("{}.curriculum", part.field), message.clone()));
+    }
+}
+
+/// Checks that bounds on both sides leave a pass rate that is within them.
+fn check_counted_samples(
+    train: &TrainDataset,
+    algorithm: Algorithm<'_>,
+    problems: &mut Vec<Problem>,
+) {
+    for part in train.parts() {
+        let Some(rule) = part.data.curriculum else { continue };
+        if rule.min > 0.0 && rule.max < 1.0 && algorithm.group_size() * rule.groups < 2 {
+            let message = format!(
+                "skips every row that it measures, because the pass rate of one sample is 0 or 1: \
+                 set groups, or algorithm.{}.groupSize, to at least 2",
+                algorithm.name()
+            );
+            problems.push(Problem::new(format!("{}.curriculum", part.field), message));
+        }
     }
 }

@@ -22,10 +22,10 @@ use tch::Tensor;
 
 use super::advantages::StepAdvantages;
 use super::behavior;
+use super::deferred::Deferred;
 use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
 use super::kl;
 use super::normalization::{Grouped, Totals, normalized, squares, totals};
-use super::scalar::Scalar;
 use super::second_moment;
 use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
@@ -230,11 +230,11 @@ fn limit_second_moment(
     let moments: Vec<Tensor> = streams.iter().map(|streams| moments(streams)).collect();
     let all: Vec<f32> = moments.iter().flat_map(doubles).map(|moment| moment as f32).collect();
     let cut = second_moment::cut(&all, limit, sum_over_ranks)?;
-    let mut masked = Scalar::default();
+    let mut masked = Deferred::default();
     for (streams, moments_N) in streams.iter_mut().zip(&moments) {
         let Some(cut) = cut else { break };
         let masked_N = moments_N.gt(f64::from(cut));
-        masked = masked.plus(Scalar::sum(&masked_N));
+        masked = masked.plus(Deferred::sum(&masked_N));
         streams.weights_N = streams.weights_N.masked_fill(&masked_N, 0.0);
     }
     Ok(Statistics::new([(Statistic::Mean(MOMENT_MASKED), masked)]))
@@ -246,8 +246,8 @@ pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
     let surrogate::Tokens { mut loss_N, mut slope_N, shares_slopes } =
         surrogate::surrogate(spec, input, &mut sums);
     if let Some(behavior) = input.behavior {
-        sums.behavior_weight = Scalar::sum(&behavior.weight_N);
-        sums.behavior_bounded = Scalar::sum(&behavior.bounded_N);
+        sums.behavior_weight = Deferred::sum(&behavior.weight_N);
+        sums.behavior_bounded = Deferred::sum(&behavior.bounded_N);
         // masked_fill, because the loss of a masked token may be infinite.
         let masked_N = behavior.weight_N.eq(0.0);
         loss_N = (loss_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
@@ -257,13 +257,13 @@ pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
     let mut gradient_N = if shares_slopes { slope_N.zeros_like() } else { slope_N };
     if let Some(reference_N) = input.reference_logprobs_N {
         let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
-        sums.reference_kl = Scalar::sum(&kl_N);
+        sums.reference_kl = Deferred::sum(&kl_N);
         if spec.kl_term == KlTerm::Loss {
             loss_N += kl_N * spec.kl_coefficient;
             gradient_N += slope_N * spec.kl_coefficient;
         }
     }
-    sums.loss = Scalar::sum(&(loss_N * input.weights_N));
+    sums.loss = Deferred::sum(&(loss_N * input.weights_N));
     let gradient_N = gradient_N * input.weights_N;
     (if let Some(shared_N) = shared_N { gradient_N + shared_N } else { gradient_N }, sums)
 }

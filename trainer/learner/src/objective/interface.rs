@@ -11,7 +11,7 @@ use rljob_protocol::checkpoint::ObjectiveState;
 use tch::Tensor;
 
 use super::advantages::StepAdvantages;
-use super::scalar::Scalar;
+use super::deferred::Deferred;
 use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
@@ -48,7 +48,7 @@ pub struct TokenLoss {
     /// each token, to its value, or to the score of each sequence.
     pub gradient_N: Tensor,
     /// Sum of the tokens' weighted losses.
-    pub loss: Scalar,
+    pub loss: Deferred,
     /// Statistics of these tokens.
     pub statistics: Statistics,
 }
@@ -57,7 +57,7 @@ impl TokenLoss {
     /// No loss, whose derivative by each of these values is 0.
     pub fn none(values_N: &Tensor) -> Self {
         let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-        Self { gradient_N, loss: Scalar::default(), statistics }
+        Self { gradient_N, loss: Deferred::default(), statistics }
     }
 }
 

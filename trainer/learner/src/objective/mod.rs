@@ -17,6 +17,7 @@
 
 pub mod advantages;
 pub mod behavior;
+pub mod deferred;
 pub mod distillation;
 pub mod dpo;
 pub mod gae;
@@ -28,7 +29,6 @@ pub mod normalization;
 pub mod pairs;
 pub mod ppo;
 pub mod reward_model;
-pub mod scalar;
 pub mod second_moment;
 pub mod sft;
 pub mod statistics;
@@ -37,8 +37,8 @@ pub mod streams;
 use rljob_crds::algorithm::{Algorithm, RolloutSpec};
 
 pub use advantages::StepAdvantages;
+pub use deferred::Deferred;
 pub use interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
-pub use scalar::Scalar;
 pub use statistics::{Statistic, Statistics};
 pub use streams::TokenStreams;
 

@@ -24,11 +24,11 @@ use rljob_protocol::metrics::{
 use tch::Tensor;
 
 use super::advantages::StepAdvantages;
+use super::deferred::Deferred;
 use super::gae::{Discounts, Packed};
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
 use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
 use super::kl_controller;
-use super::scalar::Scalar;
 use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
@@ -118,7 +118,7 @@ impl Objective for Ppo {
     fn value_loss(&self, values_N: &Tensor, streams: &TokenStreams) -> TokenLoss {
         let (Some(old_N), Some(returns_N)) = (&streams.values_N, &streams.returns_N) else {
             let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-            return TokenLoss { gradient_N, loss: Scalar::default(), statistics };
+            return TokenLoss { gradient_N, loss: Deferred::default(), statistics };
         };
         value_loss(self.spec.value_clip, [values_N, old_N, returns_N, &streams.weights_N])
     }
@@ -197,10 +197,10 @@ fn value_loss(clip: f64, [values_N, old_N, returns_N, weights_N]: [&Tensor; 4]) 
     let loss_N = clipped_N.where_self(&is_clipped_N, &free_N);
     TokenLoss {
         gradient_N: error_N.masked_fill(&is_clipped_N, 0.0) * weights_N,
-        loss: Scalar::sum(&(&loss_N * weights_N)),
+        loss: Deferred::sum(&(&loss_N * weights_N)),
         statistics: Statistics::new([
-            (Statistic::Mean(VALUE_LOSS), Scalar::sum(&loss_N)),
-            (Statistic::Mean(VALUE_CLIP_FRACTION), Scalar::sum(&is_clipped_N)),
+            (Statistic::Mean(VALUE_LOSS), Deferred::sum(&loss_N)),
+            (Statistic::Mean(VALUE_CLIP_FRACTION), Deferred::sum(&is_clipped_N)),
         ]),
     }
 }

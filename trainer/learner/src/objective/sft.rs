@@ -7,8 +7,8 @@ use rljob_protocol::batch::SampleRow;
 use tch::Tensor;
 
 use super::advantages::StepAdvantages;
+use super::deferred::Deferred;
 use super::interface::{Objective, Signal, TokenLoss};
-use super::scalar::Scalar;
 use super::statistics::Statistics;
 use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
@@ -34,8 +34,8 @@ impl Objective for Sft {
 
 /// Returns (derivative of the loss with respect to each log-probability `[N]`, loss of these
 /// tokens).
-pub fn loss(policy_logprobs_N: &Tensor, weights_N: &Tensor) -> (Tensor, Scalar) {
-    (-weights_N, Scalar::sum(&-(policy_logprobs_N * weights_N)))
+pub fn loss(policy_logprobs_N: &Tensor, weights_N: &Tensor) -> (Tensor, Deferred) {
+    (-weights_N, Deferred::sum(&-(policy_logprobs_N * weights_N)))
 }
 
 #[cfg(test)]

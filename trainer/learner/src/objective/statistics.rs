@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::scalar::Scalar;
+use super::deferred::Deferred;
 
 /// A statistic and its reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +16,16 @@ pub enum Statistic {
 }
 
 /// Values of statistics by name; a missing one is 0.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
+#[cfg_attr(test, derive(PartialEq))]
 pub struct Statistics {
-    sums: BTreeMap<&'static str, Scalar>,
-    maxima: BTreeMap<&'static str, Scalar>,
+    sums: BTreeMap<&'static str, Deferred>,
+    maxima: BTreeMap<&'static str, Deferred>,
 }
 
 impl Statistics {
     /// Statistics with these values.
-    pub fn new<T: Into<Scalar>>(values: impl IntoIterator<Item = (Statistic, T)>) -> Self {
+    pub fn new<T: Into<Deferred>>(values: impl IntoIterator<Item = (Statistic, T)>) -> Self {
         let mut statistics = Self::default();
         for (statistic, value) in values {
             match statistic {
@@ -43,7 +44,7 @@ impl Statistics {
             Statistic::Mean(name) | Statistic::GroupMean(name) => self.sums.get(name),
             Statistic::Max(name) => self.maxima.get(name),
         }
-        .map_or(0.0, Scalar::value)
+        .map_or(0.0, Deferred::value)
     }
 
     /// Adds the statistics of further tokens.
@@ -68,7 +69,7 @@ impl Statistics {
     }
 
     /// All values.
-    pub fn scalars_mut(&mut self) -> impl Iterator<Item = &mut Scalar> {
+    pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Deferred> {
         self.sums.values_mut().chain(self.maxima.values_mut())
     }
 

@@ -1,13 +1,13 @@
 //! Sums over the chunks, micro-batches and minibatches of a step on one rank.
 
-use crate::objective::{Scalar, Statistics};
+use crate::objective::{Deferred, Statistics};
 
 #[derive(Debug, Default)]
 pub struct Sums {
     /// Weighted loss.
-    pub loss: Scalar,
+    pub loss: Deferred,
     /// Entropies of the policy, nats.
-    pub entropy: Scalar,
+    pub entropy: Deferred,
     /// Statistics of the objective.
     pub statistics: Statistics,
 }
@@ -24,7 +24,7 @@ impl Sums {
     /// The sums on the host; waits once for a GPU.
     pub fn read(mut self) -> Self {
         let own = [&mut self.loss, &mut self.entropy];
-        Scalar::read(own.into_iter().chain(self.statistics.scalars_mut()));
+        Deferred::read(own.into_iter().chain(self.statistics.numbers_mut()));
         self
     }
 

@@ -40,3 +40,21 @@ fn the_curriculum_of_a_part_needs_rewards() {
         correct";
     assert_eq!(found, [expected]);
 }
+
+#[test]
+fn a_pass_rate_of_one_sample_needs_one_bound() {
+    let with = |rule: serde_json::Value| {
+        let ppo = json!({"groupSize": 1});
+        problems_with(&json!({
+            "algorithm": {"grpo": null, "ppo": ppo}, "dataset": {"train": {"curriculum": rule}},
+        }))
+    };
+    let expected = "spec.dataset.train.curriculum: skips every row that it measures, because the \
+        pass rate of one sample is 0 or 1: set groups, or algorithm.ppo.groupSize, to at least 2";
+    assert_eq!(with(json!({"min": 0.1, "max": 0.9})), [expected]);
+    for rule in [json!({"min": 0.1}), json!({"max": 0.9}), json!({"min": 0.1, "groups": 2})] {
+        assert_eq!(with(rule.clone()), Vec::<String>::new(), "{rule}");
+    }
+    let two = json!({"min": 0.1, "max": 0.9, "groups": 2});
+    assert_eq!(with(two), Vec::<String>::new());
+}

@@ -25,7 +25,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::call::{Answer, Outcome, Request};
 use crate::reward::{MAX_RESPONSE, VerifierError, excerpt, unexpected};
-use client::{cause, client};
+use client::{client, failure};
 
 type Session = RunningService<RoleClient, ()>;
 
@@ -61,16 +61,25 @@ impl McpServer {
     pub async fn call(&self, request: &Request<'_>) -> Result<Answer, VerifierError> {
         // The semaphore is never closed. The timeout starts after the wait for a slot.
         let _slot = self.slots.acquire().await.ok();
-        let called = tokio::time::timeout(self.timeout, self.exchange(request)).await;
+        let mut used = None;
+        let called = tokio::time::timeout(self.timeout, self.exchange(request, &mut used)).await;
         let called = called.unwrap_or(Err(VerifierError::Timeout(self.timeout)));
-        if matches!(called, Err(VerifierError::Timeout(_) | VerifierError::McpUnreachable(_))) {
-            *self.session.lock().await = None;
+        if let (Err(error), Some(used)) = (&called, used)
+            && !matches!(error, VerifierError::Mcp { .. })
+        {
+            // Other calls may have opened another one meanwhile.
+            self.session.lock().await.take_if(|open| Arc::ptr_eq(open, &used));
         }
         called
     }
 
-    async fn exchange(&self, request: &Request<'_>) -> Result<Answer, VerifierError> {
+    async fn exchange(
+        &self,
+        request: &Request<'_>,
+        used: &mut Option<Arc<Session>>,
+    ) -> Result<Answer, VerifierError> {
         let session = self.session().await?;
+        *used = Some(Arc::clone(&session));
         let mut parameters =
             CallToolRequestParams::new(self.tool.clone()).with_arguments(request.arguments.clone());
         parameters.meta = Some(metadata(request));
@@ -89,8 +98,9 @@ impl McpServer {
         config.max_sse_event_size = MAX_RESPONSE;
         config.max_json_response_size = MAX_RESPONSE;
         let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
-        let session = ().serve(transport).await.map_err(|error| self.unreachable(&error))?;
-        let tools = session.list_all_tools().await.map_err(|error| self.unreachable(&error))?;
+        let session = ().serve(transport).await.map_err(|error| failure(&error, &self.url))?;
+        let tools = session.list_all_tools().await;
+        let tools = tools.map_err(|error| failure(&error, &self.url))?;
         if !tools.iter().any(|tool| tool.name == self.tool) {
             let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
             let tools = excerpt(names.join(", ").as_bytes());
@@ -108,12 +118,8 @@ impl McpServer {
                 }
                 Err(VerifierError::Mcp { code: error.code.0, message })
             }
-            error => Err(self.unreachable(&error)),
+            error => Err(failure(&error, &self.url)),
         }
-    }
-
-    fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> VerifierError {
-        VerifierError::McpUnreachable(cause(error, &self.url))
     }
 }
 

@@ -24,7 +24,7 @@ use tch::{Kind, Tensor};
 
 use super::tokens::{LossInput, LossSums};
 use crate::objective::behavior::aggregated;
-use crate::objective::scalar::Scalar;
+use crate::objective::deferred::Deferred;
 
 /// Loss and derivative of each token.
 pub(super) struct Tokens {
@@ -54,8 +54,8 @@ pub(super) fn surrogate(spec: &GrpoSpec, input: &LossInput<'_>, sums: &mut LossS
     let (loss_N, slope_N) = match spec.surrogate {
         Surrogate::CISPO => {
             let clipped_N = clip(spec, &ratio_N);
-            sums.clipped_upper = Scalar::sum(&ratio_N.gt_tensor(&clipped_N));
-            sums.clipped_lower = Scalar::sum(&ratio_N.lt_tensor(&clipped_N));
+            sums.clipped_upper = Deferred::sum(&ratio_N.gt_tensor(&clipped_N));
+            sums.clipped_lower = Deferred::sum(&ratio_N.lt_tensor(&clipped_N));
             let slope_N = -(clipped_N * advantages_N);
             (&slope_N * policy_N, slope_N)
         }
@@ -112,15 +112,15 @@ fn clipped(
     let clipped_N = -(advantages_N * clip(spec, ratio_N));
     let is_clipped_N = free_N.lt_tensor(&clipped_N);
     let is_positive_N = advantages_N.gt(0.0);
-    sums.clipped_upper = Scalar::sum(&is_clipped_N.logical_and(&is_positive_N));
-    sums.clipped_lower = Scalar::sum(&is_clipped_N.logical_and(&is_positive_N.logical_not()));
+    sums.clipped_upper = Deferred::sum(&is_clipped_N.logical_and(&is_positive_N));
+    sums.clipped_lower = Deferred::sum(&is_clipped_N.logical_and(&is_positive_N.logical_not()));
     let loss_N = free_N.maximum(&clipped_N);
     let Some(c_clip) = spec.c_clip else {
         return (loss_N, free_N.masked_fill(&is_clipped_N, 0.0));
     };
     let bound_N = advantages_N.abs() * c_clip;
     let is_bounded_N = bound_N.lt_tensor(&loss_N);
-    sums.clipped_dual = Scalar::sum(&is_bounded_N);
+    sums.clipped_dual = Deferred::sum(&is_bounded_N);
     (loss_N.minimum(&bound_N), free_N.masked_fill(&is_clipped_N.logical_or(&is_bounded_N), 0.0))
 }
 

@@ -9,7 +9,7 @@ use rljob_protocol::metrics::{
 use tch::{Kind, Tensor};
 
 use crate::objective::behavior::Weights;
-use crate::objective::scalar::Scalar;
+use crate::objective::deferred::Deferred;
 use crate::objective::statistics::{Statistic, Statistics};
 
 /// Inputs of the loss, each `[N]`, and fp32 except for the index.
@@ -32,29 +32,30 @@ pub struct LossInput<'a> {
 }
 
 /// Sums over tokens, and a maximum.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
+#[cfg_attr(test, derive(PartialEq))]
 pub struct LossSums {
     /// Weighted loss.
-    pub loss: Scalar,
+    pub loss: Deferred,
     /// Tokens whose ratio was clipped at the upper bound.
-    pub clipped_upper: Scalar,
+    pub clipped_upper: Deferred,
     /// Tokens whose ratio was clipped at the lower bound.
-    pub clipped_lower: Scalar,
+    pub clipped_lower: Deferred,
     /// Tokens whose loss was bounded by the dual clip.
-    pub clipped_dual: Scalar,
+    pub clipped_dual: Deferred,
     /// k3 estimates (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ policy):
     /// eᵈ − 1 − d with d = policy − sampler.
-    pub kl: Scalar,
+    pub kl: Deferred,
     /// |policy − sampler|, nats.
-    pub mismatch: Scalar,
+    pub mismatch: Deferred,
     /// Largest |policy − sampler|, nats.
-    pub mismatch_max: Scalar,
+    pub mismatch_max: Deferred,
     /// Estimates of KL(policy ‖ reference).
-    pub reference_kl: Scalar,
+    pub reference_kl: Deferred,
     /// Behavior weights, 0 where masked.
-    pub behavior_weight: Scalar,
+    pub behavior_weight: Deferred,
     /// Tokens whose behavior weight was masked or clamped.
-    pub behavior_bounded: Scalar,
+    pub behavior_bounded: Deferred,
 }
 
 impl LossSums {
@@ -65,9 +66,9 @@ impl LossSums {
         let k3_N = difference_N.to_kind(Kind::Double).expm1() - difference_N.to_kind(Kind::Double);
         let mismatch_N = difference_N.abs();
         Self {
-            kl: Scalar::sum(&k3_N),
-            mismatch: Scalar::sum(&mismatch_N),
-            mismatch_max: Scalar::max(&mismatch_N),
+            kl: Deferred::sum(&k3_N),
+            mismatch: Deferred::sum(&mismatch_N),
+            mismatch_max: Deferred::max(&mismatch_N),
             ..Self::default()
         }
     }

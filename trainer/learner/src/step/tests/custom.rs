@@ -18,7 +18,7 @@ use crate::fsdp::{Passes, shard_of};
 use crate::model::{Head, TokenLogprobs, random};
 use crate::models::{Models, RoleModel, TrainedModel};
 use crate::objective::{
-    Objective, Scalar, Signal, Statistic, Statistics, StepAdvantages, SumError, SumOverRanks,
+    Deferred, Objective, Signal, Statistic, Statistics, StepAdvantages, SumError, SumOverRanks,
     TokenLoss, TokenStreams,
 };
 use crate::ranks::Ranks;
@@ -56,8 +56,8 @@ impl Objective for SequenceRatio {
         let gradient_N = over_sequences(&loss_N, streams) / lengths_N;
         TokenLoss {
             gradient_N,
-            loss: Scalar::sum(&loss_N),
-            statistics: Statistics::new([(RATIO, Scalar::sum(&ratio_N))]),
+            loss: Deferred::sum(&loss_N),
+            statistics: Statistics::new([(RATIO, Deferred::sum(&ratio_N))]),
         }
     }
 
@@ -97,18 +97,18 @@ impl Objective for ActorCritic {
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
         let gradient_N = -(&streams.advantages_N * &streams.weights_N);
-        let loss = Scalar::sum(&(&policy.logprobs_N * &gradient_N));
+        let loss = Deferred::sum(&(&policy.logprobs_N * &gradient_N));
         TokenLoss { gradient_N, loss, statistics: Statistics::default() }
     }
 
     fn value_loss(&self, values_N: &Tensor, streams: &TokenStreams) -> TokenLoss {
         let returns_N = &streams.advantages_N + streams.values_N.as_ref().unwrap();
         let error_N = values_N - returns_N;
-        let squares = Scalar::sum(&error_N.square());
+        let squares = Deferred::sum(&error_N.square());
         let loss_N = error_N.square() * &streams.weights_N;
         TokenLoss {
             gradient_N: error_N * 2.0 * &streams.weights_N,
-            loss: Scalar::sum(&loss_N),
+            loss: Deferred::sum(&loss_N),
             statistics: Statistics::new([(RATIO, squares)]),
         }
     }

@@ -3,13 +3,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use reqwest::StatusCode;
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use rmcp_reqwest::{Client, redirect};
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::reward::without_secrets;
+use crate::reward::{VerifierError, unexpected, without_secrets};
+
+const EXPECTED: &str = "a response of MCP of at most 1 MiB";
 
 /// A client that follows no redirect. It has the certificates of webpki-roots, because the image
 /// may contain none.
@@ -27,13 +30,36 @@ pub fn client() -> Result<Client, Box<dyn Error + Send + Sync>> {
         .build()?)
 }
 
-/// The innermost cause, without user, password and query of the URL.
-pub fn cause(error: &(dyn Error + 'static), url: &str) -> String {
-    let mut error = error;
-    while let Some(source) = source(error) {
-        error = source;
+/// What failed, without user, password and query of the URL: the connection, the server by its
+/// status, or else the response, such as one that is too long. Only the first is an outage whatever
+/// the call.
+pub fn failure(error: &(dyn Error + 'static), url: &str) -> VerifierError {
+    let chain: Vec<_> = std::iter::successors(Some(error), |error| source(*error)).collect();
+    let cause = chain.last().map(|error| error.to_string().replace(url, &without_secrets(url)));
+    let cause = cause.unwrap_or_default();
+    if let Some(code) = chain.iter().find_map(|error| status(*error)) {
+        let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        return VerifierError::Status { status, excerpt: cause };
     }
-    error.to_string().replace(url, &without_secrets(url))
+    let lost = |error: &rmcp_reqwest::Error| !error.is_decode() && !error.is_body();
+    if chain.iter().any(|error| error.downcast_ref().is_some_and(lost)) {
+        return VerifierError::McpUnreachable(cause);
+    }
+    unexpected(b"", EXPECTED, &cause)
+}
+
+/// The status that the transport reports.
+fn status(error: &(dyn Error + 'static)) -> Option<u16> {
+    if let Some(client) = error.downcast_ref::<rmcp_reqwest::Error>() {
+        return client.status().map(|status| status.as_u16());
+    }
+    match error.downcast_ref::<StreamableHttpError<rmcp_reqwest::Error>>()? {
+        StreamableHttpError::HttpStatus(error) => Some(error.status),
+        StreamableHttpError::AuthRequired(_) => Some(401),
+        StreamableHttpError::InsufficientScope(_) => Some(403),
+        StreamableHttpError::SessionExpired => Some(404),
+        _ => None,
+    }
 }
 
 /// The source of an error. Those of the transport do not name theirs.

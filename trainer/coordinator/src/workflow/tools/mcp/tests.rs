@@ -79,8 +79,9 @@ async fn tools_that_are_missing_slow_or_flood_are_errors_with_their_cause() {
         "the MCP server has no tool subtract; its tools are add, metadata, slow, flood, picture"
     );
     assert_eq!(error(&python.url, "slow").await, "no response within 2 s");
-    let flood = error(&python.url, "flood").await;
-    assert!(flood.starts_with("failed to reach the MCP server: "), "{flood}");
+    let flood = call(&server(&python.url, "flood"), &json!({})).await.unwrap_err();
+    let line = crate::error_line(&flood);
+    assert!(!flood.is_outage() && line.contains("of at most 1 MiB"), "{line}");
     let picture = error(&python.url, "picture").await;
     assert!(picture.contains("the result has an image, audio or a link"), "{picture}");
     // A server that restarts has no sessions.
@@ -92,7 +93,7 @@ async fn tools_that_are_missing_slow_or_flood_are_errors_with_their_cause() {
 }
 
 #[tokio::test]
-async fn servers_that_are_away_or_do_not_speak_the_protocol_are_outages_without_secrets() {
+async fn only_servers_that_are_away_are_outages_and_errors_have_no_secrets() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let url = |route: &str| format!("http://{address}/{route}?key=secret");
@@ -103,10 +104,12 @@ async fn servers_that_are_away_or_do_not_speak_the_protocol_are_outages_without_
     for route in ["json", "page", "missing"] {
         let failed = call(&server(&url(route), "add"), &json!({})).await.unwrap_err();
         let line = crate::error_line(&failed);
-        assert!(failed.is_outage() && !line.contains("secret"), "{route}: {line}");
+        assert!(!failed.is_outage() && !line.contains("secret"), "{route}: {line}");
     }
     serving.abort();
     let _ = serving.await;
-    let away = error(&url("json"), "add").await;
+    let away = call(&server(&url("json"), "add"), &json!({})).await.unwrap_err();
+    assert!(away.is_outage());
+    let away = crate::error_line(&away);
     assert!(away.contains("Connection refused") && !away.contains("secret"), "{away}");
 }

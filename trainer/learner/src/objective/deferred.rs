@@ -4,13 +4,13 @@ use tch::{Device, Kind, Tensor};
 
 /// A number in fp64 of the host, or of a GPU that may not have computed it yet.
 #[derive(Debug)]
-pub enum Scalar {
+pub enum Deferred {
     Host(f64),
     /// A tensor without dimensions.
     Gpu(Tensor),
 }
 
-impl Scalar {
+impl Deferred {
     /// The sum of all elements.
     pub fn sum(values: &Tensor) -> Self {
         Self::of(&values.sum(Kind::Double))
@@ -62,39 +62,39 @@ impl Scalar {
     }
 
     /// Brings numbers to the host with one wait and one copy for each GPU's numbers.
-    pub fn read<'a>(scalars: impl IntoIterator<Item = &'a mut Self>) {
-        let of_gpu = |scalar: &'a mut Self| match scalar {
+    pub fn read<'a>(numbers: impl IntoIterator<Item = &'a mut Self>) {
+        let of_gpu = |number: &'a mut Self| match number {
             Self::Host(_) => None,
             Self::Gpu(value) => {
                 let value = value.shallow_clone();
-                Some((scalar, value))
+                Some((number, value))
             }
         };
-        let (scalars, values): (Vec<_>, Vec<_>) = scalars.into_iter().filter_map(of_gpu).unzip();
+        let (numbers, values): (Vec<_>, Vec<_>) = numbers.into_iter().filter_map(of_gpu).unzip();
         if values.is_empty() {
             return;
         }
         let values = Tensor::stack(&values, 0).to_device(Device::Cpu);
-        for (index, scalar) in scalars.into_iter().enumerate() {
-            *scalar = Self::Host(values.double_value(&[index as i64]));
+        for (index, number) in numbers.into_iter().enumerate() {
+            *number = Self::Host(values.double_value(&[index as i64]));
         }
     }
 }
 
-/// Waits for a GPU.
-impl PartialEq for Scalar {
+#[cfg(test)]
+impl PartialEq for Deferred {
     fn eq(&self, other: &Self) -> bool {
         self.value() == other.value()
     }
 }
 
-impl Default for Scalar {
+impl Default for Deferred {
     fn default() -> Self {
         Self::Host(0.0)
     }
 }
 
-impl From<f64> for Scalar {
+impl From<f64> for Deferred {
     fn from(value: f64) -> Self {
         Self::Host(value)
     }
@@ -102,17 +102,17 @@ impl From<f64> for Scalar {
 
 #[cfg(test)]
 mod tests {
-    use super::Scalar;
+    use super::Deferred;
     use tch::Tensor;
 
     /// As if a GPU had computed it.
-    fn pending(value: f64) -> Scalar {
-        Scalar::Gpu(Tensor::from(value))
+    fn pending(value: f64) -> Deferred {
+        Deferred::Gpu(Tensor::from(value))
     }
 
     #[test]
     fn pending_numbers_add_and_compare_like_those_of_the_host() {
-        let kinds: [fn(f64) -> Scalar; 2] = [Scalar::from, pending];
+        let kinds: [fn(f64) -> Deferred; 2] = [Deferred::from, pending];
         for (one, other) in kinds.iter().flat_map(|one| kinds.map(|other| (one, other))) {
             let sum = one(0.1).plus(other(0.2)).value();
             let larger = [(1.0, 2.0), (2.0, 1.0), (f64::NAN, 1.0), (1.0, f64::NAN)]
@@ -123,11 +123,11 @@ mod tests {
 
     #[test]
     fn reading_brings_all_numbers_to_the_host() {
-        let mut scalars = [pending(1.5), Scalar::from(-2.0), pending(f64::INFINITY)];
-        Scalar::read(&mut scalars);
-        let host = scalars.map(|scalar| match scalar {
-            Scalar::Host(value) => value,
-            Scalar::Gpu(value) => panic!("{value:?} is not read"),
+        let mut numbers = [pending(1.5), Deferred::from(-2.0), pending(f64::INFINITY)];
+        Deferred::read(&mut numbers);
+        let host = numbers.map(|number| match number {
+            Deferred::Host(value) => value,
+            Deferred::Gpu(value) => panic!("{value:?} is not read"),
         });
         assert_eq!(host.to_vec(), vec![1.5, -2.0, f64::INFINITY]);
     }
@@ -135,9 +135,12 @@ mod tests {
     #[test]
     fn numbers_of_tensors_of_the_host_are_read_at_once() {
         let values = Tensor::from_slice(&[1.0_f32, -2.0, 0.5]);
-        let found =
-            [Scalar::sum(&values), Scalar::max(&values), Scalar::max(&values.narrow(0, 0, 0))];
-        let host = found.map(|scalar| matches!(scalar, Scalar::Host(_)).then(|| scalar.value()));
+        let found = [
+            Deferred::sum(&values),
+            Deferred::max(&values),
+            Deferred::max(&values.narrow(0, 0, 0)),
+        ];
+        let host = found.map(|number| matches!(number, Deferred::Host(_)).then(|| number.value()));
         assert_eq!(host, [Some(-0.5), Some(1.0), Some(0.0)]);
     }
 }
