@@ -26,7 +26,7 @@ const OPERATOR_IMAGE: &str =
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Steps of every job (job.yaml).
-pub(super) const STEPS: usize = 300;
+pub(super) const STEPS: usize = 200;
 /// Name of every job.
 pub(super) const JOB: &str = "chaos";
 

@@ -93,7 +93,10 @@ fn check_counted_samples(
 ) {
     for part in train.parts() {
         let Some(rule) = part.data.curriculum else { continue };
-        if rule.min > 0.0 && rule.max < 1.0 && algorithm.group_size() * rule.groups < 2 {
+        if rule.min > 0.0
+            && rule.max < 1.0
+            && algorithm.group_size().saturating_mul(rule.groups) < 2
+        {
             let message = format!(
                 "skips every row that it measures, because the pass rate of one sample is 0 or 1: \
                  set groups, or algorithm.{}.groupSize, to at least 2",
