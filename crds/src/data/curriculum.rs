@@ -35,7 +35,7 @@ pub struct CurriculumSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1024))]
     pub epochs: u32,
-    /// Smallest reward of a correct sample, as it is trained on: the sum of all rewards by their
+    /// Smallest reward of a correct sample, that of training: the sum of all rewards by their
     /// weights, with the discount of later turns. Default 1.
     #[serde(default = "max")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
