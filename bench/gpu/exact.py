@@ -28,6 +28,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+import results
+
 FOLDER = Path(__file__).resolve().parent
 STEPS, ROWS, KILLED_AFTER = 50, 64, 20
 RATE = 1e-6
@@ -168,8 +170,7 @@ def peer(settings, device, kind):
 
 def write(settings, **row):
     row = dict(row, gpu=settings.gpu, command="bench/gpu/exact.py", commit=settings.commit)
-    with settings.out.open("a") as out:
-        out.write(json.dumps(row) + "\n")
+    results.append(settings.out, row)
     print(f"bench {row['name']} {row['ratio']} {row['aim']} {row['holds']}", flush=True)
 
 

@@ -25,6 +25,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import results
+
 FAULTS = [
     "learner-killed",
     "learner-killed-restored",
@@ -159,9 +161,7 @@ class Run:
 
 def main():
     settings = arguments()
-    gpus = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
-    ).stdout.splitlines()
+    gpus = results.gpus()
     run, failed = Run(settings), []
     try:
         if run.wait(lambda: len(run.steps()) >= 1, 300) is None:
@@ -181,8 +181,7 @@ def main():
                 note="seconds from the fault to the next trained step",
                 figures=figures,
             )
-            with settings.out.open("a") as out:
-                out.write(json.dumps(row) + "\n")
+            results.append(settings.out, row)
             print(f"bench {fault} {figures}", flush=True)
             if figures is None:
                 failed.append(fault)

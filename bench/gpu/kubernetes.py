@@ -30,6 +30,7 @@ from pathlib import Path
 
 import job
 import node
+import results
 
 FOLDER = Path(__file__).resolve().parent
 CHECKOUT = FOLDER.parent.parent
@@ -206,9 +207,7 @@ def row(settings, context):
     logs = [file.read_text(errors="replace") for file in context.nccl.iterdir()]
     transports = sorted({found for log in logs for found in re.findall(r" via (\S+)", log)})
     size = sum(file.stat().st_size for file in settings.model.glob("*.safetensors"))
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    gpus = ["none"] if settings.stand_in else subprocess.run(
-        query, capture_output=True, text=True).stdout.splitlines()
+    gpus = ["none"] if settings.stand_in else results.gpus()
     return dict(
         name="kubernetes-weight-sync",
         ratio=None,
@@ -256,8 +255,7 @@ def main():
         result = row(settings, context)
         print(json.dumps(result), flush=True)
         if not settings.stand_in:
-            with settings.out.open("a") as out:
-                out.write(json.dumps(result) + "\n")
+            results.append(settings.out, result)
     except (RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
         print(f"failed: {error}", flush=True)
         if cluster is not None:

@@ -21,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 
+import results
+
 FOLDER = Path(__file__).resolve().parent
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "mismatchMean", "reward")
 
@@ -84,7 +86,8 @@ class Run:
     def figures(self):
         """Figures of the run, or None if it did not succeed."""
         evaluations, steps = self.lines("evaluations.jsonl"), self.lines("metrics.jsonl")
-        is_complete = self.process.returncode == 0 and len(steps) == self.steps
+        last = steps[-1]["step"] if steps else None
+        is_complete = self.process.returncode == 0 and last == self.steps
         if not is_complete or len(evaluations) < 2:
             return None
         measured = lambda one: {
@@ -131,8 +134,7 @@ def row(settings, staleness, runs, gpu):
 
 def main():
     settings = arguments()
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    gpu = results.gpus()[0]
     cases = list(itertools.product(settings.staleness, settings.seeds))
     share = -(-len(cases) // len(settings.gpus))
     pairs = itertools.cycle(settings.gpus)
@@ -149,8 +151,7 @@ def main():
     for staleness in settings.staleness:
         of_value = [run for run in runs if run.staleness == staleness]
         line = row(settings, staleness, of_value, f"{2 * len(settings.gpus)} x {gpu}")
-        with settings.out.open("a") as out:
-            out.write(json.dumps(line) + "\n")
+        results.append(settings.out, line)
         print(f"bench {line['name']} {line['holds']} {json.dumps(line['figures'])}", flush=True)
         failed |= len(line["figures"]) < len(of_value)
     sys.exit("runs did not end: see the files log" if failed else 0)

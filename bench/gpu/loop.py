@@ -28,6 +28,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import engine
+import results
 from engine import SAMPLES
 
 FOLDER = Path(__file__).resolve().parent
@@ -195,8 +196,7 @@ def write(settings, name, ratio, aim, note, figures):
         note=note,
         figures=figures,
     )
-    with settings.out.open("a") as out:
-        out.write(json.dumps(row) + "\n")
+    results.append(settings.out, row)
     print(f"bench {name} {ratio:.3f} {aim} {row['holds']}", flush=True)
 
 
@@ -211,10 +211,7 @@ def main():
         sys.exit(f"{WORK} has files of an earlier run: remove it")
     os.environ["NCCL_CUMEM_ENABLE"] = "0"
     os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-    gpus = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
-    ).stdout.splitlines()
-    settings.gpu = f"2 x {gpus[0]}"
+    settings.gpu = f"2 x {results.gpus()[0]}"
     wait_for_memory()  # processes of an earlier run would share the GPUs
     if not settings.again:
         WORK.mkdir(parents=True)

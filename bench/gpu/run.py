@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import results
+
 FOLDER = Path(__file__).resolve().parent
 TIMEOUT = 180
 
@@ -68,8 +70,7 @@ def rl_batch():
 class Rows:
     def __init__(self, settings):
         self.settings, self.measured = settings, {}
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        self.gpus = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
+        self.gpus = results.gpus()
 
     def start(self, command, rank=0, world=1, gpu=None, visible=1):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world))
@@ -145,8 +146,7 @@ class Rows:
             note=note,
             figures=dict(ours=ours, other=theirs),
         )
-        with self.settings.out.open("a") as out:
-            out.write(json.dumps(row) + "\n")
+        results.append(self.settings.out, row)
         print(f"bench {name} {row['ratio']} {aim} {row['holds']}", flush=True)
 
 

@@ -22,6 +22,7 @@ import urllib.request
 from pathlib import Path
 
 import engine
+import results
 
 FOLDER = Path(__file__).resolve().parent
 PORT, GROUPS, SAMPLES, LENGTH = 30_100, 64, 8, 512
@@ -92,21 +93,18 @@ def main():
         server.wait()
     ours = statistics.fmean(rates)
     other = max(each["output_throughput"] for each in theirs)
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()[0]
     row = dict(
         name="engine-throughput",
         ratio=round(ours / other, 3),
         aim=0.97,
         holds=ours / other >= 0.97,
-        gpu=gpu,
+        gpu=results.gpus()[0],
         command="bench/gpu/serving.py",
         commit=settings.commit,
         note=f"sampled tokens a second, 512 requests at once, {settings.attention_backend}",
         figures=dict(ours=round(ours), steps=[round(rate) for rate in rates], other=theirs),
     )
-    with settings.out.open("a") as out:
-        out.write(json.dumps(row) + "\n")
+    results.append(settings.out, row)
     print(f"bench engine-throughput {row['ratio']} 0.97 {row['holds']}", flush=True)
 
 

@@ -136,6 +136,32 @@ fn untimed_lines(file: &Path) -> Vec<Value> {
     text.lines().map(untimed).collect()
 }
 
+/// Runs the job without kills, and with a kill of each victim after its step; both have the same
+/// result and metrics. Returns the directories of both runs, and the lines of metrics.
+fn with_and_without_kills(
+    runs: &str,
+    sets: &[&str],
+    kills: &[(usize, Victim)],
+) -> ([PathBuf; 2], Vec<Value>) {
+    let directories =
+        [(runs.to_owned(), &[][..]), (format!("{runs}-killed"), kills)].map(|(runs, kills)| {
+            let mut run = practise(&runs, sets, &[]);
+            for (step, victim) in kills {
+                run.wait_for_steps(*step);
+                run.kill_after_log_lines(*victim, 5);
+            }
+            let directory = run.local.runs.join("default/practise");
+            let (code, output) = run.local.end();
+            assert_eq!(code, Some(0), "{output}");
+            directory
+        });
+    let [expected, found] = &directories;
+    assert_same_result(found, expected);
+    let [steps, expected] = [found, expected].map(|run| untimed_lines(&run.join(METRICS_FILE)));
+    assert_eq!(steps, expected);
+    (directories, steps)
+}
+
 pub(crate) fn assert_same(run: RunUnderFaults) {
     let directory = run.local.runs.join("default/practise");
     assert_same_weights(run.local);

@@ -1,0 +1,15 @@
+"""Rows of results.jsonl, and the GPUs that they name."""
+
+import json
+import subprocess
+
+
+def gpus():
+    """Names of the machine's GPUs."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def append(file, row):
+    with file.open("a") as out:
+        out.write(json.dumps(row) + "\n")
