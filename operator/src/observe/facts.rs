@@ -58,8 +58,8 @@ pub(super) struct Remembered {
     pub(super) rejection: Option<String>,
     /// Children that the operator has no permission to get, with the API server's message.
     pub(super) unreadable: Vec<(ChildName, String)>,
-    /// The cause in the newest warning event.
-    pub(super) warning: Option<Waiting>,
+    /// The causes in the newest warning event of each object that has no other cause.
+    pub(super) warnings: Vec<Waiting>,
     pub(super) pods: Vec<SeenPod>,
     pub(super) last_write: Option<Timestamp>,
 }
@@ -73,7 +73,7 @@ impl Objects {
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered { report, rejection, unreadable, warning, last_write, queue, .. } =
+        let Remembered { report, rejection, unreadable, warnings, last_write, queue, .. } =
             remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
@@ -86,10 +86,11 @@ impl Objects {
         let pod_plan = pods::plan(&pods, engines, &job.spec.failure_policy, now);
         let vanished =
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
-        let waiting = self.waiting(warning);
+        let waiting = self.waiting(warnings);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
         let obstacle = obstacle(invalid, &self, rejection, waiting.as_ref());
-        let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
+        let unexplained = self.unexplained();
+        let recheck = unexplained.iter().map(|object| warnings::recheck(object, old, now)).min();
         let facts = Facts {
             suspend: job.spec.suspend,
             queue: queue.facts.clone(),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::GetParams;
@@ -82,10 +82,11 @@ pub async fn observe(
     objects.lacking_since = context.memory.lacking_sets.replace(&job.uid, lacking, is_named, now);
     let coordinator = objects.coordinator();
     let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
-    let warning = match objects.unexplained() {
-        Some(object) => warnings::warning(&context.client, &job.namespace, &object, old, now).await,
-        None => None,
-    };
+    let unexplained = objects.unexplained();
+    let warnings = unexplained
+        .iter()
+        .map(|object| warnings::warning(&context.client, &job.namespace, object, old, now));
+    let warnings = join_all(warnings).await.into_iter().flatten().collect();
     let remembered = Remembered {
         report: identity.and_then(|identity| context.pollers.report(uid, identity)),
         silence: coordinator
@@ -96,7 +97,7 @@ pub async fn observe(
         queue,
         rejection: context.memory.rejections.get(uid),
         unreadable,
-        warning,
+        warnings,
         pods: context.memory.seen_pods.get(uid),
         last_write: context.memory.status_writes.last(uid),
     };

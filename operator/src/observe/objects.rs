@@ -16,6 +16,9 @@ use crate::desired::{Role, meta};
 use crate::pods::{self, PodFacts};
 use crate::validate::Job;
 
+/// Most pods whose events are read in a pass.
+const MAX_UNEXPLAINED: usize = 4;
+
 pub type ObservedChildren = BTreeMap<ChildName, Arc<ObservedChild>>;
 pub type ObservedSets = BTreeMap<Role, LiveSet>;
 
@@ -153,24 +156,29 @@ impl Objects {
 
     /// The cause that keeps pods from running, in their status or in a warning event: the first one
     /// that needs the user, else the first one.
-    pub(super) fn waiting(&self, warning: Option<Waiting>) -> Option<Waiting> {
+    pub(super) fn waiting(&self, warnings: Vec<Waiting>) -> Option<Waiting> {
         let of_pods = self.pods.values().flatten().filter_map(|pod| pods::waiting(pod));
-        let mut causes: Vec<_> = of_pods.chain(warning).collect();
+        let mut causes: Vec<_> = of_pods.chain(warnings).collect();
         let chosen = causes.iter().position(|cause| cause.needs_user).unwrap_or_default();
         (chosen < causes.len()).then(|| causes.swap_remove(chosen))
     }
 
-    /// The object whose warning events may explain why a pod does not start: a scheduled pod
-    /// without volumes, or a StatefulSet with fewer pods than it wants.
-    pub(super) fn unexplained(&self) -> Option<Unexplained> {
-        let unmounted = self.pods.values().flatten().find_map(|pod| {
+    /// The objects whose warning events may explain why a pod does not start: scheduled pods
+    /// without volumes, or a StatefulSet with fewer pods than it wants. Pods of a node that share
+    /// a volume also share the kubelet's attempts to mount it, and each failed attempt is an event
+    /// of one of them.
+    pub(super) fn unexplained(&self) -> Vec<Unexplained> {
+        let unmounted = self.pods.values().flatten().filter_map(|pod| {
             let since = Some(waits_for_volumes_since(pod)?);
             Some(Unexplained { name: pod.name_any(), uid: pod.uid()?, since })
         });
-        unmounted.or_else(|| {
-            let (name, uid) = self.lacking_set()?;
-            Some(Unexplained { name, uid, since: self.lacking_since })
-        })
+        let unmounted: Vec<_> = unmounted.take(MAX_UNEXPLAINED).collect();
+        if !unmounted.is_empty() {
+            return unmounted;
+        }
+        let lacking = self.lacking_set();
+        let since = self.lacking_since;
+        lacking.map(|(name, uid)| Unexplained { name, uid, since }).into_iter().collect()
     }
 
     /// Name and UID of the first StatefulSet that lacks pods.

@@ -1,9 +1,11 @@
 //! Tests of sorting and of the derived facts.
 
+use k8s_openapi::api::core::v1::PodStatus;
 use rljob_crds::names::{LABEL_JOB, LABEL_ROLE};
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use serde_json::{Value, json};
 
+use super::objects::Unexplained;
 use super::*;
 use crate::cache::Pod;
 use crate::children::Kind;
@@ -131,7 +133,7 @@ fn pods_that_are_not_observed_yet_count_as_existing() {
 #[test]
 fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
     let mut objects = objects();
-    assert_eq!((objects.directory_in_use(), objects.waiting(None)), (None, None));
+    assert_eq!((objects.directory_in_use(), objects.waiting(Vec::new())), (None, None));
     let terminated =
         json!({ "exitCode": 78, "message": "a log line\nerror: it belongs to lab/other\n" });
     let status = json!({
@@ -150,7 +152,7 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
     assert_eq!(objects.directory_in_use().as_deref(), Some("it belongs to lab/other"));
     assert_eq!(
-        objects.waiting(None).map(|waiting| waiting.message).as_deref(),
+        objects.waiting(Vec::new()).map(|waiting| waiting.message).as_deref(),
         Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
     );
     let quota = Waiting {
@@ -159,20 +161,31 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
         message: "exceeded quota".to_owned(),
         needs_user: true,
     };
-    assert_eq!(objects.waiting(Some(quota.clone())), Some(quota), "only a person can help");
+    assert_eq!(objects.waiting(vec![quota.clone()]), Some(quota), "only a person can help");
 }
 
 #[test]
-fn a_pod_that_waits_for_its_volumes_is_reported() {
+fn pods_that_wait_for_their_volumes_are_reported() {
     let mut objects = objects();
-    assert_eq!(objects.unmounted_since(), None);
+    assert_eq!((objects.unmounted_since(), objects.unexplained()), (None, Vec::new()));
     let status = json!({ "conditions": [
         { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z" },
         { "type": "PodReadyToStartContainers", "status": "False" },
     ] });
-    let pod = &mut objects.pods.get_mut(&Role::Inference).unwrap()[1];
-    Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
-    assert_eq!(objects.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
+    let status: Option<PodStatus> = Some(serde_json::from_value(status).unwrap());
+    let since: Timestamp = "2027-01-15T08:00:00Z".parse().unwrap();
+    for (role, index) in [(Role::Inference, 1), (Role::Coordinator, 0)] {
+        let pod = &mut objects.pods.get_mut(&role).unwrap()[index];
+        Arc::make_mut(pod).status.clone_from(&status);
+    }
+    assert_eq!(objects.unmounted_since(), Some(since));
+    let unexplained = |name: &str| Unexplained {
+        name: name.to_owned(),
+        uid: format!("uid of {name}"),
+        since: Some(since),
+    };
+    let expected = vec![unexplained("sums-inference-2"), unexplained("sums-coordinator-0")];
+    assert_eq!(objects.unexplained(), expected);
 }
 
 #[test]

@@ -243,8 +243,10 @@ fn is_reported(case: &Case) {
         let shown = case.message.iter().all(|part| message.contains(part));
         Ok(shown && is_stalled == case.needs_user)
     };
-    wait_until(&format!("the cause of {}", case.name), LIMIT, is_shown)
-        .unwrap_or_else(|error| panic!("{}: {error:#}\n{:#}", case.name, run.status()));
+    wait_until(&format!("the cause of {}", case.name), LIMIT, is_shown).unwrap_or_else(|error| {
+        let events = namespace.kubectl.run(&["get", "events"]).unwrap_or_default();
+        panic!("{}: {error:#}\n{events}\n{:#}", case.name, run.status())
+    });
     namespace.kubectl.run(&["delete", "rljob/waits", "--wait"]).unwrap();
     eprintln!("waits: {} after {:.0} s", case.name, run.start.elapsed().as_secs_f64());
 }
