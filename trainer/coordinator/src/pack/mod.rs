@@ -7,7 +7,7 @@
 //!
 //! Ranks and micro-batches are balanced by floating-point operations ([`cost`]). A prompt group
 //! stays in one minibatch, and, if learners compute its prompt once, in one micro-batch, unless it
-//! is too large or ranks would wait for each other ([`shared_prompts`]); else its samples go to any
+//! is too large or ranks would wait for each other ([`assignment`]); else its samples go to any
 //! rank. Groups whose samples are compared stay in one micro-batch ([`whole_groups`]). All ranks
 //! have the same number of micro-batches per minibatch, some of them empty, because every
 //! micro-batch runs collectives.
@@ -17,7 +17,6 @@ mod assignment;
 pub mod batch;
 pub mod cost;
 mod part;
-mod shared_prompts;
 mod whole_groups;
 
 use std::num::NonZeroUsize;
@@ -26,7 +25,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Seque
 use rljob_protocol::prompts::Prompts;
 
 use assignment::{Assignment, Plan};
-use cost::{CostModel, Load};
+use cost::CostModel;
 use part::Member;
 
 /// A sample for the learners. `T` is its number of tokens, given and sampled.
@@ -134,11 +133,7 @@ impl Assign<'_> {
         if samples.iter().any(|sample| sample.needs_group) {
             return whole_groups::assign(&members, self.parts, self.world_size, self.max_tokens);
         }
-        if members.iter().any(|member| member.prompt.tokens > 0) {
-            return shared_prompts::assign(&members, self.parts, self.world_size, self.max_tokens);
-        }
-        let loads: Vec<Load> = members.iter().map(Member::load).collect();
-        assignment::assign(&loads, self.parts, self.world_size, self.max_tokens)
+        assignment::assign(&members, self.parts, self.world_size, self.max_tokens)
     }
 }
 

@@ -17,6 +17,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// A sample, or a group that is assigned as one, without a prompt that others share.
+    pub fn alone(group: u32, rest: Load) -> Self {
+        Self { group, prompt: Load::default(), rest }
+    }
+
     /// The load of the sample alone.
     pub fn load(&self) -> Load {
         self.prompt.plus(self.rest)

@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use super::assignment::{self, Plan};
-use super::cost::Load;
 use super::part::{Member, Part};
 
 /// Assigns samples of the given loads; minibatch `m` has the samples `minibatches[m]`, which are
@@ -17,8 +16,9 @@ pub fn assign(
     max_tokens: u64,
 ) -> Plan {
     let groups: Vec<&[Member]> = members.chunk_by(|one, next| one.group == next.group).collect();
-    let load = |group: &&[Member]| Part::of(group.iter().copied().enumerate()).load;
-    let loads: Vec<Load> = groups.iter().map(load).collect();
+    let load = |group: &[Member]| Part::of(group.iter().copied().enumerate()).load;
+    let as_members: Vec<Member> =
+        (0..).zip(&groups).map(|(index, group)| Member::alone(index, load(group))).collect();
     let end_of = |end: &mut usize, group: &&[Member]| {
         *end = end.saturating_add(group.len());
         Some(*end)
@@ -28,7 +28,7 @@ pub fn assign(
     let group_at = |sample: usize| ends.partition_point(|end| *end <= sample);
     let parts: Vec<Range<usize>> =
         minibatches.iter().map(|part| group_at(part.start)..group_at(part.end)).collect();
-    let plan = assignment::assign(&loads, &parts, world_size, max_tokens);
+    let plan = assignment::assign(&as_members, &parts, world_size, max_tokens);
     let of_group = |(group, place): (&&[Member], _)| std::iter::repeat_n(place, group.len());
     let assignments = groups.iter().zip(plan.assignments).flat_map(of_group).collect();
     Plan { assignments, ..plan }
