@@ -13,16 +13,29 @@ const ROWS: usize = 40;
 const PROMPTS: u64 = 12 * 16;
 const PASS_RATES: &str = "SELECT * FROM pass_rates ORDER BY position";
 
-#[test]
-fn kills_do_not_change_which_rows_a_curriculum_skips() {
+/// Runs 12 steps on few rows with and without kills. Returns the skipped rows of each step.
+fn skipped_rows(name: &str, curriculum: &str, kills: &[(usize, Victim)]) -> Vec<u64> {
     let folder = &baseline().folder;
     let rows = fs::read_to_string(folder.join("train.jsonl")).unwrap();
     let rows: String = rows.split_inclusive('\n').take(ROWS).collect();
-    fs::write(folder.join("few.jsonl"), rows).unwrap();
+    let file = format!("{name}.jsonl");
+    fs::write(folder.join(&file), rows).unwrap();
     let sets = [
-        "practise:spec.dataset.train.path=few.jsonl",
-        "practise:spec.dataset.train.curriculum={min: 0.1, max: 0.9, epochs: 2}",
+        format!("practise:spec.dataset.train.path={file}"),
+        format!("practise:spec.dataset.train.curriculum={curriculum}"),
     ];
+    let ([expected, found], steps) =
+        with_and_without_kills(name, &sets.each_ref().map(String::as_str), kills);
+    assert_eq!(query(&found, PASS_RATES), query(&expected, PASS_RATES));
+    let skipped: Vec<_> =
+        steps.iter().map(|step| step[SKIPPED_ROWS].as_f64().unwrap() as u64).collect();
+    let used: u64 = query(&found, "SELECT max(next_position) FROM batches").trim().parse().unwrap();
+    assert_eq!(used, PROMPTS + skipped.iter().sum::<u64>(), "{skipped:?}");
+    skipped
+}
+
+#[test]
+fn kills_do_not_change_which_rows_a_curriculum_skips() {
     let kills = [
         (2, Victim::Coordinator),
         (4, Victim::Engine),
@@ -30,10 +43,15 @@ fn kills_do_not_change_which_rows_a_curriculum_skips() {
         (7, Victim::Learner(1)),
         (8, Victim::Coordinator),
     ];
-    let ([expected, found], steps) = with_and_without_kills("curriculum", &sets, &kills);
-    assert_eq!(query(&found, PASS_RATES), query(&expected, PASS_RATES));
-    let skipped: u64 = steps.iter().map(|step| step[SKIPPED_ROWS].as_f64().unwrap() as u64).sum();
-    let used: u64 = query(&found, "SELECT max(next_position) FROM batches").trim().parse().unwrap();
-    assert!(skipped > 0, "{steps:?}");
-    assert_eq!(used, PROMPTS + skipped);
+    let skipped = skipped_rows("curriculum", "{min: 0.1, max: 0.9, epochs: 2}", &kills);
+    assert!(skipped.iter().any(|rows| *rows > 0), "{skipped:?}");
+}
+
+#[test]
+fn a_run_whose_curriculum_skips_all_rows_goes_on_with_one_of_each_epoch() {
+    let curriculum = "{min: 0.5, correctReward: 1000, epochs: 1000}";
+    let skipped = skipped_rows("all-skipped", curriculum, &[(5, Victim::Coordinator)]);
+    // The first epoch ends in the third step.
+    assert_eq!(skipped[..2], [0, 0], "{skipped:?}");
+    assert_eq!(skipped[3..], [16 * ROWS as u64; 9], "{skipped:?}");
 }

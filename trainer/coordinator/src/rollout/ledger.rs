@@ -83,6 +83,8 @@ pub struct Ledger {
     /// Dropped groups without samples.
     empty: u32,
     skipped: u32,
+    /// Positions skipped since the newest one that was admitted.
+    skipped_in_a_row: u64,
     capped: bool,
     certain: usize,
 }
@@ -102,6 +104,7 @@ impl Ledger {
             dropped: 0,
             empty: 0,
             skipped: 0,
+            skipped_in_a_row: 0,
             capped: false,
             certain: 0,
         }
@@ -131,12 +134,20 @@ impl Ledger {
     /// Samples the next position.
     pub fn admit(&mut self) {
         self.groups.push_back(Group::UnderWay);
+        self.skipped_in_a_row = 0;
     }
 
     /// Passes over the next position.
     pub fn skip(&mut self) {
         self.groups.push_back(Group::Skipped);
         self.certain = self.certain.saturating_add(1);
+        self.skipped_in_a_row = self.skipped_in_a_row.saturating_add(1);
+    }
+
+    /// Positions skipped since the newest one that was admitted. Batches end with an admitted
+    /// position, so that a restarted run counts the same.
+    pub fn skipped_in_a_row(&self) -> u64 {
+        self.skipped_in_a_row
     }
 
     /// The group at a position is finished.

@@ -190,15 +190,17 @@ impl<'a> Schedule<'a> {
     }
 
     /// The next position that is sampled, if a step up to `through` has room for it; those that the
-    /// curriculum skips are passed over.
+    /// curriculum skips are passed over, but at most as many as there are rows.
     fn admit(&mut self, through: u32) -> Result<Option<(u64, u32)>, WorkError> {
         while let Some((position, step)) = self.ledger.upcoming(through) {
-            let visits = self.curriculum.is_used().then(|| self.rollouts.input.train());
-            let visit = visits.transpose()?.and_then(|train| train.visit(position));
+            let train = self.curriculum.is_used().then(|| self.rollouts.input.train());
+            let train = train.transpose()?;
+            let visit = train.and_then(|train| train.visit(position));
+            let may_skip = train.is_some_and(|train| self.ledger.skipped_in_a_row() < train.len());
             match visit.map_or(Decision::Sample, |visit| self.curriculum.decide(visit)) {
                 Decision::Wait => return Ok(None),
-                Decision::Skip => self.ledger.skip(),
-                Decision::Sample => {
+                Decision::Skip if may_skip => self.ledger.skip(),
+                Decision::Skip | Decision::Sample => {
                     if let Some(visit) = visit {
                         self.curriculum.sample(position, visit);
                     }

@@ -113,7 +113,9 @@ fn groups_whose_samples_were_all_rejected_are_always_replaced() {
 fn skipped_positions_take_no_place_in_a_step_and_are_used_up_with_it() {
     let mut ledger = Ledger::new(RULE, 2, 0, 0);
     ledger.skip();
+    assert_eq!(ledger.skipped_in_a_row(), 1);
     assert_eq!((ledger.judged(), admit(&mut ledger, 1)), (0, Some((1, 1))));
+    assert_eq!(ledger.skipped_in_a_row(), 0);
     ledger.skip();
     assert_eq!(admitted(&mut ledger, 1), [(3, 1)]);
     ledger.finish(1, EQUAL);
