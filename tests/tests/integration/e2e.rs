@@ -21,6 +21,7 @@ mod gpus;
 mod logs;
 mod network;
 mod pods;
+mod release;
 mod rewards;
 mod sglang;
 mod template;

@@ -66,7 +66,7 @@ impl Watched {
     }
 
     /// Waits until exactly these alerts fire for the job, given with their additional labels, while
-    /// `each` runs before each poll.
+    /// `each` runs before each poll. Prints the time that they take.
     fn wait_for(&self, expected: &[(&str, Value)], mut each: impl FnMut(&Self)) {
         let labels = |(name, more): &(&str, Value)| {
             let mut labels = json!({
@@ -76,6 +76,8 @@ impl Watched {
             super::merge(&mut labels, more);
             labels
         };
+        let (names, start) = (expected.iter().map(|(name, _)| *name), Instant::now());
+        let names: Vec<&str> = names.collect();
         let expected: Vec<Value> = expected.iter().map(labels).collect();
         wait_until(&format!("{expected:?}"), LIMIT, || {
             each(self);
@@ -84,6 +86,7 @@ impl Watched {
         .unwrap_or_else(|error| {
             panic!("{error:#}\n{:?}\n{:#}", self.prometheus.firing(), self.fixture.job())
         });
+        println!("alerts: {names:?} after {:.1} s", start.elapsed().as_secs_f64());
     }
 
     fn train(&self) {
