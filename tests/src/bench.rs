@@ -9,7 +9,6 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -69,12 +68,6 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
-}
-
-/// Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else the cached SGLang environment.
-pub fn python() -> Option<PathBuf> {
-    let cached = || Some(crate::files::cache().ok()?.join("sglang-0.5.12/venv/bin/python"));
-    std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
 }
 
 /// A peer process that answers each input line with a number. Killed on drop.

@@ -62,6 +62,21 @@ pub fn mlflow() -> Result<PathBuf> {
     installed(Path::new("mlflow-3.17.2/bin/mlflow"))
 }
 
+/// Folder of SGLang and its test models, which tests/sglang/setup.sh fills.
+pub fn sglang() -> Result<PathBuf> {
+    installed(Path::new("sglang-0.5.12/serve.sh"))?;
+    Ok(cache()?.join("sglang-0.5.12"))
+}
+
+/// Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else that of SGLang.
+pub fn python() -> Result<PathBuf> {
+    match env::var_os("RLJOB_PYTHON").map(PathBuf::from) {
+        Some(python) if python.is_file() => Ok(python),
+        Some(python) => bail!("RLJOB_PYTHON={} does not exist", python.display()),
+        None => installed(Path::new("sglang-0.5.12/venv/bin/python")),
+    }
+}
+
 /// Python with OpenAI's client, from the cache that tests/openai/setup.sh fills.
 pub fn openai_python() -> Result<PathBuf> {
     installed(Path::new("openai-3.57.0/bin/python"))
@@ -76,6 +91,21 @@ pub fn mcp_python() -> Result<PathBuf> {
 /// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
 pub fn gitops(file: &str) -> Result<PathBuf> {
     installed(&Path::new("gitops-argocd-3.5.7-flux-1.9.6").join(file))
+}
+
+/// The requirement of a test, or `None` if it is not installed: the test is skipped.
+///
+/// # Panics
+/// It is not installed and `CI` is set: no test is skipped there.
+pub fn required(found: Result<PathBuf>) -> Option<PathBuf> {
+    match found {
+        Ok(path) => Some(path),
+        Err(error) if env::var_os("CI").is_some() => panic!("{error:#}"),
+        Err(error) => {
+            println!("skipped: {error:#}");
+            None
+        }
+    }
 }
 
 /// A file in the cache, which `make setup` fills.

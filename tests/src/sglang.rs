@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::image::{self, Image};
 use crate::process::run;
-use crate::{files, rootfs};
+use crate::rootfs;
 
 pub const IMAGE: &str = "rljob.local/sglang:test";
 /// `inference.sglang.extraArgs` of a job for a machine without a GPU.
@@ -30,14 +30,6 @@ const LSCPU: &str = "/usr/bin/lscpu";
 /// Folders excluded from the image: packages, which are on the volume, tests, and link-time files.
 const EXCLUDED: [&str; 6] =
     ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
-
-/// The cached environment, if `make setup` could install it.
-pub fn environment() -> Option<PathBuf> {
-    files::cache()
-        .ok()
-        .map(|cache| cache.join("sglang-0.5.12"))
-        .filter(|folder| folder.join("serve.sh").exists())
-}
 
 /// Builds the image in the folder `output`.
 pub fn image(environment: &Path, output: &Path) -> Result<Image> {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Error, Result, bail};
 
-use crate::sglang;
+use crate::{files, sglang};
 
 /// Engine of all jobs of a chaos run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +29,7 @@ impl FromStr for Engine {
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "Embedded" => Ok(Self::Embedded),
-            "SGLang" => Ok(Self::SGLang {
-                environment: sglang::environment()
-                    .context("SGLang 0.5.12 is not installed; run `make setup`")?,
-            }),
+            "SGLang" => Ok(Self::SGLang { environment: files::sglang()? }),
             _ => bail!("{name:?} is neither Embedded nor SGLang"),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rljob_tests::files::{openai_python, workspace};
+use rljob_tests::files::{openai_python, required, workspace};
 
 use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise};
 use crate::journal::query;
@@ -13,10 +13,7 @@ const AGENT: &str = "practise:spec.rollout.workflow.agent";
 
 /// Settings of a small run with this agent; `None` where OpenAI's client is not installed.
 fn settings(program: &str) -> Option<Vec<String>> {
-    let Ok(python) = openai_python() else {
-        println!("skipped: the OpenAI client is not installed (tests/openai/setup.sh)");
-        return None;
-    };
+    let python = required(openai_python())?;
     let program = workspace().join(program);
     let command = format!("{AGENT}.command=[{},{}]", python.display(), program.display());
     // The journal keeps the samples after the oldest checkpoint.

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rljob_tests::files::{mcp_python, openai_python, workspace};
+use rljob_tests::files::{mcp_python, openai_python, required, workspace};
 use rljob_tests::process::run;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -157,12 +157,10 @@ fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_
     let program =
         format!("command: {{command: [python3, add.py], folder: '{}'}}", samples.display());
     assert_same_result(&finished(start_with(folder.path(), "programs", &program)), &expected);
-    if let Ok(python) = mcp_python() {
+    if let Some(python) = required(mcp_python()) {
         let server = Adder::start(&python, "mcp_adder.py");
         let tool = format!("mcp: {{url: '{}'}}", server.url);
         assert_same_result(&finished(start_with(folder.path(), "mcp", &tool)), &expected);
-    } else {
-        println!("skipped: the SDK of MCP is not installed (tests/mcp/setup.sh)");
     }
     copy_first_job(folder.path(), "killed");
     let mut killed = start(folder.path(), "killed", &settings);
@@ -175,10 +173,7 @@ fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_
 
 #[test]
 fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
-    let Ok(python) = openai_python() else {
-        println!("skipped: the OpenAI client is not installed (tests/openai/setup.sh)");
-        return;
-    };
+    let Some(python) = required(openai_python()) else { return };
     let program = workspace().join("tests/openai/tools.py");
     let agent = format!(
         "tools:spec.rollout.workflow={{agent: {{command: ['{}', '{}'], retries: 0}}}}",

@@ -6,7 +6,7 @@ use std::fs;
 use rljob_crds::names::{METRICS_FILE, TENSORBOARD_FILES};
 use rljob_protocol::status::StepMetrics;
 use rljob_tests::Mlflow;
-use rljob_tests::files::mlflow;
+use rljob_tests::files::{mlflow, required};
 use rljob_tests::process::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,8 +18,7 @@ const STEPS: u64 = 12;
 
 #[test]
 fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() {
-    if mlflow().is_err() {
-        println!("skipped: MLflow is not installed (tests/mlflow/setup.sh)");
+    if required(mlflow()).is_none() {
         return;
     }
     let mut mlflow = Mlflow::start().unwrap();

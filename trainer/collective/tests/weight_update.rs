@@ -1,10 +1,10 @@
 //! Weight-update process group with SGLang's `init_custom_process_group` in Python as the peer.
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rljob_collective::{Group, Store};
+use rljob_tests::files::{python, required};
 use tch::{Kind, Tensor};
 
 /// Joins as SGLang's server does and prints the tensors that it receives. Arguments: port, name of
@@ -22,19 +22,9 @@ for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
 os._exit(0)
 "#;
 
-/// Python interpreter with SGLang: `RLJOB_PYTHON`, else that of the cached environment.
-fn python() -> Option<PathBuf> {
-    let cached =
-        || std::env::home_dir().map(|home| home.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
-    std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
-}
-
 #[test]
 fn sglang_joins_a_process_group_and_receives_broadcasts() {
-    let Some(python) = python() else {
-        println!("skipped: no Python with SGLang; set RLJOB_PYTHON to one");
-        return;
-    };
+    let Some(python) = required(python()) else { return };
     let timeout = Duration::from_secs(300);
     let store = Store::host("127.0.0.1", 0, timeout).unwrap();
     let arguments = ["-c", PEER, &store.port().to_string(), "weights-step-3"];

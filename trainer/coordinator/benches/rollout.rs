@@ -35,7 +35,8 @@ use rljob_coordinator::tokens::Token;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::sglang::SGLANG_RELEASE;
 use rljob_protocol::version::Version;
-use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
+use rljob_tests::bench::{Aim, Peer, in_turn, row, skipped};
+use rljob_tests::files::python;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -55,8 +56,9 @@ fn main() {
         runtime.block_on(serve());
         return;
     }
-    let Some(python) = python() else {
-        return skipped("rollout-requests", "no Python with aiohttp; set RLJOB_PYTHON to one");
+    let python = match python() {
+        Ok(python) => python,
+        Err(error) => return skipped("rollout-requests", &format!("{error:#}")),
     };
     let (mut server, url) = start_server();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rollout_peer.py");

@@ -20,9 +20,10 @@ use std::time::Instant;
 
 use futures::future::join_all;
 use rljob_tests::bench::{Aim, median, row, skipped};
+use rljob_tests::files::sglang;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
-use server::{Server, installation};
+use server::Server;
 
 const REQUESTS: usize = 8;
 const TOKENS: u32 = 128;
@@ -87,11 +88,9 @@ async fn measure(name: &str, model: &Path, dtype: &str) {
 }
 
 fn main() {
-    let Some(models) = installation().map(|folder| folder.join("models")) else {
-        return skipped(
-            "generation-tokens",
-            "SGLang 0.5.12 is not installed; run tests/sglang/setup.sh",
-        );
+    let models = match sglang() {
+        Ok(installation) => installation.join("models"),
+        Err(error) => return skipped("generation-tokens", &format!("{error:#}")),
     };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

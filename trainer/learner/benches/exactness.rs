@@ -32,7 +32,8 @@ mod ranks;
 use std::path::Path;
 
 use rljob_crds::algorithm::Sharding;
-use rljob_tests::bench::{Aim, python, row, skipped};
+use rljob_tests::bench::{Aim, row, skipped};
+use rljob_tests::files::python;
 use serde_json::Value;
 
 /// Prints a difference and its bound.
@@ -63,7 +64,7 @@ fn parity(
 
 fn main() {
     match python() {
-        Some(python) => {
+        Ok(python) => {
             let compare = comparison::compare_model;
             parity(&python, "parity-llama", compare, |_| ());
             parity(&python, "parity-qwen2", compare, models::qwen2);
@@ -71,10 +72,7 @@ fn main() {
             parity(&python, "parity-lora", adapters::compare_adapters, models::qwen3);
             difference("loss-curve", "a loss differs by at most", curve::difference(&python), 1e-4);
         }
-        None => skipped(
-            "parity and loss-curve",
-            "no Python with torch and transformers; set RLJOB_PYTHON to one",
-        ),
+        Err(error) => skipped("parity and loss-curve", &format!("{error:#}")),
     }
     let [advantage, leave_one_out, surrogate, decoupled] = golden::differences();
     difference(

@@ -12,7 +12,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use rljob_protocol::batch::RankBatch;
-use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
+use rljob_tests::bench::{Aim, Peer, in_turn, row, skipped};
+use rljob_tests::files::python;
 use serde_json::Value;
 
 use self::support::{Sample, trainer};
@@ -40,11 +41,9 @@ fn batch(step: u32) -> RankBatch {
 }
 
 fn main() {
-    let Some(python) = python() else {
-        return skipped(
-            "training-tokens",
-            "no Python with torch and transformers; set RLJOB_PYTHON to one",
-        );
+    let python = match python() {
+        Ok(python) => python,
+        Err(error) => return skipped("training-tokens", &format!("{error:#}")),
     };
     rljob_collective::keep_freed_memory();
     let folder = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rljob_tests::files::{python, required};
 use rljob_text::{Message, PromptStyle, TextTokenizer, Tool, Tools};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -92,15 +93,7 @@ fn every_template_renders_the_committed_texts() {
 
 #[test]
 fn the_committed_texts_match_the_installed_transformers() {
-    let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
-    let Some(python) = std::env::var_os("RLJOB_PYTHON")
-        .map(PathBuf::from)
-        .or_else(cached)
-        .filter(|path| path.exists())
-    else {
-        println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
-        return;
-    };
+    let Some(python) = required(python()) else { return };
     let output = Command::new(python).arg(tests().join("golden.py")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(serde_json::from_slice::<Texts>(&output.stdout).unwrap(), golden());

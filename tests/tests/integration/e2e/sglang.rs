@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rljob_crds::names::METRICS_FILE;
+use rljob_tests::files::{self, required};
 use rljob_tests::process::wait_until;
 use rljob_tests::{Namespace, sglang};
 use rustix::process::{Signal, kill_process};
@@ -30,9 +31,7 @@ const START: Duration = Duration::from_secs(900);
 
 #[test]
 fn jobs_on_sglang_survive_the_loss_of_pods_servers_and_schedulers() {
-    let Some(environment) = sglang::environment() else {
-        return eprintln!("skipped: SGLang 0.5.12 is not installed; run `make setup`");
-    };
+    let Some(environment) = required(files::sglang()) else { return };
     let cluster = cluster();
     let folder = tempfile::tempdir().unwrap();
     cluster.import(&sglang::image(&environment, folder.path()).unwrap()).unwrap();

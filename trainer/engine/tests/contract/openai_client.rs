@@ -2,8 +2,10 @@
 
 use std::process::Command;
 
+use rljob_tests::files::{openai_python, required};
+
 use crate::models::model_folder;
-use crate::server::{Server, installation};
+use crate::server::Server;
 
 const SCRIPT: &str = r#"
 import sys
@@ -42,22 +44,7 @@ print("passed")
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_openai_client_library_works_with_the_embedded_engine() {
-    let python = std::env::var_os("RLJOB_PYTHON")
-        .map(Into::into)
-        .or_else(|| Some(installation()?.join("venv/bin/python")));
-    let usable = |python: &std::path::PathBuf| {
-        Command::new(python)
-            .args(["-c", "import openai"])
-            .output()
-            .is_ok_and(|output| output.status.success())
-    };
-    let Some(python) = python.filter(usable) else {
-        eprintln!(
-            "skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run \
-            tests/sglang/setup.sh"
-        );
-        return;
-    };
+    let Some(python) = required(openai_python()) else { return };
     let models = model_folder();
     let server = Server::embedded(&models.path().join("first")).await;
     let url = server.url.clone();

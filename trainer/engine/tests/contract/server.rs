@@ -1,17 +1,16 @@
 //! Server processes of tests and benchmarks, and an HTTP client for either server.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rljob_tests::files::{required, sglang};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 /// Time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(240);
-
-const VERSION: &str = "0.5.12";
 
 /// Flag of the engines of a run.
 const INCREMENTAL: &str = "--incremental-streaming-output";
@@ -21,15 +20,6 @@ pub struct Server {
     pub client: reqwest::Client,
     /// Shell that leads the process group.
     pub child: Child,
-}
-
-/// Folder of tests/sglang/setup.sh, if it is installed.
-pub fn installation() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
-    let folder = cache.join("rljob").join(format!("sglang-{VERSION}"));
-    folder.join("serve.sh").is_file().then_some(folder)
 }
 
 impl Server {
@@ -60,13 +50,7 @@ impl Server {
 
     /// As `sglang_of`, with further flags.
     pub async fn sglang_with(model: &Path, dtype: &str, flags: &[&str]) -> Option<Self> {
-        let Some(folder) = installation() else {
-            eprintln!(
-                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh to \
-                compare with it"
-            );
-            return None;
-        };
+        let folder = required(sglang())?;
         let port = free_port();
         let mut command = Command::new(folder.join("serve.sh"));
         command.args([model.to_str().unwrap(), &port.to_string(), "--dtype", dtype, INCREMENTAL]);

@@ -4,11 +4,11 @@
 use std::process::Command;
 
 use rljob_learner::model::{Head, ModelConfig, ModelLayout, hugging_face, random};
+use rljob_tests::files::{python, required};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 use crate::harness::{Running, serve, start, tiny_config};
-use crate::parity::python;
 
 /// Scores of sequences, from the logit of the last token of each.
 const SCRIPT: &str = r"
@@ -52,7 +52,7 @@ async fn scores_equal_those_of_transformers_in_both_modes() {
     let others = scores(&deterministic).await;
     deterministic.stop().await;
     assert_close(&others, &ours);
-    let Some(python) = python() else { return engine.stop().await };
+    let Some(python) = required(python()) else { return engine.stop().await };
     let output = Command::new(python)
         .args(["-c", SCRIPT, engine.model().to_str().unwrap(), &sequences().to_string()])
         .output()

@@ -1,10 +1,11 @@
 //! Parity of greedy tokens and log-probabilities with transformers in Python. Skipped with a
 //! message unless tests/sglang/setup.sh has installed it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use rljob_learner::model::hugging_face;
+use rljob_tests::files::{python, required, sglang};
 use serde::Deserialize;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
@@ -39,35 +40,13 @@ struct Expected {
     logprobs: Vec<f64>,
 }
 
-fn installation() -> PathBuf {
-    std::env::home_dir().unwrap_or_default().join(".cache/rljob/sglang-0.5.12")
-}
-
-/// Python interpreter with transformers, if installed.
-pub fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("RLJOB_PYTHON")
-        .map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
-    if !python.exists() {
-        eprintln!(
-            "skipped: no Python with torch and transformers at {}; set RLJOB_PYTHON to one",
-            python.display()
-        );
-        return None;
-    }
-    Some(python)
-}
-
 async fn installed_agrees_with_transformers(model: &str, prompts: &[Vec<i64>]) {
-    let folder = installation().join("models").join(model);
-    if !folder.exists() {
-        eprintln!("skipped: no model at {}; run tests/sglang/setup.sh", folder.display());
-        return;
-    }
-    agrees_with_transformers(&folder, prompts).await;
+    let Some(installation) = required(sglang()) else { return };
+    agrees_with_transformers(&installation.join("models").join(model), prompts).await;
 }
 
 async fn agrees_with_transformers(folder: &Path, prompts: &[Vec<i64>]) {
-    let Some(python) = python() else { return };
+    let Some(python) = required(python()) else { return };
     let arguments = [
         folder.to_str().unwrap(),
         &NEW_TOKENS.to_string(),

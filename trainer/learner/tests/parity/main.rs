@@ -19,18 +19,11 @@ use std::path::{Path, PathBuf};
 use adapters::compare_adapters;
 use comparison::compare_model;
 use models::{qwen2, qwen3, random_model};
+use rljob_tests::files::{python, required};
 use serde_json::{Value, json};
 
-fn python() -> Option<PathBuf> {
-    let python = rljob_tests::bench::python();
-    if python.is_none() {
-        println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
-    }
-    python
-}
-
 fn compare_random(change: impl FnOnce(&mut Value)) {
-    let Some(python) = python() else { return };
+    let Some(python) = required(python()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let differences = compare_model(&python, &random_model(folder.path(), change));
     assert!(differences.iter().all(|difference| *difference <= 1e-4), "{differences:?}");
@@ -69,7 +62,7 @@ fn an_exported_qwen3_matches_transformers() {
 
 #[test]
 fn adapters_match_the_low_rank_path_of_pytorch() {
-    let Some(python) = python() else { return };
+    let Some(python) = required(python()) else { return };
     let tied: fn(&mut Value) = |config| config["tie_word_embeddings"] = true.into();
     for change in [tied, qwen2, qwen3] {
         let folder = tempfile::tempdir().unwrap();
@@ -87,7 +80,7 @@ fn the_model_of_the_environment_variable_has_the_logits_of_transformers() {
         println!("skipped: RLJOB_PARITY_MODEL is not set to a model folder");
         return;
     };
-    let Some(python) = python() else { return };
+    let Some(python) = required(python()) else { return };
     let [logits, ..] = compare_model(&python, Path::new(&folder));
     assert!(logits <= 1e-4, "logits differ by {logits}");
 }

@@ -1,23 +1,15 @@
 //! Fine-tuning compared with transformers and torch.optim.AdamW; skipped if they are not installed.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rljob_protocol::metrics::LOSS;
+use rljob_tests::files::{python, required, sglang};
 use serde_json::json;
 
 use super::{STEPS, Sample, batch, samples, spec, train, trainer};
 use crate::ranks::Ranks;
-
-/// Python of an SGLang environment and a model, if they are installed.
-fn python_and_model() -> Option<(PathBuf, PathBuf)> {
-    let installation = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
-    let python = std::env::var_os("RLJOB_PYTHON")
-        .map_or_else(|| installation.join("venv/bin/python"), PathBuf::from);
-    let model = installation.join("models/tiny-llama");
-    (python.exists() && model.join("config.json").exists()).then_some((python, model))
-}
 
 /// PyTorch's loss of every step, and of one more before its update.
 fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
@@ -42,13 +34,9 @@ fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
 
 #[test]
 fn twenty_steps_of_fine_tuning_and_a_validation_have_the_losses_of_pytorch() {
-    let Some((python, model)) = python_and_model() else {
-        eprintln!(
-            "skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama \
-             (`make setup` installs both)"
-        );
-        return;
-    };
+    let Some(python) = required(python()) else { return };
+    let Some(installation) = required(sglang()) else { return };
+    let model = installation.join("models/tiny-llama");
     let mut trainer = trainer(spec(&json!({"sft": {}}), "Pretrained", 1), &model, Ranks::alone());
     let mut losses: Vec<f64> =
         train(&mut trainer, 1..=STEPS, 1).iter().filter_map(|step| step.get(LOSS)).collect();

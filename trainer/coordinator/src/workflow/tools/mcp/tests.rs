@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use axum::routing::post;
-use rljob_tests::files::{mcp_python, workspace};
+use rljob_tests::files::{mcp_python, required, workspace};
 use serde_json::Map;
 
 use super::*;
@@ -19,10 +19,7 @@ struct Python {
 impl Python {
     /// `None` on machines without the SDK.
     fn start() -> Option<Self> {
-        let Ok(python) = mcp_python() else {
-            println!("skipped: the SDK of MCP is not installed (tests/mcp/setup.sh)");
-            return None;
-        };
+        let python = required(mcp_python())?;
         let program = workspace().join("tests/mcp/server.py");
         let mut process = Command::new(python).arg(program).stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
