@@ -136,6 +136,15 @@ impl Browser {
         Ok(fs::write(path, decoded.stdout)?)
     }
 
+    /// Bytes that the page's JavaScript, elements and data use, after a garbage collection.
+    pub fn memory(&mut self) -> Result<u64> {
+        self.call("HeapProfiler.collectGarbage", &json!({}))?;
+        let usage = self.call("Runtime.getHeapUsage", &json!({}))?;
+        let parts = ["usedSize", "embedderHeapUsedSize", "backingStorageSize"];
+        let bytes = parts.map(|part| usage[part].as_f64().unwrap_or_default() as u64);
+        Ok(bytes.iter().sum())
+    }
+
     /// Exceptions and errors of pages so far, among them violations of a security policy.
     pub fn problems(&self) -> &[String] {
         &self.problems

@@ -1,6 +1,7 @@
 //! `rljob dashboard` and `report.html` in a real browser, with the files of a real run.
 
 mod details;
+mod long_run;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
