@@ -44,7 +44,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Suspend(arguments) => print(&cli::suspend(&arguments).await?),
         Command::Resume(arguments) => print(&cli::resume(&arguments).await?),
         Command::Scale(arguments) => print(&cli::scale(&arguments).await?),
-        Command::Report(arguments) => print(&cli::report(&arguments)?),
+        Command::Report(arguments) => print(&cli::report(&arguments).await?),
         Command::Compare(arguments) => print(&cli::compare(&arguments)?),
         Command::Trace(arguments) => print(&cli::trace(&arguments)?),
         Command::Init(arguments) => print(&cli::init(&arguments)?),

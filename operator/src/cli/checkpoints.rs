@@ -1,23 +1,24 @@
-//! `rljob checkpoints`: lists checkpoints of local runs and of RLJobs, and verifies those of local
-//! runs against their manifests.
+//! `rljob checkpoints`: lists checkpoints of local runs and of RLJobs; verifies, copies and
+//! restores those of local runs.
 
-use std::fs::{self, File};
-use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use jiff::Timestamp;
-use rljob_crds::names::CHECKPOINTS_DIR;
-use rljob_protocol::checkpoint::{FileEntry, MANIFEST_FILE, Manifest};
-use rljob_protocol::version::Version;
-use sha2::{Digest, Sha256};
 
 use super::connection::{Connection, PlaceArgs};
 use super::table::table;
 use super::tree::age;
-use crate::local::inspect::{self, Run};
 
-/// List or verify checkpoints.
+mod copy;
+mod found;
+mod restore;
+
+pub use copy::CopyArgs;
+use found::{Found, find, problem, size};
+pub use restore::RestoreArgs;
+
+/// List, verify, copy or restore checkpoints.
 #[derive(clap::Args, Debug)]
 pub struct CheckpointsArgs {
     #[command(subcommand)]
@@ -28,6 +29,8 @@ pub struct CheckpointsArgs {
 pub enum CheckpointsCommand {
     List(ListArgs),
     Verify(VerifyArgs),
+    Copy(CopyArgs),
+    Restore(RestoreArgs),
 }
 
 /// List checkpoints.
@@ -54,13 +57,15 @@ pub struct VerifyArgs {
     pub dir: PathBuf,
 }
 
-/// Lists or verifies checkpoints; returns the lines to print.
+/// Lists, verifies, copies or restores checkpoints; returns the lines to print.
 ///
 /// # Errors
-/// There is no run, or a checkpoint does not match its manifest.
+/// There is no run, a checkpoint does not match its manifest, or the run cannot be restored.
 pub async fn checkpoints(arguments: &CheckpointsArgs) -> anyhow::Result<String> {
     match &arguments.command {
         CheckpointsCommand::Verify(arguments) => verify(&arguments.dir),
+        CheckpointsCommand::Copy(arguments) => copy::copy(arguments),
+        CheckpointsCommand::Restore(arguments) => restore::restore(arguments),
         CheckpointsCommand::List(ListArgs { target, place }) => {
             place.check()?;
             if place.cluster {
@@ -84,56 +89,6 @@ async fn newest(connection: &Connection, name: &str) -> anyhow::Result<String> {
     Ok(table(["NAME", "STEP", "AGE", "FOLDER"], &[row]))
 }
 
-/// A folder of a run's checkpoints.
-struct Found {
-    /// `namespace/name` of the run.
-    run: String,
-    folder: PathBuf,
-    version: Version,
-    /// Absent while it is written, and after a failed write. An error if it cannot be read.
-    manifest: Result<Option<Manifest>, String>,
-}
-
-/// Checkpoints of the run directory `dir` or of those in the folder, oldest first.
-fn find(dir: &Path) -> anyhow::Result<Vec<Found>> {
-    let mut found = Vec::new();
-    for directory in inspect::find(dir)? {
-        let config = Run::read(&directory)?.config;
-        let run = format!("{}/{}", config.namespace, config.name);
-        ensure!(
-            config.bucket.is_none(),
-            "checkpoints of {run} are in its bucket: list them with a client of the bucket"
-        );
-        let first = found.len();
-        let entries = match fs::read_dir(directory.join(CHECKPOINTS_DIR)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries.with_context(|| format!("failed to list checkpoints of {run}"))?,
-        };
-        for entry in entries {
-            let entry = entry.with_context(|| format!("failed to list checkpoints of {run}"))?;
-            let Ok(version) = entry.file_name().to_string_lossy().parse() else { continue };
-            let (run, folder) = (run.clone(), entry.path());
-            let manifest = manifest(&folder).map_err(|error| format!("{error:#}"));
-            found.push(Found { run, folder, version, manifest });
-        }
-        if let Some(own) = found.get_mut(first..) {
-            own.sort_by_key(|checkpoint| checkpoint.version);
-        }
-    }
-    ensure!(!found.is_empty(), "{} contains no checkpoint", dir.display());
-    Ok(found)
-}
-
-fn manifest(folder: &Path) -> anyhow::Result<Option<Manifest>> {
-    let path = folder.join(MANIFEST_FILE);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.with_context(|| format!("failed to read {}", path.display()))?,
-    };
-    let manifest = serde_json::from_str(&text);
-    manifest.map(Some).with_context(|| format!("failed to read {}", path.display()))
-}
-
 fn list(dir: &Path) -> anyhow::Result<String> {
     let row = |found: &Found| {
         let unknown = || ("-".to_owned(), "-".to_owned());
@@ -150,10 +105,6 @@ fn list(dir: &Path) -> anyhow::Result<String> {
     };
     let rows: Vec<_> = find(dir)?.iter().map(row).collect();
     Ok(table(["NAME", "STEP", "ATTEMPT", "RANKS", "BYTES", "STATE", "FOLDER"], &rows))
-}
-
-fn size(manifest: &Manifest) -> u64 {
-    manifest.files.iter().fold(0, |sum, file| file.size.saturating_add(sum))
 }
 
 fn verify(dir: &Path) -> anyhow::Result<String> {
@@ -190,34 +141,13 @@ fn verify(dir: &Path) -> anyhow::Result<String> {
     bail!(lines.into_iter().chain(problems).collect::<Vec<_>>().join("\n"))
 }
 
-/// Why a file does not match its entry.
-fn problem(folder: &Path, entry: &FileEntry) -> Option<String> {
-    // A manifest names files of its folder only.
-    if Path::new(&entry.name).file_name().is_none_or(|name| name != entry.name.as_str()) {
-        return Some("is not the name of a file".to_owned());
-    }
-    let path = folder.join(&entry.name);
-    let compare = || {
-        let size = fs::metadata(&path)?.len();
-        if size != entry.size {
-            return Ok(Some(format!("has {size} bytes instead of {}", entry.size)));
-        }
-        let sum = sha256(&path)?;
-        let message = || format!("has SHA-256 {sum} instead of {}", entry.sha256);
-        Ok((sum != entry.sha256).then(message))
-    };
-    compare().unwrap_or_else(|error: io::Error| Some(format!("cannot be read: {error}")))
-}
-
-fn sha256(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut hash)?;
-    Ok(format!("{:x}", hash.finalize()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use rljob_protocol::checkpoint::MANIFEST_FILE;
     use serde_json::json;
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::local::inspect::test_support::run_directory;

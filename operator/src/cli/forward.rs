@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use rljob_crds::RLJob;
 use rljob_crds::names::DASHBOARD_PORT;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection::Connection;
-use super::job_view::outcome;
+use super::job_view::{is_released, outcome};
 use crate::desired::Role;
 
 /// Most connections at once. A browser opens up to six.
@@ -27,11 +28,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// There is no such job, it has ended, or its coordinator cannot be reached.
 pub async fn open(connection: &Connection, name: &str) -> anyhow::Result<Forward> {
     let job = connection.job(name).await?;
-    if let Some(outcome) = outcome(&job) {
+    if let Some(state) = without_coordinator(&job) {
         bail!(
-            "RLJob {name} has ended ({}) and has no coordinator: open its run directory with \
-             `rljob dashboard DIR`",
-            outcome.reason
+            "RLJob {name} {state} and has no coordinator: `rljob dashboard DIR` and `rljob report \
+             DIR` read its run directory, {}/{name} in its storage",
+            connection.namespace
         );
     }
     let pod = format!("{name}-{}-0", Role::Coordinator.as_str());
@@ -40,6 +41,14 @@ pub async fn open(connection: &Connection, name: &str) -> anyhow::Result<Forward
     let action = format!("forward a port of pod {}", forward.pod);
     test.map_err(|error| connection.failed(&action, error))?.abort();
     Ok(forward)
+}
+
+/// Why a job has no coordinator, as part of a sentence.
+fn without_coordinator(job: &RLJob) -> Option<String> {
+    if let Some(outcome) = outcome(job) {
+        return Some(format!("has ended ({})", outcome.reason));
+    }
+    is_released(job).then(|| "is suspended".to_owned())
 }
 
 /// The pod to which connections are forwarded.

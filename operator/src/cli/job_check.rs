@@ -1,5 +1,5 @@
-//! Checks of a job by the programs of a run, which read it as the run would: `rljob-coordinator`
-//! reads its data, `rljob-learner` the shape of its model.
+//! Programs of a run that do one thing and exit: `rljob-coordinator` reads the data of a job or
+//! restores a stopped run, `rljob-learner` reads the shape of a model.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,8 +10,7 @@ use rljob_crds::RunConfig;
 
 use crate::validate::ValidatedJob;
 
-/// Runs a program beside this one with the run configuration of a job, whose model is in a local
-/// folder, on standard input; returns its output.
+/// [`ask`] with the run configuration of a job, whose model is in a local folder.
 ///
 /// # Errors
 /// The last line of its errors, or it cannot be started.
@@ -31,6 +30,14 @@ pub fn check(
         model_directory: PathBuf::from(model),
         spec: job.spec.clone(),
     };
+    ask(&config, program, arguments)
+}
+
+/// Runs a program beside this one with a run configuration on standard input; returns its output.
+///
+/// # Errors
+/// The last line of its errors, or it cannot be started.
+pub fn ask(config: &RunConfig, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let own = std::env::current_exe().context("failed to find the path of this program")?;
     let program = own.with_file_name(program);
     let mut child = Command::new(&program)
@@ -44,16 +51,16 @@ pub fn check(
         .with_context(|| format!("failed to start {}", program.display()))?;
     // Dropped, and thereby closed, after the write. A program that does not read says why below.
     let written = child.stdin.take().map(|mut stdin| {
-        serde_json::to_vec(&config)
+        serde_json::to_vec(config)
             .map_err(std::io::Error::from)
             .and_then(|json| stdin.write_all(&json))
     });
-    let output = child.wait_with_output().context("failed to read the output of the check")?;
+    let output = child.wait_with_output().context("failed to read the output of the program")?;
     if !output.status.success() {
         let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().last().unwrap_or("the check failed without a message");
+        let last = error.lines().last().unwrap_or("the program failed without a message");
         bail!("{}", last.trim_start_matches("error: "));
     }
-    written.transpose().context("failed to pass the job to the check")?;
+    written.transpose().context("failed to pass the job to the program")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -92,6 +92,12 @@ pub fn outcome(job: &RLJob) -> Option<&Condition> {
     (condition.status != "Unknown").then_some(condition)
 }
 
+/// Whether the pods of a suspended job are deleted.
+pub fn is_released(job: &RLJob) -> bool {
+    let condition = job.status.as_ref().and_then(|seen| condition(seen, CONDITION_SUSPENDED));
+    condition.is_some_and(|seen| seen.status == "True")
+}
+
 fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
@@ -100,8 +106,8 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
 pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
     let status = job.status.clone().unwrap_or_default();
     let summary = condition(&status, CONDITION_SUCCEEDED);
-    let stopped = condition(&status, CONDITION_SUSPENDED).is_some_and(|seen| seen.status == "True");
-    let has_pods = pods.is_ok() && !(job.spec.suspend || stopped || outcome(job).is_some());
+    let has_pods =
+        pods.is_ok() && !(job.spec.suspend || is_released(job) || outcome(job).is_some());
     let known = pods.as_ref().copied().unwrap_or_default();
     let role = |role: Role| role_view(role, has_pods, &status, known);
     JobView {

@@ -12,9 +12,11 @@ use crate::{cli, local};
 /// File name of the plugin: kubectl runs it for `kubectl rljob`.
 pub const PLUGIN: &str = "kubectl-rljob";
 /// Subcommands that read or write files of local runs.
-const LOCAL_COMMANDS: [&str; 6] = ["run", "evaluate", "report", "compare", "trace", "with-parent"];
+const LOCAL_COMMANDS: [&str; 5] = ["run", "evaluate", "compare", "trace", "with-parent"];
+/// Subcommands of `checkpoints` for files of local runs.
+const LOCAL_CHECKPOINTS: [&str; 3] = ["verify", "copy", "restore"];
 /// Subcommands for a local run or, with `--cluster`, an RLJob.
-const EITHER_COMMANDS: [&str; 4] = ["status", "top", "dashboard", "logs"];
+const EITHER_COMMANDS: [&str; 5] = ["status", "top", "dashboard", "logs", "report"];
 
 /// Reinforcement-learning post-training of language models as one Kubernetes object.
 #[derive(Parser)]
@@ -38,7 +40,6 @@ pub enum Command {
     Suspend(cli::SuspendArgs),
     Resume(cli::ResumeArgs),
     Scale(cli::ScaleArgs),
-    /// Write reports of runs.
     Report(cli::ReportArgs),
     Compare(cli::CompareArgs),
     Trace(cli::TraceArgs),
@@ -77,9 +78,11 @@ pub fn parser(is_plugin: bool) -> clap::Command {
         parser = parser.mut_subcommand(name, of_cluster);
     }
     parser = parser.mut_subcommand("checkpoints", |command| {
-        command
-            .mut_subcommand("list", of_cluster)
-            .mut_subcommand("verify", |command| command.hide(true))
+        LOCAL_CHECKPOINTS
+            .iter()
+            .fold(command.mut_subcommand("list", of_cluster), |command, name| {
+                command.mut_subcommand(name, |command| command.hide(true))
+            })
     });
     parser.name(PLUGIN).bin_name("kubectl rljob").display_name("kubectl rljob")
 }
@@ -92,11 +95,26 @@ fn of_cluster(command: clap::Command) -> clap::Command {
 }
 
 /// The subcommand, if it reads runs on this machine only.
-fn local_command(matches: &clap::ArgMatches) -> Option<&str> {
+fn local_command(matches: &clap::ArgMatches) -> Option<String> {
     match matches.subcommand()? {
-        (name @ ("run" | "evaluate" | "report" | "compare" | "trace"), _) => Some(name),
-        ("checkpoints", of) if of.subcommand_name() == Some("verify") => Some("checkpoints verify"),
+        (name @ ("run" | "evaluate" | "compare" | "trace"), _) => Some(name.to_owned()),
+        ("checkpoints", of) => {
+            let name = of.subcommand_name().filter(|name| LOCAL_CHECKPOINTS.contains(name))?;
+            Some(format!("checkpoints {name}"))
+        }
         _ => None,
+    }
+}
+
+/// What to do instead of a subcommand that reads runs on this machine only.
+fn instead_of(name: &str) -> String {
+    let local = format!("`{name}` is for runs on this machine: use `rljob {name}`");
+    match name {
+        "checkpoints copy" | "checkpoints restore" => format!(
+            "{local}; on a cluster, another RLJob starts from a checkpoint of this one with \
+             restoreFrom.rljob: {{name: NAME, step: N}}"
+        ),
+        _ => local,
     }
 }
 
@@ -107,8 +125,7 @@ pub fn parse() -> Command {
     let mut parser = parser(is_plugin);
     let matches = parser.get_matches_mut();
     if let Some(name) = local_command(&matches).filter(|_| is_plugin) {
-        let message = format!("`{name}` is for runs on this machine: use `rljob {name}`");
-        parser.error(clap::error::ErrorKind::InvalidSubcommand, message).exit();
+        parser.error(clap::error::ErrorKind::InvalidSubcommand, instead_of(&name)).exit();
     }
     match Arguments::from_arg_matches(&matches) {
         Ok(arguments) => arguments.command,
@@ -131,12 +148,15 @@ mod tests {
         let local = |words: &[&str]| {
             let words = [&[PLUGIN], words].concat();
             let matches = parser(true).try_get_matches_from(words).unwrap();
-            local_command(&matches).map(ToOwned::to_owned)
+            local_command(&matches)
         };
         assert_eq!(local(&["checkpoints", "list", "sums"]), None);
         let verify = local(&["checkpoints", "verify", "sums"]);
         assert_eq!(verify.as_deref(), Some("checkpoints verify"));
-        assert_eq!(local(&["report", "runs"]).as_deref(), Some("report"));
+        let restore = local(&["checkpoints", "restore", "sums", "--step=2"]);
+        assert_eq!(restore.as_deref(), Some("checkpoints restore"));
+        assert_eq!(local(&["trace", "runs"]).as_deref(), Some("trace"));
+        assert_eq!(local(&["report", "sums"]), None);
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn start<'a>(
 fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow::Result<()> {
     // The run has ended, although the lock is still held.
     let ended = Run { running: false, ..Run::read(directory.path())? };
-    let (path, files) = report_file::write(directory.path(), &ended.info()?)?;
+    let path = directory.path().join(report_file::REPORT_FILE);
+    let files = report_file::write(directory.path(), &ended.info()?, &path)?;
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
     print_line(&results::summary(&config.name, &steps, &evaluations, seconds))?;

@@ -1,8 +1,7 @@
 //! Report of a run directory: writes the dashboard's page with the data of the run.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use rljob_dashboard::{RunFiles, RunInfo};
@@ -10,22 +9,24 @@ use rljob_dashboard::{RunFiles, RunInfo};
 /// File name of the report in a run directory.
 pub const REPORT_FILE: &str = "report.html";
 
-/// Writes the report into its run directory atomically; returns its path and the records of the
-/// run.
+/// Writes the report of a run directory to `path`; returns the records of the run.
 ///
 /// # Errors
 /// A file of the run directory cannot be read, or the report cannot be written.
-pub fn write(directory: &Path, info: &RunInfo) -> anyhow::Result<(PathBuf, RunFiles)> {
+pub fn write(directory: &Path, info: &RunInfo, path: &Path) -> anyhow::Result<RunFiles> {
+    let failed = || format!("failed to read {}", directory.display());
     let mut files = RunFiles::new(directory);
-    files.refresh().with_context(|| format!("failed to read {}", directory.display()))?;
-    let path = directory.join(REPORT_FILE);
-    let written = rljob_dashboard::report(info, &files).and_then(|text| write_whole(&path, &text));
-    written.with_context(|| format!("failed to write {}", path.display()))?;
-    Ok((path, files))
+    files.refresh().with_context(failed)?;
+    write_whole(path, &rljob_dashboard::report(info, &files).with_context(failed)?)?;
+    Ok(files)
 }
 
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+/// Writes or replaces a file: readers find the old or the new content.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     let partial = path.with_extension("html.partial");
-    fs::write(&partial, text)?;
-    fs::rename(&partial, path)
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    written.with_context(|| format!("failed to write {}", path.display()))
 }

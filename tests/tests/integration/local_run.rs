@@ -23,6 +23,7 @@ mod full_disk;
 mod model_reward;
 mod pairs;
 mod process;
+mod restore;
 pub(crate) mod served_model;
 mod served_teacher;
 mod user_engine;

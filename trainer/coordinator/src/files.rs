@@ -20,7 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rljob_crds::names::{
     DROPPED_ROWS_FILE, EVALUATION_PROMPTS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE,
-    METRICS_FILE, SAMPLES_FILE, TRACES_FILE,
+    JSONL_FILES, METRICS_FILE, SAMPLES_FILE, TRACES_FILE,
 };
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
@@ -43,7 +43,7 @@ const MAX_TRACES: u64 = 64 << 20;
 
 /// A JSONL file that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to open {}", path.display())]
+#[error("failed to open or truncate {}", path.display())]
 pub struct FileError {
     path: PathBuf,
     source: io::Error,
@@ -69,6 +69,22 @@ pub fn write_dropped_rows<T: Serialize>(
         Some(name) => fence::relink(&link, name),
         None => Ok(()),
     }
+}
+
+/// Removes the lines of steps after `step` from the files of a stopped run.
+///
+/// # Errors
+/// A file cannot be read or truncated.
+pub fn cut_after(fence: &Fence, step: u32) -> Result<(), FileError> {
+    for name in JSONL_FILES.into_iter().filter(|name| *name != DROPPED_ROWS_FILE) {
+        let path = fence.file(name);
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            file => file.and_then(|mut file| tail::cut_after(&mut file, step)),
+        }
+        .map_err(|source| FileError { path, source })?;
+    }
+    Ok(())
 }
 
 /// The files of a run. Clones are the same ones.

@@ -16,6 +16,8 @@
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!
+//! `rollback` returns the run of a stopped coordinator to a checkpoint.
+//!
 //! Imports point down or to the left. Only `server`, `scheduler`, `opening` and `process` see the
 //! whole [`coordinator::Coordinator`]; other modules receive the handles that they use.
 
@@ -44,6 +46,7 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod reward;
+pub mod rollback;
 pub mod rollout;
 pub mod run_handle;
 pub mod scheduler;

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::document::document;
 use crate::overview::RunInfo;
-use crate::routes::summary;
 use crate::run::RunFiles;
 
 /// The report as HTML.
@@ -37,7 +36,7 @@ pub fn report(info: &RunInfo, files: &RunFiles) -> io::Result<String> {
         overview.insert("sampleSteps".to_owned(), json!(sampled));
         overview.insert("answerSteps".to_owned(), json!(evaluated));
     }
-    let runs = json!({"runs": [summary(0, info, files)]});
+    let runs = json!({"runs": [files.summary(0, info)]});
     responses.extend([("v1/runs".to_owned(), runs), ("v1/runs/0".to_owned(), overview)]);
     Ok(document(Some(&responses)))
 }

@@ -6,6 +6,7 @@
 //!  GET /v1/runs/RUN                         curves, evaluations, spec, report of the coordinator
 //!  GET /v1/runs/RUN/samples?step=S&skip=N   rollouts of a step, at most 50
 //!  GET /v1/runs/RUN/answers?step=S&skip=N   greedy completions of an evaluation, at most 50
+//!  GET /v1/runs/RUN/report                  the page with the data of the run, for a file
 //! ```
 //! A web site that resolves its name to this machine could read the responses in a browser;
 //! requests for other hosts than this machine are therefore rejected.
@@ -87,6 +88,7 @@ pub fn router(sources: Vec<Source>) -> Router {
         .route("/v1/runs/{run}", get(overview))
         .route("/v1/runs/{run}/samples", get(samples))
         .route("/v1/runs/{run}/answers", get(answers))
+        .route("/v1/runs/{run}/report", get(report))
         .layer(middleware::from_fn(for_this_machine))
         .with_state(runs)
 }
@@ -123,7 +125,7 @@ async fn list(State(runs): State<Runs>) -> Result<Json<Value>, Error> {
     let mut list = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         list.push(match (run.source.info)().await {
-            Ok(info) => read(run, move |files| Ok(summary(number, &info, files))).await?,
+            Ok(info) => read(run, move |files| Ok(files.summary(number, &info))).await?,
             Err(error) => json!({
                 "run": number, "name": run.source.directory.display().to_string(),
                 "status": "Unreadable", "isRunning": false, "cause": error, "step": 0,
@@ -132,15 +134,6 @@ async fn list(State(runs): State<Runs>) -> Result<Json<Value>, Error> {
         });
     }
     Ok(Json(json!({"runs": list})))
-}
-
-/// Entry of a list of runs.
-pub fn summary(number: usize, info: &RunInfo, files: &RunFiles) -> Value {
-    let step = files.last_step();
-    json!({
-        "run": number, "name": info.name, "status": info.status, "isRunning": info.is_running,
-        "cause": info.cause, "step": step, "totalSteps": info.total_steps,
-    })
 }
 
 async fn overview(
@@ -177,6 +170,15 @@ async fn answers(
     let run = runs.get(number).ok_or(Error::NoRun(number))?;
     let page = read(run, move |files| Ok(files.answers(wanted.step, wanted.skip)?)).await?;
     page.map(Json).ok_or(Error::NoSamples)
+}
+
+async fn report(
+    State(runs): State<Runs>,
+    Path(number): Path<usize>,
+) -> Result<Html<String>, Error> {
+    let run = runs.get(number).ok_or(Error::NoRun(number))?;
+    let info = (run.source.info)().await.map_err(Error::Info)?;
+    read(run, move |files| Ok(crate::report::report(&info, files)?)).await.map(Html)
 }
 
 /// Reads what was added to the files, then calls `use_files`, outside the asynchronous threads.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::overview::{Overview, RunInfo, columns};
 use crate::records::{Tail, Thinned};
@@ -72,6 +72,14 @@ impl RunFiles {
     /// At most [`Thinned::MAX`] evaluations, in order, with the first and the last.
     pub fn evaluations(&self) -> impl Iterator<Item = &EvaluationMetrics> {
         self.evaluated.iter()
+    }
+
+    /// Entry of a list of runs.
+    pub fn summary(&self, number: usize, info: &RunInfo) -> Value {
+        json!({
+            "run": number, "name": info.name, "status": info.status, "isRunning": info.is_running,
+            "cause": info.cause, "step": self.last_step(), "totalSteps": info.total_steps,
+        })
     }
 
     /// What the page shows except samples.

@@ -10,6 +10,9 @@ use crate::version::Version;
 
 /// File name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
+/// File name beside the manifest, which does not list it: where the data continues after the
+/// checkpoint. The coordinator writes it, for runs that restore the checkpoint.
+pub const POSITION_FILE: &str = "position.json";
 /// Format of checkpoints of the policy with one file per rank.
 pub const FORMAT: u32 = 1;
 /// Format of checkpoints that contain models in addition to the policy.

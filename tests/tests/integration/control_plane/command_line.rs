@@ -81,8 +81,16 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
 
     let context = plugin.run(&namespace, &["status", "--context", "other"]).unwrap_err();
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
-    let local = run(&mut plugin.kubectl(&["rljob", "report"])).unwrap_err().to_string();
-    assert!(local.contains("use `rljob report`"), "{local}");
+    for (arguments, other) in [
+        (&["trace"][..], "use `rljob trace`"),
+        (&["checkpoints", "restore", "sample", "--step=2"], "restoreFrom.rljob: {name: NAME, step"),
+    ] {
+        let local = run(&mut plugin.kubectl(&[&["rljob"], arguments].concat())).unwrap_err();
+        assert!(local.to_string().contains(other), "{local}");
+    }
+    let starting = plugin.run(&namespace, &["report", "sample"]).unwrap_err();
+    let pod = "failed to forward a port of pod sample-coordinator-0 in namespace";
+    assert!(starting.contains(pod) && starting.contains("it does not exist"), "{starting}");
 }
 
 #[test]
@@ -258,6 +266,10 @@ fn a_job_that_has_ended_is_not_changed_and_its_events_are_in_order() {
     }
     let logs = error(&["logs", "sample"]);
     assert!(logs.contains("RLJob sample has no pods (Completed)"), "{logs}");
+    let report = error(&["report", "sample"]);
+    let place = format!("read its run directory, {}/sample in its storage", namespace.name);
+    assert!(report.contains("RLJob sample has ended (Completed)"), "{report}");
+    assert!(report.contains(&place), "{report}");
     let events = plugin.run(&namespace, &["events", "sample"]).unwrap();
     let position = |part: &str| events.find(part).unwrap_or_else(|| panic!("{part}: {events}"));
     assert!(events.starts_with("AGE"), "{events}");
@@ -306,6 +318,7 @@ fn a_missing_permission_is_named() {
         (&["suspend", "sample"][..], "cannot patch resource \"rljobs\""),
         (&["scale", "sample", "--replicas=2"], "cannot patch resource \"rljobs/scale\""),
         (&["events", "sample"], "cannot list resource \"events\""),
+        (&["report", "sample"], "cannot get resource \"pods/portforward\""),
         (&["logs", "sample"], "cannot list resource \"pods\""),
         (&["status"], "cannot list resource \"rljobs\""),
     ] {

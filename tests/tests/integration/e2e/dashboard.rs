@@ -37,6 +37,16 @@ fn a_running_job_is_followed_over_a_forwarded_port() {
     let trainers = "[...document.querySelectorAll('#now tbody th')].map((it) => it.textContent)";
     assert_eq!(browser.evaluate(trainers).unwrap(), json!(["watched-trainer-0"]));
 
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let output = format!("--output={}", page.display());
+    let report = ["report"].iter().map(ToString::to_string).chain(target("watched").split_off(1));
+    let mut command = Command::new(binary("rljob").unwrap());
+    let written = command.args(report).arg(output).output().unwrap();
+    assert!(written.status.success(), "{written:?}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.contains(&format!("\"name\":\"{}/watched\"", namespace.name)), "{text:.2000}");
+
     // A new pod is reached without a restart of the command.
     run.lose_pod("coordinator");
     let seen = steps(&mut browser);

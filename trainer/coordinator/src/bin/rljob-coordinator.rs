@@ -30,7 +30,7 @@ struct Arguments {
     config: PathBuf,
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
-    #[arg(long, value_name = "DIR", required_unless_present = "check_data")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check_data", "roll_back"])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
@@ -59,6 +59,13 @@ struct Arguments {
     /// exit.
     #[arg(long)]
     check_data: bool,
+    /// Restore the stopped run to its newest complete checkpoint of this step, print what is
+    /// discarded, and exit. Runs in a bucket are not supported.
+    #[arg(long, value_name = "STEP", conflicts_with = "check_data")]
+    roll_back: Option<u32>,
+    /// With `--roll-back`: change nothing.
+    #[arg(long, requires = "roll_back")]
+    dry_run: bool,
     /// Exit when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -96,10 +103,14 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     }
     let only_model = arguments.download_model;
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
-    let Some(tokens) = tokens.filter(|_| !arguments.check_data) else {
+    let is_run = !arguments.check_data && arguments.roll_back.is_none();
+    let Some(tokens) = tokens.filter(|_| is_run) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
-        let found = rljob_coordinator::check::check(&config)?;
-        return Ok(std::io::stdout().lock().write_all(found.as_bytes())?);
+        let text = match arguments.roll_back {
+            Some(step) => rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?,
+            None => rljob_coordinator::check::check(&config)?,
+        };
+        return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);
     };
     let reward_runner = match arguments.reward_runner {
         Some(socket) => Runner::Socket(socket),

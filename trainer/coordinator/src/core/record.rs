@@ -38,6 +38,14 @@ pub struct Record {
 }
 
 impl Record {
+    /// State of a run that continues from an earlier checkpoint, with a new attempt: names of
+    /// weights and checkpoints are not used twice.
+    #[must_use]
+    pub fn rolled_back(&self) -> Self {
+        let attempt = self.attempt.saturating_add(1);
+        Self { epoch: self.epoch, attempt, ..Self::default() }
+    }
+
     /// Resets epochs and restarts for a recreated job. A failed run is retried; a finished one
     /// stays finished.
     pub fn renew(&mut self) {

@@ -32,6 +32,26 @@ pub fn newest_step(file: &mut File) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
+/// Removes the lines after `step` from the end of the file.
+///
+/// # Errors
+/// The file cannot be read or truncated.
+pub fn cut_after(file: &mut File, step: u32) -> io::Result<()> {
+    let mut end = line_start(file, file.metadata()?.len())?;
+    let mut kept = end;
+    while end > 0 {
+        let start = line_start(file, end.saturating_sub(1))?;
+        match parse(file, start, end)? {
+            Some(found) if found <= step => break,
+            Some(_) => kept = start,
+            None => {}
+        }
+        end = start;
+    }
+    file.set_len(kept)?;
+    file.sync_all()
+}
+
 fn parse(file: &mut File, start: u64, end: u64) -> io::Result<Option<u32>> {
     let length = end.saturating_sub(start);
     if length > MAX_LINE {
@@ -71,6 +91,20 @@ mod tests {
         file.write_all(text.as_bytes()).unwrap();
         let newest = newest_step(file.as_file_mut()).unwrap();
         (newest, std::fs::read_to_string(file.path()).unwrap())
+    }
+
+    #[test]
+    fn lines_of_later_steps_are_cut() {
+        let line = |step: u32| format!("{{\"step\":{step}}}\n");
+        let text = [line(1), line(2), "noise\n".to_owned(), line(4), line(4), line(7)].concat();
+        for (step, kept) in [(9, 6), (7, 6), (6, 5), (4, 5), (3, 3), (2, 3), (1, 1), (0, 0)] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(format!("{text}{{\"step\":8").as_bytes()).unwrap();
+            cut_after(file.as_file_mut(), step).unwrap();
+            let left = std::fs::read_to_string(file.path()).unwrap();
+            let expected: String = text.split_inclusive('\n').take(kept).collect();
+            assert_eq!(left, expected, "{step}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use rljob_crds::names::CHECKPOINTS_DIR;
-use rljob_protocol::checkpoint::{FileEntry, Manifest};
+use rljob_protocol::checkpoint::{FileEntry, Manifest, POSITION_FILE};
 use rljob_protocol::version::Version;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
@@ -38,10 +38,6 @@ pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, Stora
     Ok(run_store.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
 }
 
-/// In a checkpoint's folder: where the data continues, for runs that restore it. The coordinator
-/// writes it; the manifest does not list it.
-const POSITION: &str = "position.json";
-
 /// Positions below this fit every sum.
 const MAX_POSITION: u64 = 1 << 48;
 
@@ -62,7 +58,7 @@ pub fn put_position(
     version: Version,
     next_position: u64,
 ) -> Result<(), StorageError> {
-    let name = format!("{}/{POSITION}", folder(version));
+    let name = format!("{}/{POSITION_FILE}", folder(version));
     let json = serde_json::json!(Position { next_position }).to_string();
     if run_store.size(&name)?.is_some() {
         return Ok(());
@@ -76,9 +72,31 @@ pub fn put_position(
 /// # Errors
 /// The file cannot be read.
 pub fn position(checkpoint: &RunStore) -> Result<Option<u64>, StorageError> {
-    let Some(bytes) = checkpoint.read(POSITION, MAX_MANIFEST)? else { return Ok(None) };
+    let Some(bytes) = checkpoint.read(POSITION_FILE, MAX_MANIFEST)? else { return Ok(None) };
     let position = serde_json::from_slice::<Position>(&bytes).ok();
     Ok(position.map(|position| position.next_position).filter(|next| *next < MAX_POSITION))
+}
+
+/// Folders of checkpoints after `version`, also incomplete ones. Blocks shortly.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn after(run_store: &RunStore, version: Version) -> Result<Vec<Version>, StorageError> {
+    let mut later: Vec<_> = folders(run_store)?.into_iter().map(|(version, _)| version).collect();
+    later.retain(|other| *other > version);
+    later.sort();
+    Ok(later)
+}
+
+/// Why a group cannot start from a checkpoint; `None` if its files match its manifest. Blocks.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn problem(run_store: &RunStore, version: Version) -> Result<Option<String>, StorageError> {
+    match read_manifest(run_store, version)? {
+        Some(manifest) => verify(run_store, version, &manifest),
+        None => Ok(Some(format!("{MANIFEST} is not understood"))),
+    }
 }
 
 /// Complete checkpoint whose files differ from its manifest.

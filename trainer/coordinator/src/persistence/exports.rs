@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORTS_DIR};
-use rljob_storage::{RunStore, StorageError};
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR};
+use rljob_protocol::version::Version;
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
+use serde::Deserialize;
 
 /// A folder under `exports`.
 struct Export {
@@ -21,6 +23,34 @@ pub fn newest(run_store: &RunStore) -> Result<u32, StorageError> {
         .map(|export| export.step)
         .max()
         .unwrap_or(0))
+}
+
+/// Complete exports after a step, as folders of the run store. Blocks shortly.
+pub fn after(run_store: &RunStore, step: u32) -> Result<Vec<String>, StorageError> {
+    let later = |export: &Export| export.complete && export.step > step;
+    let later = exports(run_store)?.into_iter().filter(later);
+    Ok(later.map(|export| format!("{EXPORTS_DIR}/{}", export.name)).collect())
+}
+
+/// Step of the complete final export; `None` without one. Blocks shortly.
+pub fn final_step(run_store: &RunStore) -> Result<Option<u32>, StorageError> {
+    #[derive(Deserialize)]
+    struct Complete {
+        version: Version,
+    }
+    let marker = format!("{EXPORT_DIR}/{EXPORT_COMPLETE_FILE}");
+    let Some(bytes) = run_store.read(&marker, MAX_MANIFEST)? else { return Ok(None) };
+    let complete: Complete = serde_json::from_slice(&bytes).map_err(|error| StorageError::Io {
+        action: "understand",
+        place: run_store.place(&marker),
+        source: error.into(),
+    })?;
+    Ok(Some(complete.version.step))
+}
+
+/// Removes a complete export, its marker first. Blocks.
+pub fn remove(run_store: &RunStore, folder: &str) -> Result<(), StorageError> {
+    run_store.remove_folder(folder, EXPORT_COMPLETE_FILE)
 }
 
 /// Removes all complete exports but the newest `keep_last`, at least one, and what was left of
@@ -61,7 +91,7 @@ fn exports(run_store: &RunStore) -> Result<Vec<Export>, StorageError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EXPORT_COMPLETE_FILE, EXPORTS_DIR, RunStore, newest, prune};
+    use super::{EXPORT_COMPLETE_FILE, EXPORTS_DIR, RunStore, after, newest, prune};
 
     #[test]
     fn the_newest_exports_and_what_is_being_written_are_kept_and_the_rest_is_removed() {
@@ -89,6 +119,7 @@ mod tests {
             }
         }
         assert_eq!(newest(&run_store).unwrap(), 20);
+        assert_eq!(after(&run_store, 5).unwrap(), ["exports/step-10", "exports/step-20"]);
         prune(&run_store, 2).unwrap();
         let mut left: Vec<_> = std::fs::read_dir(&exports)
             .unwrap()

@@ -122,10 +122,7 @@ impl Fence {
             }
             // A restarted process of the same coordinator: it has no other one beside it.
             Some(same) if same.uid == uid && same.epoch == epoch && same.journal.is_some() => {
-                let fence = Self::held(directory, same);
-                let journal = fence.journal();
-                Journal::open(&journal)?.check(&journal)?;
-                return Ok(fence);
+                return Self::undamaged(directory, same);
             }
             Some(other) => own.from = other.journal.or(other.from),
             None => {
@@ -154,6 +151,24 @@ impl Fence {
         }
         let fence = Self::held(directory, own);
         fence.link();
+        Ok(fence)
+    }
+
+    /// The claim in force, for a program that holds the lock of a local run without coordinator;
+    /// `None` without one, or if a coordinator was stopped while it took the journal over. Blocks.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`], or a file cannot be read.
+    pub fn of_stopped_run(directory: &Path) -> Result<Option<Self>, FenceError> {
+        let holder = read(directory)?.filter(|holder| holder.journal.is_some());
+        holder.map(|holder| Self::undamaged(directory, holder)).transpose()
+    }
+
+    /// The claim of a holder whose journal has no damage.
+    fn undamaged(directory: &Path, holder: Holder) -> Result<Self, FenceError> {
+        let fence = Self::held(directory, holder);
+        let journal = fence.journal();
+        Journal::open(&journal)?.check(&journal)?;
         Ok(fence)
     }
 

@@ -25,7 +25,7 @@ use client::{Client, Metric, MlflowRun, RunInfo, RunReply, SearchReply};
 pub use client::{Credentials, MlflowError};
 
 /// State of the journal with the key of the MLflow run.
-const KEY: &str = "mlflow";
+pub const KEY: &str = "mlflow";
 /// Tag of an MLflow run with its key.
 const TAG: &str = "rljob.run";
 /// Prefix of the metrics of evaluations.

@@ -62,6 +62,29 @@ impl TensorBoard {
     }
 }
 
+/// Removes the events after `step` from the files of a stopped run.
+///
+/// # Errors
+/// A file cannot be read or truncated.
+pub fn cut_after(run_directory: &Path, step: u32) -> io::Result<()> {
+    for path in TENSORBOARD_FILES.map(|name| run_directory.join(name)) {
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            bytes => bytes?,
+        };
+        let mut rest = bytes.as_slice();
+        while let Some((event, after)) = first_record(rest) {
+            if step_of(event).is_some_and(|found| found > step) {
+                break;
+            }
+            rest = after;
+        }
+        let kept = bytes.len().saturating_sub(rest.len());
+        OpenOptions::new().write(true).open(&path)?.set_len(kept as u64)?;
+    }
+    Ok(())
+}
+
 impl Tracker for TensorBoard {
     const NAME: &'static str = "TensorBoard";
 
@@ -236,6 +259,10 @@ mod tests {
         }
         assert_eq!(steps(&path), [None, Some(1), Some(200), Some(201)]);
         assert_eq!(steps(&evaluation), [None]);
+        cut_after(folder.path(), 200).unwrap();
+        assert_eq!(steps(&path), [None, Some(1), Some(200)]);
+        cut_after(folder.path(), 0).unwrap();
+        assert_eq!([steps(&path), steps(&evaluation)], [[None], [None]]);
     }
 
     #[test]

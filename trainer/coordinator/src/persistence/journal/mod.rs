@@ -26,6 +26,7 @@ mod parts;
 mod pass_rates;
 mod progress;
 mod records;
+mod rollback;
 mod samples;
 pub mod shared;
 
@@ -35,6 +36,7 @@ pub use error::JournalError;
 pub use records::{
     Checkpoint, DETAILS, Event, FixedBatch, PassRate, Pending, Sample, Segment, VersionRun,
 };
+pub use rollback::Later;
 
 /// An open journal; the file's only user.
 #[derive(Debug)]
