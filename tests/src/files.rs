@@ -97,6 +97,11 @@ pub fn gitops(file: &str) -> Result<PathBuf> {
 ///
 /// # Panics
 /// It is not installed and `CI` is set: no test is skipped there.
+#[expect(
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails, or prints that it is skipped"
+)]
 pub fn required(found: Result<PathBuf>) -> Option<PathBuf> {
     match found {
         Ok(path) => Some(path),

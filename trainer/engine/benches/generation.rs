@@ -8,7 +8,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
     reason = "a benchmark fails by panicking and prints missing prerequisites"
 )]
 

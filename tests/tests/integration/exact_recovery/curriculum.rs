@@ -48,7 +48,7 @@ fn kills_do_not_change_which_rows_a_curriculum_skips() {
 }
 
 #[test]
-fn a_run_whose_curriculum_skips_all_rows_goes_on_with_one_of_each_epoch() {
+fn a_run_whose_curriculum_skips_all_rows_continues_with_one_of_each_epoch() {
     let curriculum = "{min: 0.5, correctReward: 1000, epochs: 1000}";
     let skipped = skipped_rows("all-skipped", curriculum, &[(5, Victim::Coordinator)]);
     // The first epoch ends in the third step.

@@ -14,7 +14,7 @@ mod adapters;
 mod comparison;
 mod models;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use adapters::compare_adapters;
 use comparison::compare_model;
