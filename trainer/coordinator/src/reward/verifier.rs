@@ -126,9 +126,11 @@ impl VerifierError {
     /// Whether no completion can be scored now, whatever its content.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::Runner(_) => true,
+            Self::Unreachable(_)
+            | Self::McpUnreachable(_)
+            | Self::Runner(_)
+            | Self::TokenFile(_) => true,
             // A Secret may be rotated before or after the server.
-            Self::TokenFile(_) => true,
             Self::Token { status, .. } => status.as_u16() == 401,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             _ => false,
