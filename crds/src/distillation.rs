@@ -7,6 +7,7 @@ use crate::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
+use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of `distillation`.
@@ -51,6 +52,11 @@ pub struct TeacherServer {
     /// URL of the server, without `/generate` and without a query.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ?#]+[^ ?#]*$"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]

@@ -7,7 +7,7 @@
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`], [`agent`],
 //! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
-//! [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`service_token`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
 
 #![cfg_attr(
     not(test),
@@ -20,6 +20,8 @@ pub mod job;
 pub mod model;
 
 pub mod storage;
+
+pub mod service_token;
 
 pub mod data;
 

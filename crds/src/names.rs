@@ -184,6 +184,11 @@ pub const HUB_MODEL_TOKEN: &str = "model";
 pub const HUB_TRAIN_TOKEN: &str = "train";
 /// Token file of `dataset.evaluation.huggingFace`.
 pub const HUB_EVALUATION_TOKEN: &str = "evaluation";
+/// Mount path of the tokens for servers outside the job: a file `NAME/KEY` for each key of a
+/// Secret.
+pub const SECRETS_MOUNT: &str = "/rljob/secrets";
+/// Environment variable with the folder of these files in place of [`SECRETS_MOUNT`].
+pub const SECRETS_VARIABLE: &str = "RLJOB_SECRETS";
 /// Name of the engine container.
 pub const CONTAINER_ENGINE: &str = "engine";
 /// Name of the coordinator container.

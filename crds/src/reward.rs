@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::program_reward::{CodeReward, PythonReward};
+use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
@@ -153,6 +154,11 @@ pub struct ModelReward {
     /// URL of the server, without `/classify`.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Jinja template of the text to score over `prompt` and `completion`, both without chat
     /// template. The server's tokenizer encodes it, so that it contains what the reward model was
     /// trained on: its chat format, and the end-of-sequence token as text.
@@ -188,6 +194,11 @@ pub struct HttpReward {
     /// URL that completions are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]

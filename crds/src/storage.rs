@@ -147,16 +147,26 @@ pub struct SecretReference {
 }
 
 /// Key of a Secret in the namespace of the job.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretKeyReference {
     /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
     /// Key in the Secret. Default `token`.
     #[serde(default = "token_key")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^\\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$"))]
     pub key: String,
+}
+
+impl SecretKeyReference {
+    /// Path of the key's file in a folder of Secrets: `NAME/KEY`.
+    pub fn file(&self) -> String {
+        format!("{}/{}", self.name, self.key)
+    }
 }
 
 fn token_key() -> String {

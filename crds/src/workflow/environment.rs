@@ -4,6 +4,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use super::one;
+use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of the `environment` workflow: an HTTP server answers each completion with a reward and
@@ -24,6 +25,11 @@ pub struct EnvironmentWorkflow {
     /// URL of the server, without `/reset` and `/step`.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Maximum number of turns. Default 8.
     #[serde(default = "max_turns")]
     #[schemars(range(min = 1, max = 1024))]

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of the `tools` workflow: the chat template describes tools to the model, the calls of a
@@ -86,6 +87,11 @@ pub struct HttpTool {
     /// URL that calls are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try of a request. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
@@ -118,6 +124,11 @@ pub struct McpTool {
     /// URL of the server.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
+    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
+    /// for every session; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
+    /// `http://` is not encrypted. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
     /// Name of the tool at the server. Default that in the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]

@@ -4,14 +4,18 @@
     adder.py [PORT]
 
 With port 0 (default 8701), the system chooses one; the server prints its URL. The sum has three
-digits, as the answers of the quick start. Only the standard library is used.
+digits, as the answers of the quick start. With the environment variable TOKEN, requests must carry
+it as a bearer token. Only the standard library is used.
 """
 
+import hmac
 import json
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MAX_BODY = 1 << 20
+TOKEN = os.environ.get("TOKEN")
 
 
 def add(arguments):
@@ -32,7 +36,11 @@ class Handler(BaseHTTPRequestHandler):
         if length > MAX_BODY:
             self.close_connection = True
             return self.reply(413, f"more than {MAX_BODY} bytes")
-        request = json.loads(self.rfile.read(length))
+        body = self.rfile.read(length)
+        sent = self.headers.get("Authorization", "")
+        if TOKEN and not hmac.compare_digest(sent.encode(), f"Bearer {TOKEN}".encode()):
+            return self.reply(401, "the token is missing or wrong")
+        request = json.loads(body)
         try:
             self.reply(200, add(request["arguments"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -42,6 +50,8 @@ class Handler(BaseHTTPRequestHandler):
     def reply(self, status, text):
         body = text.encode()
         self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -15,7 +15,7 @@ use crate::validate::test_support::{MINIMAL, merge};
 use crate::validate::{Policy, parse_jobs, validate};
 
 /// Programs whose arguments no test of this file reads.
-const OTHER_PROGRAMS: [&str; 16] = [
+const OTHER_PROGRAMS: [&str; 18] = [
     "kubectl",
     "podman",
     "cargo",
@@ -25,6 +25,8 @@ const OTHER_PROGRAMS: [&str; 16] = [
     "ln",
     "chmod",
     "echo",
+    "mkdir",
+    "printf",
     "export",
     "jobs",
     "wait",

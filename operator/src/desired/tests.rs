@@ -13,6 +13,7 @@ use crate::children::children;
 use crate::validate::test_support::validated;
 
 mod gpus;
+mod secrets;
 
 fn settings() -> Settings {
     Settings::new("registry.example/rljob:7")

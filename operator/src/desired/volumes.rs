@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rljob_crds::names::{
-    CONFIG_MOUNT, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
+    CONFIG_MOUNT, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, S3_KEYS_MOUNT, SECRETS_MOUNT, STORAGE_MOUNT,
+    TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
 use rljob_crds::storage::{S3Source, SecretKeyReference, VolumeSpec};
@@ -44,6 +45,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
         job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
     );
     all.extend(hub_tokens(job, role));
+    all.extend(service_tokens(job, role));
     let (storage, mut mounts) = storage(job, role);
     let (mut volumes, more): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     volumes.insert(0, storage);
@@ -174,26 +176,37 @@ fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
         (source.token, source.hugging_face.and_then(|hub| hub.token_secret_ref.as_ref()))
     });
     let sources = [(HUB_MODEL_TOKEN.to_owned(), model)].into_iter().chain(data);
-    let project = |(file, reference): (String, Option<&SecretKeyReference>)| {
-        let reference = reference?;
-        let item = KeyToPath { key: reference.key.clone(), path: file, mode: None };
-        Some(VolumeProjection {
-            secret: Some(SecretProjection {
-                name: reference.name.clone(),
-                items: Some(vec![item]),
-                optional: None,
-            }),
-            ..VolumeProjection::default()
-        })
+    let sources = sources.filter_map(|(file, reference)| Some((file, reference?)));
+    projected("rljob-hub", HUB_TOKENS_MOUNT, sources)
+}
+
+/// Tokens for servers outside the job, which only the coordinator calls: a file `NAME/KEY` each.
+fn service_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
+    let tokens = job.spec.service_tokens().into_iter().filter(|_| role == Role::Coordinator);
+    // Servers may share a token.
+    let keys: BTreeSet<&SecretKeyReference> = tokens.map(|token| token.secret).collect();
+    let files = keys.into_iter().map(|key| (key.file(), key));
+    projected("rljob-secrets", SECRETS_MOUNT, files)
+}
+
+/// A volume with a file for each key of a Secret; `None` without files.
+fn projected<'a>(
+    name: &str,
+    path: &str,
+    files: impl Iterator<Item = (String, &'a SecretKeyReference)>,
+) -> Option<Mounted> {
+    let project = |(file, reference): (String, &SecretKeyReference)| VolumeProjection {
+        secret: Some(SecretProjection {
+            name: reference.name.clone(),
+            items: Some(vec![KeyToPath { key: reference.key.clone(), path: file, mode: None }]),
+            optional: None,
+        }),
+        ..VolumeProjection::default()
     };
-    let sources: Vec<VolumeProjection> = sources.filter_map(project).collect();
+    let sources: Vec<VolumeProjection> = files.map(project).collect();
     let projected = (!sources.is_empty())
         .then_some(ProjectedVolumeSource { sources: Some(sources), default_mode: Some(0o440) })?;
-    let name = "rljob-hub";
-    Some((
-        Volume { projected: Some(projected), ..volume(name) },
-        mount(name, HUB_TOKENS_MOUNT, true),
-    ))
+    Some((Volume { projected: Some(projected), ..volume(name) }, mount(name, path, true)))
 }
 
 /// The volume under its own name, so that templates can mount it.

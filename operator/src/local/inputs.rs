@@ -15,6 +15,7 @@ use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde_json::Value;
 
 use super::jobs::{model_directory, run_directory};
+use super::secrets;
 use crate::validate::ValidatedJob;
 
 /// Maximum size of a model's JSON file in bytes.
@@ -36,6 +37,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
             .chain(missing_programs(job))
             .chain(missing_functions(job))
             .chain(missing_folders(job))
+            .chain(secrets::missing(&job.spec, secrets::folder().as_deref()))
             .chain(missing_checkpoint(runs, job, earlier));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }

@@ -43,6 +43,7 @@ pub mod processes;
 pub mod report_file;
 pub mod results;
 pub mod screen;
+mod secrets;
 pub mod session;
 pub mod set;
 pub mod status_file;

@@ -30,13 +30,16 @@ const LOG_LINES: usize = 3;
 const PERMANENT_PULL_FAILURES: [&str; 5] =
     ["not found", "unauthorized", "denied", "no match for platform", "invalid reference"];
 
+/// Parts of the kubelet's message about an object to mount that does not exist, or has no such key.
+const MISSING: [&str; 2] = ["not found", "references non-existent"];
+
 /// The cause in a warning event about a pod, or about a StatefulSet that lacks a pod.
 pub fn warned(name: String, cause: &Cause) -> Waiting {
     let message = format!("{name}: {}: {}", cause.reason, cause.message);
     let needs_user = match cause.reason.as_str() {
         // Quota, Pod Security and webhooks reject the pod; a missing object is not mounted.
         "FailedCreate" => cause.message.contains("forbidden") || cause.message.contains("denied"),
-        "FailedMount" => cause.message.contains("not found"),
+        "FailedMount" => MISSING.iter().any(|part| cause.message.contains(part)),
         _ => false,
     };
     Waiting { name, reason: cause.reason.clone(), message, needs_user }
@@ -211,6 +214,8 @@ mod tests {
             )
         );
         assert!(of_event("FailedMount", "secret \"keys\" not found").1);
+        let key = "references non-existent secret key: token";
+        assert!(of_event("FailedMount", key).1);
         assert!(!of_event("FailedMount", "timed out waiting for the volume").1);
         assert!(!of_event("FailedAttachVolume", "the volume is attached elsewhere").1);
     }

@@ -15,6 +15,7 @@ mod pairs;
 mod prompts;
 mod rewards;
 mod roles;
+mod service_tokens;
 mod sources;
 mod suites;
 mod template;
@@ -55,6 +56,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(workflow) = &spec.rollout.workflow {
         workflow::check_workflow(workflow, &spec.dataset, &mut problems);
     }
+    service_tokens::check_urls(spec, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
     roles::check_trainer(spec, &mut problems);

@@ -1,5 +1,6 @@
 //! Tools on the model of the sample: samples in the journal, exact recovery of a run whose
-//! coordinator is killed while a turn is sampled, and tools of agents with OpenAI's client.
+//! coordinator is killed while a turn is sampled, tokens of servers, and tools of agents with
+//! OpenAI's client.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -32,7 +33,12 @@ const SMALL: [&str; 13] = [
     "tools:spec.failurePolicy={maxRestarts: 50, backoff: {initialSeconds: 0, maxSeconds: 1}}",
 ];
 
-/// A server of the samples, as a process of the test.
+/// Folder of Secrets, the token of the servers, and the reference to it.
+const SECRETS: &str = "secrets";
+const TOKEN: &str = "token-of-the-adder";
+const TOKEN_REFERENCE: &str = "tokenSecretRef: {name: adder}";
+
+/// A server of the samples, as a process of the test, that demands the token.
 struct Adder {
     process: Child,
     url: String,
@@ -41,8 +47,9 @@ struct Adder {
 impl Adder {
     fn start(python: &Path, program: &str) -> Self {
         let program = workspace().join("manifests/samples/tools").join(program);
-        let mut process =
-            Command::new(python).arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(python);
+        command.arg(program).arg("0").env("TOKEN", TOKEN).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
         let mut url = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
         Self { process, url: url.trim().to_owned() }
@@ -57,20 +64,47 @@ impl Drop for Adder {
     }
 }
 
-/// A folder with the jobs and the data of the sample.
+/// A folder with the jobs, the data and the Secret of the sample.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let samples = workspace().join("manifests/samples");
     fs::copy(samples.join("tools.yaml"), folder.path().join("jobs.yaml")).unwrap();
     let program = samples.join("tools/make_data.py");
     run(Command::new("python3").arg(program).arg(folder.path().join("data"))).unwrap();
+    write_token(&folder.path().join(SECRETS), TOKEN);
     folder
 }
 
+/// Writes the Secret of the servers.
+fn write_token(secrets: &Path, token: &str) {
+    fs::create_dir_all(secrets.join("adder")).unwrap();
+    fs::write(secrets.join("adder/token"), format!("{token}\n")).unwrap();
+}
+
 fn start(folder: &Path, runs: &str, more: &[String]) -> RunUnderFaults {
+    RunUnderFaults::new(start_with_secrets(folder, runs, more, SECRETS), "tools")
+}
+
+/// `secrets` is the folder of Secrets in `folder`.
+fn start_with_secrets(folder: &Path, runs: &str, more: &[String], secrets: &str) -> LocalRun {
     let sets = SMALL.into_iter().chain(more.iter().map(String::as_str));
     let sets: Vec<&str> = sets.flat_map(|set| ["--set", set]).collect();
-    RunUnderFaults::new(LocalRun::start_with(folder, runs, &sets), "tools")
+    let secrets = folder.join(secrets);
+    LocalRun::start_in(folder, runs, &sets, &[("RLJOB_SECRETS", secrets.to_str().unwrap())])
+}
+
+/// Asserts that no file below a folder contains the token.
+fn assert_without_token(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            assert_without_token(&path);
+        } else if path.is_file() {
+            let content = fs::read(&path).unwrap();
+            let found = content.windows(TOKEN.len()).any(|bytes| bytes == TOKEN.as_bytes());
+            assert!(!found, "{}", path.display());
+        }
+    }
 }
 
 /// Directory of the run, which has succeeded.
@@ -149,18 +183,19 @@ fn start_with(folder: &Path, runs: &str, tool: &str) -> RunUnderFaults {
 #[test]
 fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_result() {
     let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
-    let url = format!("tools:spec.rollout.workflow.tools.tools[0].http.url={}", adder.url);
-    let settings = [url];
+    let settings = [served_by(&adder)];
     let expected = finished(start(folder.path(), "tools", &settings));
     check_samples(&expected);
+    assert_without_token(&folder.path().join("tools"));
     let samples = workspace().join("manifests/samples/tools");
     let program =
         format!("command: {{command: [python3, add.py], folder: '{}'}}", samples.display());
     assert_same_result(&finished(start_with(folder.path(), "programs", &program)), &expected);
     if let Some(python) = required(mcp_python()) {
         let server = Adder::start(&python, "mcp_adder.py");
-        let tool = format!("mcp: {{url: '{}'}}", server.url);
+        let tool = format!("mcp: {{url: '{}', {TOKEN_REFERENCE}}}", server.url);
         assert_same_result(&finished(start_with(folder.path(), "mcp", &tool)), &expected);
+        assert_without_token(&folder.path().join("mcp"));
     }
     copy_first_job(folder.path(), "killed");
     let mut killed = start(folder.path(), "killed", &settings);
@@ -169,6 +204,34 @@ fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_
     killed.kill_after_log_lines(Victim::Engine, 20);
     killed.kill_coordinator_in_a_turn();
     assert_same_result(&finished(killed), &expected);
+    check_unusable_tokens(folder.path(), &adder);
+}
+
+/// The setting of the sample's tool.
+fn served_by(adder: &Adder) -> String {
+    let http = format!("{{url: '{}', {TOKEN_REFERENCE}, maxOutageSeconds: 0}}", adder.url);
+    format!("tools:spec.rollout.workflow.tools.tools[0].http={http}")
+}
+
+/// A missing token is an error before the start, a wrong one an error that names its Secret.
+fn check_unusable_tokens(folder: &Path, adder: &Adder) {
+    let run = |secrets| {
+        copy_first_job(folder, secrets);
+        let (code, output) =
+            start_with_secrets(folder, secrets, &[served_by(adder)], secrets).end();
+        (code, output)
+    };
+    let (code, output) = run("missing");
+    let field = "tools: spec.rollout.workflow.tools.tools[0].http.tokenSecretRef";
+    let path = folder.join("missing/adder/token");
+    let expected = format!("{field}: failed to read {}: No such file", path.display());
+    assert!(code == Some(1) && output.contains(&expected), "{output}");
+    write_token(&folder.join("wrong"), "token-of-another-server");
+    let (code, output) = run("wrong");
+    let expected = "the server returned 401 Unauthorized to the token in key token of Secret \
+        adder: the token is missing or wrong";
+    assert!(code == Some(1) && output.contains(expected), "{output}");
+    assert!(!output.contains("token-of-another-server"), "{output}");
 }
 
 #[test]

@@ -62,7 +62,8 @@ impl Teacher {
         let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
         Ok(Self {
             server: Server::new(spec.timeout_seconds, spec.concurrency)?
-                .with_max_response(MAX_RESPONSE),
+                .with_max_response(MAX_RESPONSE)
+                .with_token(spec.token_secret_ref.as_ref()),
             url,
             service: Service::new(label, spec.retries, max_outage),
             last_token: vocab_size.saturating_sub(1),

@@ -110,7 +110,7 @@ spec:
             "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
             "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: \
                 /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, \
-                /rljob/rewards, /tmp, /dev/shm",
+                /rljob/secrets, /rljob/rewards, /tmp, /dev/shm",
             "line 10: spec.dataset: expected object, found 1",
             "line 11: spec.algorithm: expected object, found \"grpo\"",
             "line 13: spec.training.steps: expected integer, found \"many\"",
@@ -199,6 +199,8 @@ fn hugging_face_sources_are_accepted_with_valid_names_only() {
         ("repo: a/b, revision: ''", ".revision: must"),
         ("repo: a/b, token: hf_x", ".token: unknown field"),
         ("repo: a/b, tokenSecretRef: {key: read}", ".tokenSecretRef.name: is missing"),
+        ("repo: a/b, tokenSecretRef: {name: ../other}", ".tokenSecretRef.name: must match"),
+        ("repo: a/b, tokenSecretRef: {name: hf, key: ..}", ".tokenSecretRef.key: must match"),
     ] {
         let found = problems(&model(fields));
         let expected = format!("{path}{problem}");

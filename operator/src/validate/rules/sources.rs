@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Volume;
 use rljob_crds::RLJobSpec;
 use rljob_crds::model::{InitialWeights, ModelSpec};
 use rljob_crds::names::{
-    CONFIG_MOUNT, HUB_TOKENS_MOUNT, REWARDS_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
+    CONFIG_MOUNT, HUB_TOKENS_MOUNT, REWARDS_MOUNT, S3_KEYS_MOUNT, SECRETS_MOUNT, STORAGE_MOUNT,
+    TOKENS_MOUNT,
 };
 use rljob_crds::storage::{VOLUME_SOURCES, VolumeSpec};
 use serde_json::{Map, Value};
@@ -15,8 +16,15 @@ use super::common::{exactly_one, is_dns_label};
 use crate::validate::{Policy, Problem};
 
 /// Folders of the containers that the operator mounts.
-pub(super) const RESERVED_FOLDERS: [&str; 6] =
-    [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, S3_KEYS_MOUNT, HUB_TOKENS_MOUNT, REWARDS_MOUNT];
+pub(super) const RESERVED_FOLDERS: [&str; 7] = [
+    STORAGE_MOUNT,
+    CONFIG_MOUNT,
+    TOKENS_MOUNT,
+    S3_KEYS_MOUNT,
+    HUB_TOKENS_MOUNT,
+    SECRETS_MOUNT,
+    REWARDS_MOUNT,
+];
 /// Folders that only the template of a role can replace.
 const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Prefix of the operator's volumes.

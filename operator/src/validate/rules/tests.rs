@@ -13,6 +13,7 @@ mod gangs;
 mod lora;
 mod pairs;
 mod rewards;
+mod service_tokens;
 mod teacher;
 mod workflow;
 
@@ -349,8 +350,8 @@ fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
         ]})),
         [
             "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
-                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /rljob/rewards, /tmp, \
-                /dev/shm",
+                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /rljob/secrets, \
+                /rljob/rewards, /tmp, /dev/shm",
             "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy \
                 the export to a volume and set model.path",
             "spec.weightSync.method: must be Distributed: engines cannot read weights from \

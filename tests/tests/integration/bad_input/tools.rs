@@ -39,6 +39,25 @@ fn tools_without_names_schemas_and_urls_are_rejected_with_line_and_field() {
         ),
         (
             "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, http: {url: \
+                'http://a', tokenSecretRef: {name: ''}}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].http.tokenSecretRef.name: must ",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {tools: {tools: [{name: a, description: x, mcp: {url: \
+                'http://a', tokenSecretRef: {name: a, value: b}}}]}}",
+            "line 11: spec.rollout.workflow.tools.tools[0].mcp.tokenSecretRef.value: unknown \
+                field; expected one of key, name",
+        ),
+        (
+            "batchSize: 4",
+            "batchSize: 4, workflow: {environment: {url: 'http://a', tokenSecretRef: {name: lab, \
+                key: ''}}}",
+            "line 11: spec.rollout.workflow.environment.tokenSecretRef.key: must ",
+        ),
+        (
+            "batchSize: 4",
             "batchSize: 4, workflow: {tools: {tools: []}}",
             "line 11: spec.rollout.workflow.tools.tools: must have at least 1 items, found 0",
         ),

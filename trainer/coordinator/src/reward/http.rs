@@ -17,7 +17,8 @@ pub struct HttpVerifier {
 impl HttpVerifier {
     pub fn new(spec: &HttpReward) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?,
+            server: Server::new(spec.timeout_seconds, spec.concurrency)?
+                .with_token(spec.token_secret_ref.as_ref()),
             url: spec.url.clone(),
             retries: spec.retries,
         })

@@ -24,6 +24,7 @@ mod server;
 mod service;
 pub mod session;
 mod sessions;
+mod token;
 mod verifier;
 
 use std::collections::BTreeMap;
@@ -37,9 +38,10 @@ pub use verifier::{Question, VerifierError};
 
 pub use error::RewardError;
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
-pub use server::{Server, without_secrets};
+pub use server::{Server, rejected, without_secrets};
 pub use service::Service;
 pub use sessions::{Runner, Sessions, run_agent};
+pub use token::{SecretToken, Token};
 
 use code::CodeVerifier;
 use command::CommandVerifier;

@@ -48,7 +48,8 @@ impl ModelVerifier {
         let mut text = strict_environment();
         text.add_template_owned(TEMPLATE, spec.text.clone())?;
         Ok(Self {
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?,
+            server: Server::new(spec.timeout_seconds, spec.concurrency)?
+                .with_token(spec.token_secret_ref.as_ref()),
             url: spec.url.trim_end_matches('/').to_owned(),
             text,
             retries: spec.retries,

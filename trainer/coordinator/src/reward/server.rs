@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use reqwest::header::AUTHORIZATION;
+use rljob_crds::storage::SecretKeyReference;
 use tokio::sync::Semaphore;
 
 use crate::reward::external::{MAX_RESPONSE, excerpt, too_long};
+use crate::reward::token::{SecretToken, Token};
 use crate::reward::verifier::VerifierError;
 
 #[derive(Debug)]
 pub struct Server {
-    /// Follows no redirect.
+    /// Follows no redirect, so that no other server gets the token.
     pub client: reqwest::Client,
+    token: Option<SecretToken>,
     timeout: Duration,
     slots: Semaphore,
     /// In bytes.
@@ -23,6 +27,7 @@ impl Server {
             client: reqwest::Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
+            token: None,
             timeout: Duration::from_secs(u64::from(timeout_seconds)),
             slots: Semaphore::new(concurrency as usize),
             max_response: MAX_RESPONSE,
@@ -35,33 +40,59 @@ impl Server {
         Self { max_response, ..self }
     }
 
+    /// A server whose requests carry a token.
+    #[must_use]
+    pub fn with_token(self, reference: Option<&SecretKeyReference>) -> Self {
+        Self { token: reference.map(SecretToken::new), ..self }
+    }
+
     /// Sends a request and returns the body of a successful response.
     pub async fn call(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, VerifierError> {
         // The semaphore is never closed. The timeout starts after the wait for a slot.
         let _slot = self.slots.acquire().await.ok();
-        tokio::time::timeout(self.timeout, exchange(request, self.max_response))
+        tokio::time::timeout(self.timeout, self.exchange(request))
             .await
             .unwrap_or(Err(VerifierError::Timeout(self.timeout)))
     }
+
+    async fn exchange(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, VerifierError> {
+        let mut request = request.build().map_err(unreachable)?;
+        let token = match &self.token {
+            Some(secret) => Some(secret.read().await?),
+            None => None,
+        };
+        if let Some(token) = &token {
+            request.headers_mut().insert(AUTHORIZATION, token.header());
+        }
+        let mut response = self.client.execute(request).await.map_err(unreachable)?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > self.max_response {
+                return Err(too_long(&body, self.max_response));
+            }
+        }
+        let status = response.status();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let sent = self.token.as_ref().zip(token.as_ref());
+        Err(rejected(status, &String::from_utf8_lossy(&body), sent))
+    }
 }
 
-async fn exchange(
-    request: reqwest::RequestBuilder,
-    max_response: usize,
-) -> Result<Vec<u8>, VerifierError> {
-    let mut response = request.send().await.map_err(unreachable)?;
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        body.extend_from_slice(&chunk);
-        if body.len() > max_response {
-            return Err(too_long(&body, max_response));
-        }
+/// The error of a status other than success. `sent` is the token of the request.
+pub fn rejected(
+    status: reqwest::StatusCode,
+    message: &str,
+    sent: Option<(&SecretToken, &Token)>,
+) -> VerifierError {
+    let message = sent.map_or_else(|| message.to_owned(), |(_, token)| token.redact(message));
+    let excerpt = excerpt(message.as_bytes());
+    match sent.filter(|_| matches!(status.as_u16(), 401 | 403)) {
+        Some((secret, _)) => VerifierError::Token { status, secret: secret.to_string(), excerpt },
+        None => VerifierError::Status { status, excerpt },
     }
-    let status = response.status();
-    if !status.is_success() {
-        return Err(VerifierError::Status { status, excerpt: excerpt(&body) });
-    }
-    Ok(body)
 }
 
 /// Drops the URL, which may contain secrets; the description has it without them.
@@ -80,3 +111,6 @@ pub fn without_secrets(url: &str) -> String {
     url.set_query(None);
     url.to_string()
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use crate::reward::token::TokenError;
+
 /// Input of a verifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question<'a> {
@@ -70,6 +72,12 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
 pub enum VerifierError {
     #[error("failed to reach the server")]
     Unreachable(#[source] reqwest::Error),
+    /// The token of a request, which was not sent.
+    #[error(transparent)]
+    TokenFile(#[from] TokenError),
+    /// The server does not accept the token.
+    #[error("the server returned {status} to the token in {secret}: {excerpt}")]
+    Token { status: reqwest::StatusCode, secret: String, excerpt: String },
     #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
     #[error("the server returned {status}: {excerpt}")]
@@ -118,7 +126,12 @@ impl VerifierError {
     /// Whether no completion can be scored now, whatever its content.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::Runner(_) => true,
+            Self::Unreachable(_)
+            | Self::McpUnreachable(_)
+            | Self::Runner(_)
+            | Self::TokenFile(_) => true,
+            // A Secret may be rotated before or after the server.
+            Self::Token { status, .. } => status.as_u16() == 401,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             _ => false,
         }
@@ -141,6 +154,7 @@ impl VerifierError {
         match self {
             Self::Unreachable(_) | Self::McpUnreachable(_) => "unreachable",
             Self::Timeout(_) => "timeout",
+            Self::TokenFile(_) | Self::Token { .. } => "token",
             Self::Status { .. } | Self::Mcp { .. } => "status",
             Self::InvalidResponse { .. } => "invalid_response",
             Self::LanguageModel | Self::Classifier | Self::Labels(_) => "model",

@@ -79,7 +79,8 @@ impl Environment {
         Ok(Self {
             spec: spec.clone(),
             run: run.to_owned(),
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?,
+            server: Server::new(spec.timeout_seconds, spec.concurrency)?
+                .with_token(spec.token_secret_ref.as_ref()),
             service: Service::new(label, spec.retries, max_outage),
         })
     }

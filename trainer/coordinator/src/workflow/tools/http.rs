@@ -16,7 +16,8 @@ pub struct ToolServer {
 
 impl ToolServer {
     pub fn new(spec: &HttpTool) -> Result<Self, reqwest::Error> {
-        let server = Server::new(spec.timeout_seconds, spec.concurrency)?;
+        let server = Server::new(spec.timeout_seconds, spec.concurrency)?
+            .with_token(spec.token_secret_ref.as_ref());
         Ok(Self { url: spec.url.clone(), server })
     }
 

@@ -24,16 +24,23 @@ use serde_json::json;
 use tokio::sync::{Mutex, Semaphore};
 
 use super::call::{Answer, Outcome, Request};
-use crate::reward::{MAX_RESPONSE, VerifierError, excerpt, unexpected};
+use crate::reward::{MAX_RESPONSE, SecretToken, Token, VerifierError, excerpt, unexpected};
 use client::{client, failure};
 
-type Session = RunningService<RoleClient, ()>;
+/// A session, and the token of its requests.
+#[derive(Debug)]
+struct Session {
+    service: RunningService<RoleClient, ()>,
+    token: Option<Token>,
+}
 
 #[derive(Debug)]
 pub struct McpServer {
     /// Name of the tool at the server.
     tool: String,
     url: String,
+    /// Read when a session starts. A session whose token expires ends with the rejected call.
+    token: Option<SecretToken>,
     client: rmcp_reqwest::Client,
     timeout: Duration,
     concurrency: u32,
@@ -50,6 +57,7 @@ impl McpServer {
         Ok(Self {
             tool: spec.tool.as_deref().unwrap_or(name).to_owned(),
             url: spec.url.clone(),
+            token: spec.token_secret_ref.as_ref().map(SecretToken::new),
             client: client()?,
             timeout: Duration::from_secs(spec.timeout_seconds.into()),
             concurrency: spec.concurrency,
@@ -83,33 +91,43 @@ impl McpServer {
         let mut parameters =
             CallToolRequestParams::new(self.tool.clone()).with_arguments(request.arguments.clone());
         parameters.meta = Some(metadata(request));
-        let result = session.call_tool(parameters).await;
-        result.map_or_else(|error| self.failed(error), |result| answer(&result))
+        let result = session.service.call_tool(parameters).await;
+        let failed = |error| self.failed(error, session.token.as_ref());
+        result.map_or_else(failed, |result| answer(&result))
     }
 
     /// The open session, or a new one of a server that has the tool.
     async fn session(&self) -> Result<Arc<Session>, VerifierError> {
         let mut open = self.session.lock().await;
-        if let Some(session) = open.as_ref().filter(|session| !session.is_closed()) {
+        if let Some(session) = open.as_ref().filter(|open| !open.service.is_closed()) {
             return Ok(Arc::clone(session));
         }
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
             .max_concurrent_requests(self.concurrency as usize);
         config.max_sse_event_size = MAX_RESPONSE;
         config.max_json_response_size = MAX_RESPONSE;
+        let token = match &self.token {
+            Some(secret) => Some(secret.read().await?),
+            None => None,
+        };
+        if let Some(token) = &token {
+            config = config.auth_header(token.expose());
+        }
         let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
-        let session = ().serve(transport).await.map_err(|error| failure(&error, &self.url))?;
-        let tools = session.list_all_tools().await;
-        let tools = tools.map_err(|error| failure(&error, &self.url))?;
+        let sent = self.token.as_ref().zip(token.as_ref());
+        let service = ().serve(transport).await;
+        let service = service.map_err(|error| failure(&error, &self.url, sent))?;
+        let tools = service.list_all_tools().await;
+        let tools = tools.map_err(|error| failure(&error, &self.url, sent))?;
         if !tools.iter().any(|tool| tool.name == self.tool) {
             let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
             let tools = excerpt(names.join(", ").as_bytes());
             return Err(VerifierError::McpTool { tool: self.tool.clone(), tools });
         }
-        Ok(Arc::clone(open.insert(Arc::new(session))))
+        Ok(Arc::clone(open.insert(Arc::new(Session { service, token }))))
     }
 
-    fn failed(&self, error: ServiceError) -> Result<Answer, VerifierError> {
+    fn failed(&self, error: ServiceError, token: Option<&Token>) -> Result<Answer, VerifierError> {
         match error {
             ServiceError::McpError(error) => {
                 let message = excerpt(error.message.as_bytes());
@@ -118,7 +136,7 @@ impl McpServer {
                 }
                 Err(VerifierError::Mcp { code: error.code.0, message })
             }
-            error => Err(failure(&error, &self.url)),
+            error => Err(failure(&error, &self.url, self.token.as_ref().zip(token))),
         }
     }
 }

@@ -10,12 +10,12 @@ use rmcp_reqwest::{Client, redirect};
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::reward::{VerifierError, unexpected, without_secrets};
+use crate::reward::{SecretToken, Token, VerifierError, rejected, unexpected, without_secrets};
 
 const EXPECTED: &str = "a response of MCP of at most 1 MiB";
 
-/// A client that follows no redirect. It has the certificates of webpki-roots, because the image
-/// may contain none.
+/// A client that follows no redirect, so that no other server gets a token. It has the certificates
+/// of webpki-roots, because the image may contain none.
 pub fn client() -> Result<Client, Box<dyn Error + Send + Sync>> {
     let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect::<RootCertStore>();
     let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
@@ -30,16 +30,21 @@ pub fn client() -> Result<Client, Box<dyn Error + Send + Sync>> {
         .build()?)
 }
 
-/// What failed, without user, password and query of the URL: the connection, the server by its
-/// status, or else the response, such as one that is too long. Only the first is an outage whatever
-/// the call.
-pub fn failure(error: &(dyn Error + 'static), url: &str) -> VerifierError {
+/// What failed, without the token that was sent and without user, password and query of the URL:
+/// the connection, the server by its status, or else the response, such as one that is too long.
+/// Only the first, and a rejected token, are outages whatever the call.
+pub fn failure(
+    error: &(dyn Error + 'static),
+    url: &str,
+    sent: Option<(&SecretToken, &Token)>,
+) -> VerifierError {
     let chain: Vec<_> = std::iter::successors(Some(error), |error| source(*error)).collect();
     let cause = chain.last().map(|error| error.to_string().replace(url, &without_secrets(url)));
     let cause = cause.unwrap_or_default();
+    let cause = sent.map_or_else(|| cause.clone(), |(_, token)| token.redact(&cause));
     if let Some(code) = chain.iter().find_map(|error| status(*error)) {
         let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return VerifierError::Status { status, excerpt: cause };
+        return rejected(status, &cause, sent);
     }
     let lost = |error: &rmcp_reqwest::Error| !error.is_decode() && !error.is_body();
     if chain.iter().any(|error| error.downcast_ref().is_some_and(lost)) {
@@ -58,6 +63,10 @@ fn status(error: &(dyn Error + 'static)) -> Option<u16> {
         StreamableHttpError::AuthRequired(_) => Some(401),
         StreamableHttpError::InsufficientScope(_) => Some(403),
         StreamableHttpError::SessionExpired => Some(404),
+        // `HTTP 401 Unauthorized: …`, for example without the header `WWW-Authenticate`.
+        StreamableHttpError::UnexpectedServerResponse(text) => {
+            text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
+        }
         _ => None,
     }
 }

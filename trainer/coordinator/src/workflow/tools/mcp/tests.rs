@@ -19,9 +19,15 @@ struct Python {
 impl Python {
     /// `None` on machines without the SDK.
     fn start() -> Option<Self> {
+        Self::start_program("tests/mcp/server.py")
+    }
+
+    /// A program of the SDK, whose token is `good-token` if it demands one.
+    fn start_program(program: &str) -> Option<Self> {
         let python = required(mcp_python())?;
-        let program = workspace().join("tests/mcp/server.py");
-        let mut process = Command::new(python).arg(program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(python);
+        command.arg(workspace().join(program)).arg("0").env("TOKEN", "good-token");
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
         Some(Self { process, url: url.trim().to_owned() })
@@ -109,4 +115,49 @@ async fn only_servers_that_are_away_are_outages_and_errors_have_no_secrets() {
     assert!(away.is_outage());
     let away = crate::error_line(&away);
     assert!(away.contains("Connection refused") && !away.contains("secret"), "{away}");
+}
+
+#[tokio::test]
+async fn a_session_has_the_token_that_the_file_has_at_its_start() {
+    let Some(python) = Python::start_program("manifests/samples/tools/mcp_adder.py") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("lab")).unwrap();
+    let write = |token| std::fs::write(folder.path().join("lab/token"), token).unwrap();
+    let reference = serde_json::from_value(json!({"name": "lab"})).unwrap();
+    let token = Some(SecretToken::in_folder(&reference, folder.path()));
+    let add = McpServer { token, ..server(&python.url, "add") };
+    write("wrong-token");
+    let failed = call(&add, &json!({"a": "1", "b": "2"})).await.unwrap_err();
+    let line = crate::error_line(&failed);
+    assert!(failed.is_outage() && !line.contains("wrong-token"), "{line}");
+    let expected = "the server returned 401 Unauthorized to the token in key token of Secret lab: ";
+    assert!(line.starts_with(expected), "{line}");
+    write("good-token");
+    let sum = call(&add, &json!({"a": "1", "b": "2"})).await.unwrap();
+    assert_eq!(sum, (Outcome::Result, "003".to_owned()));
+    let anonymous = call(&server(&python.url, "add"), &json!({})).await.unwrap_err();
+    assert!(!anonymous.is_outage() && anonymous.kind() == "status", "{anonymous}");
+}
+
+#[tokio::test]
+async fn a_server_that_repeats_a_rejected_token_does_not_put_it_into_the_error() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let echo = async |headers: axum::http::HeaderMap| {
+        let sent = headers["authorization"].to_str().unwrap().to_owned();
+        (axum::http::StatusCode::UNAUTHORIZED, format!("invalid: {sent}"))
+    };
+    let router = axum::Router::new().route("/", post(echo));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("lab")).unwrap();
+    std::fs::write(folder.path().join("lab/token"), "wrong-token").unwrap();
+    let reference = serde_json::from_value(json!({"name": "lab"})).unwrap();
+    let token = Some(SecretToken::in_folder(&reference, folder.path()));
+    let add = McpServer { token, ..server(&url, "add") };
+    let line = crate::error_line(&call(&add, &json!({})).await.unwrap_err());
+    let expected = "the server returned 401 Unauthorized to the token in key token of Secret lab: ";
+    assert!(line.starts_with(expected) && line.ends_with("invalid: Bearer [token]"), "{line}");
 }

@@ -1,0 +1,68 @@
+//! Tokens of a spec for servers outside the job: which field sends which key of a Secret where.
+
+use crate::RLJobSpec;
+use crate::storage::SecretKeyReference;
+
+/// A server outside the job to which the coordinator sends a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceToken<'a> {
+    /// Path of the object with `url` and `tokenSecretRef`.
+    pub field: String,
+    /// URL of the server.
+    pub url: &'a str,
+    /// Key of the Secret with the token.
+    pub secret: &'a SecretKeyReference,
+}
+
+/// A server of a spec: field, URL and the token, if it has one.
+type Server<'a> = (String, &'a str, Option<&'a SecretKeyReference>);
+
+impl RLJobSpec {
+    /// The servers of the spec that get a token: those of rewards, of a teacher and of the
+    /// workflow.
+    pub fn service_tokens(&self) -> Vec<ServiceToken<'_>> {
+        let teacher = self.algorithm.distillation.iter().filter_map(|own| {
+            let server = own.teacher.server.as_ref()?;
+            let field = "spec.algorithm.distillation.teacher.server".to_owned();
+            Some((field, server.url.as_str(), server.token_secret_ref.as_ref()))
+        });
+        let servers = self.reward_servers().chain(teacher).chain(self.workflow_servers());
+        servers
+            .filter_map(|(field, url, secret)| Some(ServiceToken { field, url, secret: secret? }))
+            .collect()
+    }
+
+    fn reward_servers(&self) -> impl Iterator<Item = Server<'_>> {
+        self.rewards.iter().enumerate().filter_map(|(index, reward)| {
+            let path = format!("spec.rewards[{index}]");
+            let model = reward.model.as_ref().map(|model| {
+                (format!("{path}.model"), model.url.as_str(), model.token_secret_ref.as_ref())
+            });
+            model.or_else(|| {
+                let http = reward.http.as_ref()?;
+                Some((format!("{path}.http"), http.url.as_str(), http.token_secret_ref.as_ref()))
+            })
+        })
+    }
+
+    fn workflow_servers(&self) -> impl Iterator<Item = Server<'_>> {
+        let workflow = self.rollout.workflow.iter();
+        let environments = workflow.clone().filter_map(|workflow| workflow.environment.as_ref());
+        let environments = environments.map(|environment| {
+            let field = "spec.rollout.workflow.environment".to_owned();
+            (field, environment.url.as_str(), environment.token_secret_ref.as_ref())
+        });
+        let tools = workflow.flat_map(|workflow| &workflow.tools).flat_map(|of| &of.tools);
+        let tools = tools.enumerate().filter_map(|(index, tool)| {
+            let path = format!("spec.rollout.workflow.tools.tools[{index}]");
+            let http = tool.http.as_ref().map(|http| {
+                (format!("{path}.http"), http.url.as_str(), http.token_secret_ref.as_ref())
+            });
+            http.or_else(|| {
+                let mcp = tool.mcp.as_ref()?;
+                Some((format!("{path}.mcp"), mcp.url.as_str(), mcp.token_secret_ref.as_ref()))
+            })
+        });
+        environments.chain(tools)
+    }
+}
