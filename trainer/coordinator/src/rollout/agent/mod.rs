@@ -9,16 +9,15 @@
 //!
 //! Every try begins with an empty session and the same seeds.
 
+pub mod calls;
 pub mod conversation;
 pub mod failure;
-mod session;
+pub mod session;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use rljob_crds::RLJobSpec;
 use rljob_crds::agent::AgentWorkflow;
 use tokio::sync::Semaphore;
@@ -31,13 +30,11 @@ use super::episodes::Episodes;
 use super::sampler::SampleRequest;
 use super::score::{Scored, Verdict, score};
 use crate::data::Prompt;
-use crate::proxy::{self, Proxy, Reply};
+use crate::proxy::{self, Proxy};
 use crate::reward::session::{AGENT_VARIABLES, Start};
 use crate::reward::{Reward, Runner, run_agent};
 use crate::work_error::WorkError;
 
-/// Requests of a session that are sampled at the same time. Others wait.
-const CONCURRENT: usize = 32;
 /// Rejected samples in a row after which the run fails.
 const MAX_REJECTED: u32 = 16;
 /// Wait before a retry.
@@ -125,25 +122,9 @@ impl Agents {
         let fields = session.prompt.fields.as_deref();
         let limit = Duration::from_secs(self.spec.timeout_seconds.into());
         let program = run_agent(&self.runner, &start, &fields);
-        let mut program = std::pin::pin!(tokio::time::timeout(limit, program));
-        let mut progress = Progress::default();
-        let mut in_progress = FuturesUnordered::new();
-        let ended = loop {
-            tokio::select! {
-                ended = &mut program => break ended,
-                Some(done) = in_progress.next() => {
-                    let (sampling, reply): (Result<_, WorkError>, Reply<_>) = done;
-                    // A client that has gone gets no answer.
-                    let _ = reply.send(progress.record(sampling?));
-                }
-                Some(call) = opened.calls.recv(), if in_progress.len() < CONCURRENT => {
-                    if let Some((planned, reply)) = progress.answer(self.spec.max_turns, call) {
-                        in_progress
-                            .push(async move { (session.complete(planned).await, reply) });
-                    }
-                }
-            }
-        };
+        let program = tokio::time::timeout(limit, program);
+        let max_turns = self.spec.max_turns;
+        let (ended, progress) = calls::answer(&mut opened, session, max_turns, program).await?;
         match ended {
             Ok(Ok(())) => episode(session, progress).await,
             Ok(Err(error)) => Ok(Err(AgentFailure::Program(error))),
