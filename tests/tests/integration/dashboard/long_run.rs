@@ -1,5 +1,5 @@
-//! A run of 100,000 steps on the page. Prints the time until its first paint and its curves, and the
-//! memory of its texts, elements and data.
+//! A run of 100,000 steps on the page. Prints the time until its first paint and its curves, and
+//! the memory of its texts, elements and data.
 
 use std::fmt::Write;
 use std::fs;
