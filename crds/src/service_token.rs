@@ -3,6 +3,17 @@
 use crate::RLJobSpec;
 use crate::storage::SecretKeyReference;
 
+/// Longest token in bytes.
+pub const MAX_TOKEN: u64 = 64 << 10;
+
+/// The token of a file, without white space at its ends. `None` unless it is one line of at most
+/// [`MAX_TOKEN`] visible ASCII characters without spaces.
+pub fn token(file: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(file).ok()?.trim();
+    let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_token && file.len() as u64 <= MAX_TOKEN).then_some(text)
+}
+
 /// A server outside the job to which the coordinator sends a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceToken<'a> {

@@ -85,29 +85,27 @@ impl Run {
     }
 }
 
-/// The run directory at `path`, or all run directories in the folder `path`, sorted by name.
+/// The run directory at `path`, or all run directories in the folder `path` or in the namespaces in
+/// it, sorted by name.
 ///
 /// # Errors
-/// There is no run directory.
+/// The folder cannot be read, or has no run directory.
 pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let is_run = |path: &PathBuf| path.join(RUN_CONFIG_FILE).is_file();
     if is_run(&path.to_owned()) {
         return Ok(vec![path.to_owned()]);
     }
-    let folders = |path: &Path| {
-        fs::read_dir(path)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .collect::<Vec<_>>()
-    };
-    let mut found: Vec<PathBuf> =
-        folders(path).iter().flat_map(|namespace| folders(namespace)).filter(is_run).collect();
+    let entries = |folder: fs::ReadDir| folder.flatten().map(|entry| entry.path());
+    let folder = fs::read_dir(path)
+        .with_context(|| format!("failed to read {} as a folder of runs", path.display()))?;
+    let folders: Vec<PathBuf> = entries(folder).collect();
+    let in_folders = folders.iter().filter_map(|folder| fs::read_dir(folder).ok());
+    let mut found: Vec<PathBuf> = in_folders.flat_map(entries).filter(is_run).collect();
+    found.extend(folders.iter().filter(|folder| is_run(folder)).cloned());
     found.sort();
     if found.is_empty() {
         bail!(
-            "{} contains no run: neither {RUN_CONFIG_FILE} nor \
+            "{} contains no run: neither {RUN_CONFIG_FILE} nor <name>/{RUN_CONFIG_FILE} nor \
                 <namespace>/<name>/{RUN_CONFIG_FILE} exists in it",
             path.display()
         );
@@ -206,6 +204,7 @@ mod tests {
         let directory = test_support::run_directory(runs.path());
         assert_eq!(find_one(runs.path()).unwrap(), directory.path());
         assert_eq!(find_one(directory.path()).unwrap(), directory.path());
+        assert_eq!(find_one(&runs.path().join("lab")).unwrap(), directory.path());
         let other = runs.path().join("lab/words");
         fs::create_dir(&other).unwrap();
         fs::copy(directory.path().join(RUN_CONFIG_FILE), other.join(RUN_CONFIG_FILE)).unwrap();
@@ -218,9 +217,16 @@ mod tests {
     fn error_of_a_folder_without_a_run_names_the_expected_files() {
         let folder = tempfile::tempdir().unwrap();
         let message = format!(
-            "{} contains no run: neither run.json nor <namespace>/<name>/run.json exists in it",
+            "{} contains no run: neither run.json nor <name>/run.json nor \
+                <namespace>/<name>/run.json exists in it",
             folder.path().display()
         );
         assert_eq!(find(folder.path()).unwrap_err().to_string(), message);
+        let missing = folder.path().join("missing");
+        let message = format!(
+            "failed to read {} as a folder of runs: No such file or directory (os error 2)",
+            missing.display()
+        );
+        assert_eq!(format!("{:#}", find(&missing).unwrap_err()), message);
     }
 }

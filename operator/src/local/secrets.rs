@@ -1,17 +1,19 @@
 //! Tokens of servers outside the job on this machine, checked before a process starts.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::SECRETS_VARIABLE;
-use rljob_crds::service_token::ServiceToken;
+use rljob_crds::service_token::{self, MAX_TOKEN, ServiceToken};
 
 /// The folder of Secrets, if the user names one.
 pub fn folder() -> Option<PathBuf> {
     std::env::var_os(SECRETS_VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Tokens that the folder lacks. The coordinator checks their content.
+/// Tokens that the folder lacks, and files that have none.
 pub fn missing(spec: &RLJobSpec, folder: Option<&Path>) -> Vec<String> {
     spec.service_tokens().iter().filter_map(|token| problem(token, folder)).collect()
 }
@@ -27,8 +29,13 @@ fn problem(token: &ServiceToken<'_>, folder: Option<&Path>) -> Option<String> {
     let path = folder.join(&file);
     let cause = match path.metadata() {
         Ok(metadata) if !metadata.is_file() => "it is not a file".to_owned(),
-        Ok(metadata) if metadata.len() == 0 => "it is empty".to_owned(),
-        Ok(_) => std::fs::File::open(&path).err()?.to_string(),
+        Ok(_) => match read(&path) {
+            Ok(content) if service_token::token(&content).is_some() => return None,
+            Ok(_) => format!(
+                "it must be one line of at most {MAX_TOKEN} visible ASCII characters without spaces"
+            ),
+            Err(error) => error.to_string(),
+        },
         Err(error) => error.to_string(),
     };
     Some(format!(
@@ -36,6 +43,12 @@ fn problem(token: &ServiceToken<'_>, folder: Option<&Path>) -> Option<String> {
          {SECRETS_VARIABLE} to the folder that has {file}",
         path.display()
     ))
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(MAX_TOKEN.saturating_add(1)).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 #[cfg(test)]
@@ -70,9 +83,13 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         assert_eq!(found(), failed("it is not a file"));
         std::fs::remove_dir(&path).unwrap();
-        std::fs::write(&path, "").unwrap();
-        assert_eq!(found(), failed("it is empty"));
-        std::fs::write(&path, "secret").unwrap();
+        for content in ["", "\n", "two words"] {
+            std::fs::write(&path, content).unwrap();
+            let cause = "it must be one line of at most 65536 visible ASCII characters without \
+                spaces";
+            assert_eq!(found(), failed(cause), "{content:?}");
+        }
+        std::fs::write(&path, "secret\n").unwrap();
         assert_eq!(found(), Vec::<String>::new());
     }
 }

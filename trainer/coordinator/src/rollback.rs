@@ -82,8 +82,8 @@ impl Discarded {
         })?;
         ensure!(
             later.pass_rates == 0,
-            "the curriculum has replaced pass rates since step {step}, so that its later decisions \
-             would differ: start another job with restoreFrom.path: {}",
+            "the curriculum has measured pass rates since step {step} in place of earlier ones, so \
+             that its later decisions would differ: start another job with restoreFrom.path: {}",
             run_store.place(&checkpoints::folder(version))
         );
         Ok(Self {

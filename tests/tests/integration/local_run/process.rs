@@ -11,7 +11,7 @@ use rljob_tests::process::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Time limit of the small jobs on a loaded machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(240);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 /// Log level at which processes report the stages in which tests kill them.
 const LOG: &str = "info,rljob_coordinator=debug,rljob_learner=debug";
 

@@ -69,8 +69,15 @@ impl Server {
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
             body.extend_from_slice(&chunk);
             if body.len() > self.max_response {
-                return Err(too_long(&body, self.max_response));
+                break;
             }
+        }
+        let is_too_long = body.len() > self.max_response;
+        if let Some(token) = &token {
+            body = token.redact_response(body);
+        }
+        if is_too_long {
+            return Err(too_long(&body, self.max_response));
         }
         let status = response.status();
         if status.is_success() {
@@ -88,7 +95,11 @@ pub fn rejected(
     sent: Option<(&SecretToken, &Token)>,
 ) -> VerifierError {
     let message = sent.map_or_else(|| message.to_owned(), |(_, token)| token.redact(message));
-    let excerpt = excerpt(message.as_bytes());
+    let excerpt = if status.is_redirection() {
+        "redirects are not followed: set `url` to the target".to_owned()
+    } else {
+        excerpt(message.as_bytes())
+    };
     match sent.filter(|_| matches!(status.as_u16(), 401 | 403)) {
         Some((secret, _)) => VerifierError::Token { status, secret: secret.to_string(), excerpt },
         None => VerifierError::Status { status, excerpt },

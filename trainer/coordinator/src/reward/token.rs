@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use reqwest::header::HeaderValue;
 use rljob_crds::names::{SECRETS_MOUNT, SECRETS_VARIABLE};
+use rljob_crds::service_token::{self, MAX_TOKEN};
 use rljob_crds::storage::SecretKeyReference;
 use tokio::io::AsyncReadExt as _;
 
-/// Longest file of a token in bytes.
-const MAX_TOKEN: u64 = 64 << 10;
+/// Length of the shortest token that is replaced in responses. A shorter one is guessed soon, and
+/// may be a part of any response.
+const SHORTEST_REPLACED: usize = 8;
 /// Replaces tokens in messages of servers.
 const REDACTED: &str = "[token]";
 
@@ -52,14 +54,13 @@ impl SecretToken {
         let file = tokio::fs::File::open(&self.path).await.map_err(failed)?;
         let mut bytes = Vec::new();
         let length = file.take(MAX_TOKEN.saturating_add(1)).read_to_end(&mut bytes).await;
-        let is_short = length.map_err(failed)? as u64 <= MAX_TOKEN;
-        let text = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
-        let is_token = is_short && !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
-        let header = HeaderValue::from_str(&format!("Bearer {text}")).ok();
-        let header = header.filter(|_| is_token);
-        let mut header = header.ok_or_else(|| TokenError::Content { secret: self.to_string() })?;
+        length.map_err(failed)?;
+        let header = |text: &str| HeaderValue::from_str(&format!("Bearer {text}")).ok();
+        let read = service_token::token(&bytes).and_then(|text| Some((text, header(text)?)));
+        let (text, mut header) =
+            read.ok_or_else(|| TokenError::Content { secret: self.to_string() })?;
         header.set_sensitive(true);
-        Ok(Token { text, header })
+        Ok(Token { text: text.to_owned(), header })
     }
 }
 
@@ -97,6 +98,15 @@ impl Token {
     pub fn redact(&self, message: &str) -> String {
         message.replace(&self.text, REDACTED)
     }
+
+    /// A successful response, which may repeat the request, for samples and for messages about it.
+    pub fn redact_response(&self, response: Vec<u8>) -> Vec<u8> {
+        let text = String::from_utf8_lossy(&response);
+        if self.text.len() < SHORTEST_REPLACED || !text.contains(&self.text) {
+            return response;
+        }
+        self.redact(&text).into_bytes()
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +133,15 @@ mod tests {
             assert_eq!(format!("{token:?} {header:?}"), "Token(…) Sensitive");
             assert_eq!(token.redact(&format!("no user has {text}")), "no user has [token]");
         }
+    }
+
+    #[test]
+    fn responses_keep_short_tokens_and_bytes_that_are_no_text() {
+        let token = |text: &str| Token { text: text.into(), header: HeaderValue::from_static("") };
+        let read = |text: &str, response: &[u8]| token(text).redact_response(response.to_vec());
+        assert_eq!(read("1", b"{\"reward\": 1}"), b"{\"reward\": 1}");
+        assert_eq!(read("first-token", b"\xff first"), b"\xff first");
+        assert_eq!(read("first-token", b"<p>first-token</p>"), b"<p>[token]</p>");
     }
 
     #[tokio::test]

@@ -33,6 +33,8 @@ async fn guarded() -> (SocketAddr, Received) {
         all.lock().push(header.clone());
         match header.as_str() {
             "Bearer good-token" => (StatusCode::OK, "done".to_owned()),
+            "Bearer loud-token" => (StatusCode::OK, format!("<pre>{header}</pre>")),
+            "Bearer long-token" => (StatusCode::OK, header.repeat(9)),
             "Bearer weak-token" => (StatusCode::FORBIDDEN, format!("{header} may only read")),
             _ => (StatusCode::UNAUTHORIZED, format!("invalid: {header}")),
         }
@@ -90,6 +92,19 @@ async fn a_rejected_token_is_an_error_that_names_its_secret_and_does_not_show_it
 }
 
 #[tokio::test]
+async fn a_response_that_repeats_the_token_is_read_without_it() {
+    let (address, _) = guarded().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path()).with_max_response(100);
+    let url = format!("http://{address}/");
+    write(folder.path(), "loud-token");
+    assert_eq!(call(&server, &url).await.unwrap(), b"<pre>Bearer [token]</pre>");
+    write(folder.path(), "long-token");
+    let line = crate::error_line(&call(&server, &url).await.unwrap_err());
+    assert!(line.contains("longer than 100 bytes") && !line.contains("long-token"), "{line}");
+}
+
+#[tokio::test]
 async fn no_request_is_sent_without_the_token_and_none_follows_a_redirect_with_it() {
     let (address, received) = guarded().await;
     let folder = tempfile::tempdir().unwrap();
@@ -101,6 +116,8 @@ async fn no_request_is_sent_without_the_token_and_none_follows_a_redirect_with_i
     let redirect = async move || Redirect::temporary(&target);
     let other = start(Router::new().route("/", post(redirect))).await;
     let error = call(&server, &format!("http://{other}/")).await.unwrap_err();
-    assert_eq!(crate::error_line(&error), "the server returned 307 Temporary Redirect: ");
+    let expected = "the server returned 307 Temporary Redirect: redirects are not followed: set \
+        `url` to the target";
+    assert_eq!(crate::error_line(&error), expected);
     assert_eq!(*received.lock(), Vec::<String>::new());
 }

@@ -92,8 +92,12 @@ impl McpServer {
             CallToolRequestParams::new(self.tool.clone()).with_arguments(request.arguments.clone());
         parameters.meta = Some(metadata(request));
         let result = session.service.call_tool(parameters).await;
-        let failed = |error| self.failed(error, session.token.as_ref());
-        result.map_or_else(failed, |result| answer(&result))
+        let token = session.token.as_ref();
+        let (outcome, text) =
+            result.map_or_else(|error| self.failed(error, token), |result| answer(&result))?;
+        let redacted = token.map(|token| token.redact_response(text.clone().into_bytes()));
+        let text = redacted.map_or(text, |text| String::from_utf8_lossy(&text).into_owned());
+        Ok((outcome, text))
     }
 
     /// The open session, or a new one of a server that has the tool.
@@ -130,7 +134,8 @@ impl McpServer {
     fn failed(&self, error: ServiceError, token: Option<&Token>) -> Result<Answer, VerifierError> {
         match error {
             ServiceError::McpError(error) => {
-                let message = excerpt(error.message.as_bytes());
+                let message = token.map(|token| token.redact(&error.message));
+                let message = excerpt(message.as_deref().unwrap_or(&error.message).as_bytes());
                 if error.code == ErrorCode::INVALID_PARAMS {
                     return Ok((Outcome::Error, format!("error: {message}")));
                 }
