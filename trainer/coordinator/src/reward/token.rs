@@ -99,6 +99,11 @@ impl Token {
         message.replace(&self.text, REDACTED)
     }
 
+    /// As [`Self::redact`], for a successful result, which may contain any text.
+    pub fn redact_result(&self, text: String) -> String {
+        if self.text.len() < SHORTEST_REPLACED { text } else { self.redact(&text) }
+    }
+
     /// A successful response, which may repeat the request, for samples and for messages about it.
     pub fn redact_response(&self, response: Vec<u8>) -> Vec<u8> {
         let text = String::from_utf8_lossy(&response);

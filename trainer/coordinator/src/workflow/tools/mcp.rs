@@ -95,8 +95,10 @@ impl McpServer {
         let token = session.token.as_ref();
         let (outcome, text) =
             result.map_or_else(|error| self.failed(error, token), |result| answer(&result))?;
-        let redacted = token.map(|token| token.redact_response(text.clone().into_bytes()));
-        let text = redacted.map_or(text, |text| String::from_utf8_lossy(&text).into_owned());
+        let text = match token {
+            Some(token) => token.redact_result(text),
+            None => text,
+        };
         Ok((outcome, text))
     }
 
