@@ -19,7 +19,7 @@ mod pinned;
 mod row_wise;
 
 pub use attention::{attention, attention_backward};
-pub use pinned::PinnedMemory;
+pub use pinned::{HostBytes, PinnedMemory};
 pub use row_wise::{
     adamw, distribution, logits_gradient, rms_norm, rms_norm_backward, rotate, swiglu,
     swiglu_backward,

@@ -7,6 +7,7 @@ use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
 use rljob_kernels::head::Distribution;
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
+use rljob_kernels::pinned::HostCopy;
 use rljob_kernels::rotary::{Direction, Rotary, rotate_rows};
 use rljob_kernels::swiglu;
 use tch::{Device, Kind, Tensor};
@@ -187,4 +188,20 @@ fn adamw_with_a_copy_in_bfloat16() {
         assert_close(&found[at], &expected[at], 1e-6);
     }
     assert_eq!(found[4], found[0].to_kind(Kind::BFloat16));
+}
+
+#[test]
+fn copies_to_the_host_have_the_bits_of_the_tensors_and_use_their_memory_again() {
+    let bytes = |tensors: &[Tensor]| -> Vec<u8> {
+        let values = tensors.iter().flat_map(|tensor| Vec::<f32>::try_from(tensor).unwrap());
+        values.flat_map(f32::to_le_bytes).collect()
+    };
+    let mut copy = HostCopy::new(4 * 7_000_001).unwrap();
+    for seed in [1, 2] {
+        tch::manual_seed(seed);
+        let tensors = [7_000_000, 1].map(|length| Tensor::randn([length], (Kind::Float, GPU)));
+        copy.begin(&tensors).unwrap();
+        assert!(copy.wait().unwrap() == bytes(&tensors));
+    }
+    assert!(copy.begin(&[Tensor::zeros([3], (Kind::Float, GPU))]).is_err());
 }

@@ -14,7 +14,9 @@ use rljob_protocol::metrics::WAIT_SECONDS;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 
-use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination, FILE_BYTES};
+use crate::checkpoint::{
+    CheckpointError, CheckpointWriter, Destination, FILE_BYTES, SnapshotMemory,
+};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
 use crate::memory::Phase;
@@ -61,6 +63,7 @@ pub struct Learner {
     pub run_store: RunStore,
     pub run_directory: PathBuf,
     pub checkpoints: CheckpointWriter,
+    pub snapshot_memory: SnapshotMemory,
     pub exports: Exporter,
     pub broadcaster: Broadcaster,
 }
@@ -228,9 +231,10 @@ impl Learner {
         }
         // A restart from this checkpoint does not repeat an export of an earlier step.
         self.exports.wait()?;
+        self.checkpoints.wait()?; // it reads the memory of its snapshot
         let ranks = &self.trainer.ranks;
         let started = Instant::now();
-        let snapshot = self.trainer.snapshot()?;
+        let snapshot = self.trainer.snapshot(&mut self.snapshot_memory)?;
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(%version, seconds, "copied this rank's part of a checkpoint");
         let (folder, bucket) = match &self.run_store {

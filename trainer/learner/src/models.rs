@@ -22,7 +22,9 @@ use std::rc::Rc;
 use rljob_crds::algorithm::{ModelRole, OptimizerSpec};
 use tch::Tensor;
 
-use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
+use crate::checkpoint::{
+    CheckpointError, ModelShape, Restored, Snapshot, SnapshotMemory, model_shape,
+};
 use crate::fsdp::{
     AdaptedParameters, Base, FrozenParameters, Passes, ShardedParameters, TrainedParameters,
 };
@@ -205,17 +207,17 @@ impl Models {
         self.trained().map(|(role, trained)| (role, trained.shape())).collect()
     }
 
-    /// A copy of this rank's part of a checkpoint.
+    /// A copy of this rank's part of a checkpoint, in `memory` if the models are on a GPU.
     ///
     /// # Errors
-    /// libtorch cannot copy a tensor.
-    pub fn snapshot(&self) -> Result<Snapshot, CheckpointError> {
+    /// libtorch or CUDA cannot copy a tensor.
+    pub fn snapshot(&self, memory: &mut SnapshotMemory) -> Result<Snapshot, CheckpointError> {
         let mut snapshot = Snapshot::default();
         for (role, TrainedModel { parameters, optimizer, .. }) in self.trained() {
             let blocks = parameters.shards().iter().zip(optimizer.moments());
             let blocks =
                 blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]);
-            snapshot.add(role, optimizer.progress(), blocks)?;
+            snapshot.add(role, optimizer.progress(), blocks, memory)?;
         }
         Ok(snapshot)
     }

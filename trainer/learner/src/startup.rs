@@ -33,7 +33,7 @@ pub use self::error::StartError;
 use self::device::{compute_kind, device, passes};
 use self::frozen::{adapters, base, frozen_models};
 use self::initial::initial_blocks;
-use crate::checkpoint::{self, CheckpointWriter, Places, model_shape};
+use crate::checkpoint::{self, CheckpointWriter, Places, SnapshotMemory, model_shape};
 use crate::coordinator_client::CoordinatorClient;
 use crate::fsdp::into_shard;
 use crate::heartbeat;
@@ -107,6 +107,7 @@ pub fn start(
     let RunConfig { model_directory, run_directory, .. } = config;
     Ok(Learner {
         checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
+        snapshot_memory: SnapshotMemory::new(),
         exports: Exporter::new(client.clone(), model_directory.clone(), target),
         broadcaster: Broadcaster::new(
             client.clone(),

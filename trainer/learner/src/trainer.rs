@@ -6,7 +6,7 @@ use rljob_collective::CollectiveError;
 use rljob_crds::RLJobSpec;
 use rljob_kernels::KernelError;
 
-use crate::checkpoint::{CheckpointError, Snapshot};
+use crate::checkpoint::{CheckpointError, Snapshot, SnapshotMemory};
 use crate::memory::out_of_memory::guard;
 use crate::memory::{OutOfMemory, Phase};
 use crate::model::ModelError;
@@ -36,12 +36,12 @@ impl Trainer {
         if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
     }
 
-    /// A copy of this rank's part of a checkpoint.
+    /// A copy of this rank's part of a checkpoint, in `memory` if the models are on a GPU.
     ///
     /// # Errors
-    /// libtorch cannot copy a tensor.
-    pub fn snapshot(&self) -> Result<Snapshot, CheckpointError> {
-        let mut snapshot = self.models.snapshot()?;
+    /// libtorch or CUDA cannot copy a tensor.
+    pub fn snapshot(&self, memory: &mut SnapshotMemory) -> Result<Snapshot, CheckpointError> {
+        let mut snapshot = self.models.snapshot(memory)?;
         snapshot.objective = self.objective.state();
         Ok(snapshot)
     }

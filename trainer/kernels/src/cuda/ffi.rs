@@ -4,6 +4,12 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// A `cudaStream_t`.
 pub type Stream = *mut c_void;
+/// A `cudaEvent_t`.
+pub type Event = *mut c_void;
+/// `cudaMemcpyDefault`: CUDA finds out which operand is memory of the host.
+pub const COPY_DEFAULT: c_int = 4;
+/// `cudaEventBlockingSync | cudaEventDisableTiming`: who waits sleeps.
+pub const EVENT_SLEEPS_WITHOUT_TIMES: c_uint = 1 | 2;
 
 unsafe extern "C" {
     pub fn rljob_current_stream() -> Stream;
@@ -125,5 +131,16 @@ unsafe extern "C" {
     pub fn rljob_call_when_done(run: extern "C" fn(), stream: Stream) -> c_int;
     pub fn cudaHostAlloc(out: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int;
     pub fn cudaFreeHost(memory: *mut c_void) -> c_int;
+    pub fn cudaMemcpyAsync(
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        kind: c_int,
+        stream: Stream,
+    ) -> c_int;
+    pub fn cudaEventCreateWithFlags(out: *mut Event, flags: c_uint) -> c_int;
+    pub fn cudaEventRecord(event: Event, stream: Stream) -> c_int;
+    pub fn cudaEventSynchronize(event: Event) -> c_int;
+    pub fn cudaEventDestroy(event: Event) -> c_int;
     pub fn cudaGetErrorString(error: c_int) -> *const c_char;
 }

@@ -2,7 +2,7 @@
 //! atomically.
 //!
 //! ```text
-//!  main thread      snapshot (a copy in host memory) ──▶ continues training
+//!  main thread      snapshot (a copy in host memory, by the GPU if there is one) ──▶ training
 //!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (sizes, SHA-256)
 //!  writer, rank 0   waits for the .json of every rank ──▶ manifest.json, the commit ──▶ report
 //! ```
@@ -32,7 +32,7 @@ use rljob_protocol::version::Version;
 pub use files::FILE_BYTES;
 pub use load::{Places, Restored, load};
 pub use manifest::{ModelShape, OptimizerProgress, model_shape};
-pub use shard::Snapshot;
+pub use shard::{Snapshot, SnapshotMemory};
 pub use writer::{CheckpointWriter, Destination};
 
 /// A checkpoint that cannot be written or must not be used.
@@ -61,6 +61,8 @@ pub enum CheckpointError {
     Storage(#[from] rljob_storage::StorageError),
     #[error("failed to copy tensors of a checkpoint")]
     Tensor(#[from] tch::TchError),
+    #[error("failed to copy tensors of a checkpoint from a GPU")]
+    Copy(#[from] rljob_kernels::KernelError),
     /// Other ranks did not write their parts.
     #[error(
         "ranks {ranks:?} did not complete their parts of the checkpoint `{}` within {seconds} s",

@@ -3,10 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use rljob_crds::algorithm::ModelRole;
+use rljob_kernels::KernelError;
+use rljob_kernels::pinned::HostCopy;
 use rljob_protocol::checkpoint::ObjectiveState;
 use safetensors::tensor::{Dtype, View};
 use tch::{Device, Kind, Tensor};
@@ -17,6 +21,10 @@ use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, 
 
 /// Elements that are copied between a tensor and bytes at a time.
 pub const CHUNK: usize = 4 << 20;
+
+/// Page-locked memory for the snapshots of models on a GPU, by role. It is kept: to allocate it
+/// takes longer than to copy.
+pub type SnapshotMemory = BTreeMap<ModelRole, Arc<HostCopy>>;
 
 /// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
@@ -29,29 +37,55 @@ pub struct Snapshot {
 struct ModelSnapshot {
     optimizer: OptimizerProgress,
     /// By block: master weights, first and second moment, as little-endian fp32.
-    blocks: Vec<[Vec<u8>; 3]>,
+    blocks: Vec<[HostBytes; 3]>,
+}
+
+#[derive(Debug)]
+enum HostBytes {
+    Owned(Vec<u8>),
+    /// Part of a copy that the GPU may still be making.
+    Pinned(Arc<HostCopy>, Range<usize>),
+}
+
+impl HostBytes {
+    fn wait(&self) -> Result<&[u8], CheckpointError> {
+        match self {
+            Self::Owned(bytes) => Ok(bytes),
+            Self::Pinned(copy, range) => Ok(copy.wait()?.get(range.clone()).unwrap_or_default()),
+        }
+    }
 }
 
 impl Snapshot {
-    /// Adds a copy of a model's fp32 shards: `blocks`, each with its two moments.
+    /// Adds a copy of a model's fp32 shards: `blocks`, each with its two moments. If they are on a
+    /// GPU, it copies them into `memory` before its next operations, while the caller continues.
     ///
     /// # Errors
-    /// libtorch cannot copy a tensor.
+    /// libtorch or CUDA cannot copy a tensor.
     pub fn add<'a>(
         &mut self,
         role: ModelRole,
         optimizer: OptimizerProgress,
         blocks: impl Iterator<Item = [&'a Tensor; 3]>,
+        memory: &mut SnapshotMemory,
     ) -> Result<(), CheckpointError> {
         let blocks: Vec<_> = blocks.map(|parts| parts.map(Tensor::shallow_clone)).collect();
-        // Threads have other streams than this one.
-        if let Some(Device::Cuda(index)) = blocks.first().map(|[weights, ..]| weights.device()) {
-            tch::Cuda::synchronize(index as i64);
-        }
-        let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
-            Ok::<_, CheckpointError>([bytes(&weights)?, bytes(&exp_avg)?, bytes(&exp_avg_sq)?])
+        let device = blocks.first().map(|[weights, ..]| weights.device());
+        let blocks = match device {
+            Some(Device::Cuda(index)) => match pinned(role, &blocks, memory) {
+                Ok(copied) => copied,
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "training waits for copies of checkpoints without pinned memory"
+                    );
+                    // Threads have other streams than this one.
+                    tch::Cuda::synchronize(index as i64);
+                    pageable(blocks)?
+                }
+            },
+            _ => pageable(blocks)?,
         };
-        let blocks = blocks.into_par_iter().map(copy).collect::<Result<_, _>>()?;
         self.models.insert(role, ModelSnapshot { optimizer, blocks });
         Ok(())
     }
@@ -83,7 +117,7 @@ impl Snapshot {
         let names = file_names(rank, world_size, division.len());
         let files = names.into_iter().zip(division);
         let files = files.map(|(name, of)| (name, tensors.by_ref().take(of.len()).collect()));
-        let files: Vec<(String, Vec<_>)> = files.collect();
+        let files: Vec<(String, Vec<(String, HostBytes)>)> = files.collect();
         files.into_par_iter().map(|(name, tensors)| write_file(folder, &name, tensors)).collect()
     }
 }
@@ -91,11 +125,14 @@ impl Snapshot {
 fn write_file(
     folder: &Path,
     name: &str,
-    tensors: Vec<(String, Vec<u8>)>,
+    tensors: Vec<(String, HostBytes)>,
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(name);
     let partial = temporary(&path);
-    let views = tensors.into_iter().map(|(name, bytes)| (name, HostTensor::new(bytes)));
+    let views: Vec<_> = tensors
+        .iter()
+        .map(|(name, bytes)| Ok((name, HostTensor::new(bytes.wait()?))))
+        .collect::<Result<_, CheckpointError>>()?;
     safetensors::serialize_to_file(views, None, &partial)
         .map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
     File::open(&partial)
@@ -113,6 +150,39 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
     }
 }
 
+/// Queues a copy of `blocks` into the memory of `role`, which is allocated first if it must be.
+fn pinned(
+    role: ModelRole,
+    blocks: &[[Tensor; 3]],
+    memory: &mut SnapshotMemory,
+) -> Result<Vec<[HostBytes; 3]>, KernelError> {
+    let bytes = |tensor: &Tensor| tensor.numel().saturating_mul(tensor.kind().elt_size_in_bytes());
+    let tensors: Vec<_> = blocks.iter().flatten().map(Tensor::shallow_clone).collect();
+    let total = tensors.iter().map(bytes).fold(0, usize::saturating_add);
+    let kept = memory.remove(&role).and_then(Arc::into_inner);
+    let mut copy = match kept.filter(|copy| copy.length() == total) {
+        Some(copy) => copy,
+        None => HostCopy::new(total)?,
+    };
+    copy.begin(&tensors)?;
+    let copy = Arc::new(copy);
+    memory.insert(role, Arc::clone(&copy));
+    let mut start = 0_usize;
+    let mut part = |tensor: &Tensor| {
+        let range = start..start.saturating_add(bytes(tensor));
+        start = range.end;
+        HostBytes::Pinned(Arc::clone(&copy), range)
+    };
+    Ok(blocks.iter().map(|parts| parts.each_ref().map(&mut part)).collect())
+}
+
+fn pageable(blocks: Vec<[Tensor; 3]>) -> Result<Vec<[HostBytes; 3]>, CheckpointError> {
+    let copy = |[weights, exp_avg, exp_avg_sq]: [Tensor; 3]| {
+        Ok([bytes(&weights)?, bytes(&exp_avg)?, bytes(&exp_avg_sq)?].map(HostBytes::Owned))
+    };
+    blocks.into_par_iter().map(copy).collect()
+}
+
 /// A copy in host memory, which is made a chunk at a time: only the copy itself needs new memory.
 fn bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
     let flat = tensor.f_reshape([-1])?;
@@ -127,18 +197,18 @@ fn bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
 }
 
 /// An fp32 vector as a tensor of safetensors.
-struct HostTensor {
+struct HostTensor<'a> {
     shape: [usize; 1],
-    bytes: Vec<u8>,
+    bytes: &'a [u8],
 }
 
-impl HostTensor {
-    fn new(bytes: Vec<u8>) -> Self {
+impl<'a> HostTensor<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
         Self { shape: [bytes.len() / 4], bytes }
     }
 }
 
-impl View for HostTensor {
+impl View for HostTensor<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -149,7 +219,7 @@ impl View for HostTensor {
 
     fn data(&self) -> Cow<'_, [u8]> {
         crate::heartbeat::advance();
-        Cow::Borrowed(&self.bytes)
+        Cow::Borrowed(self.bytes)
     }
 
     fn data_len(&self) -> usize {

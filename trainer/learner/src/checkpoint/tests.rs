@@ -12,7 +12,8 @@ use tch::{Kind, Tensor};
 use super::files::file_names;
 use super::writer::write;
 use super::{
-    CheckpointError, Destination, FILE_BYTES, ModelShape, OptimizerProgress, Places, Snapshot, load,
+    CheckpointError, Destination, FILE_BYTES, ModelShape, OptimizerProgress, Places, Snapshot,
+    SnapshotMemory, load,
 };
 use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
@@ -53,7 +54,7 @@ fn snapshot(roles: &[ModelRole], rank: u32, world_size: u32) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for &role in roles {
         let blocks = shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]]);
-        snapshot.add(role, PROGRESS, blocks).unwrap();
+        snapshot.add(role, PROGRESS, blocks, &mut SnapshotMemory::new()).unwrap();
     }
     snapshot
 }

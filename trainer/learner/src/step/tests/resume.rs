@@ -14,7 +14,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Destination, FILE_BYTES};
+use crate::checkpoint::{CheckpointWriter, Destination, FILE_BYTES, SnapshotMemory};
 use crate::model::{Model, ModelConfig};
 use crate::models::TrainedModel;
 use crate::ranks::Ranks;
@@ -27,7 +27,7 @@ const MINIBATCHES: u32 = 2;
 
 /// Starts to write a checkpoint, as the main loop does.
 pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
-    let snapshot = trainer.snapshot().unwrap();
+    let snapshot = trainer.snapshot(&mut SnapshotMemory::new()).unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
     let destination = Destination {
