@@ -207,6 +207,15 @@ impl Models {
         self.trained().map(|(role, trained)| (role, trained.shape())).collect()
     }
 
+    /// Bytes of this rank's part of a checkpoint, by role.
+    pub fn snapshot_bytes(&self) -> impl Iterator<Item = (ModelRole, usize)> {
+        self.trained().map(|(role, TrainedModel { parameters, .. })| {
+            let elements = parameters.shards().iter().map(|shard| shard.master.numel());
+            // fp32: weights, and the two moments.
+            (role, elements.fold(0, usize::saturating_add).saturating_mul(3 * 4))
+        })
+    }
+
     /// A copy of this rank's part of a checkpoint, in `memory` if the models are on a GPU.
     ///
     /// # Errors

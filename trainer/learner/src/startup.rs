@@ -107,7 +107,10 @@ pub fn start(
     let RunConfig { model_directory, run_directory, .. } = config;
     Ok(Learner {
         checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
-        snapshot_memory: SnapshotMemory::new(),
+        snapshot_memory: SnapshotMemory::begin(
+            trainer.ranks.device(),
+            trainer.models.snapshot_bytes(),
+        ),
         exports: Exporter::new(client.clone(), model_directory.clone(), target),
         broadcaster: Broadcaster::new(
             client.clone(),

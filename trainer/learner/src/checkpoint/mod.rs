@@ -22,6 +22,7 @@
 mod files;
 mod load;
 pub mod manifest;
+mod memory;
 mod shard;
 mod writer;
 
@@ -32,7 +33,8 @@ use rljob_protocol::version::Version;
 pub use files::FILE_BYTES;
 pub use load::{Places, Restored, load};
 pub use manifest::{ModelShape, OptimizerProgress, model_shape};
-pub use shard::{Snapshot, SnapshotMemory};
+pub use memory::SnapshotMemory;
+pub use shard::Snapshot;
 pub use writer::{CheckpointWriter, Destination};
 
 /// A checkpoint that cannot be written or must not be used.

@@ -15,16 +15,12 @@ use rljob_protocol::checkpoint::ObjectiveState;
 use safetensors::tensor::{Dtype, View};
 use tch::{Device, Kind, Tensor};
 
-use super::CheckpointError;
 use super::files::{PARTS, Piece, file_names};
 use super::manifest::{FileEntry, OptimizerProgress, commit, measure, role_name, temporary};
+use super::{CheckpointError, SnapshotMemory};
 
 /// Elements that are copied between a tensor and bytes at a time.
 pub const CHUNK: usize = 4 << 20;
-
-/// Page-locked memory for the snapshots of models on a GPU, by role. It is kept: to allocate it
-/// takes longer than to copy.
-pub type SnapshotMemory = BTreeMap<ModelRole, Arc<HostCopy>>;
 
 /// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
@@ -150,7 +146,7 @@ pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
     }
 }
 
-/// Queues a copy of `blocks` into the memory of `role`, which is allocated first if it must be.
+/// Queues a copy of `blocks` into the memory of `role`.
 fn pinned(
     role: ModelRole,
     blocks: &[[Tensor; 3]],
@@ -159,14 +155,10 @@ fn pinned(
     let bytes = |tensor: &Tensor| tensor.numel().saturating_mul(tensor.kind().elt_size_in_bytes());
     let tensors: Vec<_> = blocks.iter().flatten().map(Tensor::shallow_clone).collect();
     let total = tensors.iter().map(bytes).fold(0, usize::saturating_add);
-    let kept = memory.remove(&role).and_then(Arc::into_inner);
-    let mut copy = match kept.filter(|copy| copy.length() == total) {
-        Some(copy) => copy,
-        None => HostCopy::new(total)?,
-    };
+    let mut copy = memory.take(role, total)?;
     copy.begin(&tensors)?;
     let copy = Arc::new(copy);
-    memory.insert(role, Arc::clone(&copy));
+    memory.keep(role, Arc::clone(&copy));
     let mut start = 0_usize;
     let mut part = |tensor: &Tensor| {
         let range = start..start.saturating_add(bytes(tensor));

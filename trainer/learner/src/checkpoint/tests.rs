@@ -54,7 +54,7 @@ fn snapshot(roles: &[ModelRole], rank: u32, world_size: u32) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for &role in roles {
         let blocks = shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]]);
-        snapshot.add(role, PROGRESS, blocks, &mut SnapshotMemory::new()).unwrap();
+        snapshot.add(role, PROGRESS, blocks, &mut SnapshotMemory::default()).unwrap();
     }
     snapshot
 }

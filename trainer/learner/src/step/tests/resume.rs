@@ -27,7 +27,7 @@ const MINIBATCHES: u32 = 2;
 
 /// Starts to write a checkpoint, as the main loop does.
 pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
-    let snapshot = trainer.snapshot(&mut SnapshotMemory::new()).unwrap();
+    let snapshot = trainer.snapshot(&mut SnapshotMemory::default()).unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
     let destination = Destination {
