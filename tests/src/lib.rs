@@ -20,11 +20,12 @@
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  Browser                  headless Chromium with pages of the dashboard
+//!  quickstart               model and data of the quick start, with fewer rows
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
 //!
-//! Only `chaos` knows RLJobs; the other modules are independent of what is tested. All programs are
+//! Only `chaos` and `quickstart` know the project; the other modules are independent of what is tested. All programs are
 //! real; the harness only emulates the Hugging Face hub.
 
 pub mod api;
@@ -54,6 +55,7 @@ pub mod process;
 pub mod procfs;
 pub mod prometheus;
 pub mod proxy;
+pub mod quickstart;
 pub mod rootfs;
 pub mod s3;
 pub mod sandbox;

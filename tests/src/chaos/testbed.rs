@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -15,8 +14,7 @@ use serde_json::{Value, json};
 use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
-use crate::process::run;
-use crate::{Api, Cluster, Kubectl, rootfs, sglang};
+use crate::{Api, Cluster, Kubectl, quickstart, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
 pub(super) const IMAGE: &str = concat!("docker.io/library/rljob:", env!("CARGO_PKG_VERSION"));
@@ -90,9 +88,7 @@ impl Testbed {
             .run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"])
             .with_context(|| report(&system))?;
         let (data, runs) = (cluster.shared_folder("data")?, cluster.shared_folder("runs")?);
-        run(Command::new("python3")
-            .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
-            .arg(&data))?;
+        quickstart::generate(&data, 8_000)?;
         Ok(Self {
             engine,
             api: cluster.api()?,

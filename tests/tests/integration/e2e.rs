@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
 use rljob_tests::files::workspace;
 use rljob_tests::namespace::report;
-use rljob_tests::process::{run, wait_until};
-use rljob_tests::{Cluster, Namespace, rootfs};
+use rljob_tests::process::wait_until;
+use rljob_tests::{Cluster, Namespace, quickstart, rootfs};
 use serde_json::{Value, json};
 
 mod bucket;
@@ -65,14 +65,6 @@ fn operator_image() -> String {
 /// Image name as kubelet resolves it: names without a registry are in Docker Hub's library.
 fn full_reference(image: &str) -> String {
     if image.contains('/') { image.to_owned() } else { format!("docker.io/library/{image}") }
-}
-
-/// Creates the quick start's model folder and data in a shared folder.
-fn make_data(folder: &Path) {
-    run(Command::new("python3")
-        .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
-        .arg(folder))
-    .unwrap();
 }
 
 /// A pod that serves a model folder with the embedded engine; ready once the model is loaded.
@@ -135,7 +127,7 @@ impl<'a> Run<'a> {
     fn start(cluster: &Cluster, namespace: &'a Namespace, text: &str, job: &'a str) -> Self {
         let folder = |name: &str| cluster.shared_folder(name).unwrap();
         let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
-        make_data(&data);
+        quickstart::generate(&data, 16_000).unwrap();
         let manifest = text
             .replace("SHARED", &data.display().to_string())
             .replace("RUNS", &runs.display().to_string());

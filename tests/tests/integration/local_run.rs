@@ -9,8 +9,8 @@ use rljob_crds::names::{
     EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, JOURNAL_FILE, METRICS_FILE,
 };
 use rljob_protocol::status::EvaluationMetrics;
-use rljob_tests::files::workspace;
 use rljob_tests::process::{run, wait_until};
+use rljob_tests::quickstart;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -75,10 +75,7 @@ pub(crate) fn folder_with(jobs: &str) -> TempDir {
 }
 
 fn fill(folder: &Path, jobs: &str) {
-    run(Command::new("python3")
-        .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
-        .arg(folder))
-    .unwrap();
+    quickstart::generate(folder, 4_000).unwrap();
     fs::write(folder.join("jobs.yaml"), jobs).unwrap();
 }
 

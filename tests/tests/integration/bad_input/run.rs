@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rljob_tests::files::workspace;
 use rljob_tests::process::run;
+use rljob_tests::quickstart;
 use serde_json::{Value, json};
 
 use super::output;
@@ -19,10 +19,7 @@ struct Folder(tempfile::TempDir);
 impl Folder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        run(Command::new("python3")
-            .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
-            .arg(folder.path()))
-        .unwrap();
+        quickstart::generate(folder.path(), 4_000).unwrap();
         fs::write(folder.path().join("job.yaml"), include_str!("run.yaml")).unwrap();
         Self(folder)
     }
