@@ -302,6 +302,20 @@ mod tests {
             assert_eq!((spec.engine(), spec.gpus()), (engine, gpus), "{spec:?}");
         }
     }
+
+    #[test]
+    fn the_ranks_of_an_engine_are_those_of_all_of_its_pods() {
+        let of = |gpus: u32, pods: i32| {
+            let spec = inference(serde_json::json!({
+                "sglang": {}, "podsPerReplica": pods,
+                "resources": {"limits": {"amd.com/gpu": gpus}},
+            }));
+            (spec.ranks(), spec.pods_of(3), spec.engines_of(5))
+        };
+        assert_eq!([of(0, 1), of(8, 1)], [(1, 3, 5), (8, 3, 5)]);
+        assert_eq!([of(0, 2), of(8, 2)], [(2, 6, 2), (16, 6, 2)]);
+    }
+
     #[test]
     fn learners_are_as_many_as_the_gpus_unless_their_number_is_set() {
         for (spec, gpus, processes) in [
