@@ -137,6 +137,8 @@ pub const INCIDENT_ENDED_BY_KUBELET: &str = "EndedByKubelet";
 pub const INCIDENT_POD_LOST: &str = "PodLost";
 /// Incident: the engine is unresponsive while its container runs; the operator deletes its pod.
 pub const INCIDENT_ENGINE_HUNG: &str = "EngineHung";
+/// Incident: another pod of the same engine was lost or restarted; the operator deletes this pod.
+pub const INCIDENT_ENGINE_INCOMPLETE: &str = "EngineIncomplete";
 /// Incident: the pod was deleted by a user or another controller.
 pub const INCIDENT_DELETED: &str = "Deleted";
 /// Incident: the pod disappeared for an unknown reason.
@@ -158,6 +160,8 @@ pub const GATE_WEIGHTS_SYNCED: &str = "rljob.dev/weights-synced";
 pub const COORDINATOR_PORT: u16 = 8080;
 /// HTTP port of an engine.
 pub const ENGINE_PORT: u16 = 30000;
+/// Port of the first pod of an engine at which its other pods join its process group.
+pub const ENGINE_GROUP_PORT: u16 = 30001;
 /// Port of the health endpoint of a supervisor.
 pub const SUPERVISOR_PORT: u16 = 8081;
 /// Port of the dashboard on loopback addresses of the coordinator's pod.

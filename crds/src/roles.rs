@@ -24,6 +24,12 @@ use crate::template::PodTemplate;
         .message("the embedded engine runs on CPUs: remove the GPUs from resources.limits or use \
                  sglang")
 )]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.embedded) || !has(self.podsPerReplica) || self.podsPerReplica == 1"
+    )
+        .message("the embedded engine is one process: remove podsPerReplica or use sglang")
+)]
 pub struct InferenceSpec {
     /// SGLang server, on GPUs or on CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,9 +53,15 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: Option<i32>,
-    /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the
-    /// number of GPUs in `limits`, for example `nvidia.com/gpu: 2`, up to 8. Default requests: 250m
-    /// CPU, 1Gi memory.
+    /// Number of pods of each engine. An SGLang engine of several pods is tensor parallel over all
+    /// of them; its first pod serves, and when one of its pods is lost or restarts, all are
+    /// replaced. Only on clusters. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub pods_per_replica: i32,
+    /// Requests and limits of the engine container of each pod. The tensor-parallel size of SGLang
+    /// is the number of GPUs in `limits`, for example `nvidia.com/gpu: 2`, up to 8, times
+    /// `podsPerReplica`. Default requests: 250m CPU, 1Gi memory.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
@@ -66,6 +78,7 @@ impl Default for InferenceSpec {
             image: None,
             replicas: one(),
             min_replicas: None,
+            pods_per_replica: one(),
             resources: ResourceRequirements::default(),
             template: None,
         }
@@ -82,9 +95,29 @@ impl InferenceSpec {
         }
     }
 
-    /// GPUs of each engine; its tensor-parallel size if not 0.
+    /// GPUs of each pod.
     pub fn gpus(&self) -> u32 {
         gpus::count(&self.resources)
+    }
+
+    /// Tensor-parallel ranks of each engine: one for each GPU of its pods, at least one in a pod.
+    pub fn ranks(&self) -> u32 {
+        self.gpus().max(1).saturating_mul(self.pods_per_engine())
+    }
+
+    /// Pods of each engine.
+    pub fn pods_per_engine(&self) -> u32 {
+        self.pods_per_replica.max(1).unsigned_abs()
+    }
+
+    /// Engines that have all of their pods among this many.
+    pub fn engines_of(&self, pods: i32) -> i32 {
+        pods.checked_div(self.pods_per_replica.max(1)).unwrap_or_default()
+    }
+
+    /// Pods of this many engines.
+    pub fn pods_of(&self, engines: i32) -> i32 {
+        engines.saturating_mul(self.pods_per_replica.max(1))
     }
 
     /// Further flags of the SGLang server.
@@ -269,6 +302,20 @@ mod tests {
             assert_eq!((spec.engine(), spec.gpus()), (engine, gpus), "{spec:?}");
         }
     }
+
+    #[test]
+    fn the_ranks_of_an_engine_are_those_of_all_of_its_pods() {
+        let of = |gpus: u32, pods: i32| {
+            let spec = inference(serde_json::json!({
+                "sglang": {}, "podsPerReplica": pods,
+                "resources": {"limits": {"amd.com/gpu": gpus}},
+            }));
+            (spec.ranks(), spec.pods_of(3), spec.engines_of(5))
+        };
+        assert_eq!([of(0, 1), of(8, 1)], [(1, 3, 5), (8, 3, 5)]);
+        assert_eq!([of(0, 2), of(8, 2)], [(2, 6, 2), (16, 6, 2)]);
+    }
+
     #[test]
     fn learners_are_as_many_as_the_gpus_unless_their_number_is_set() {
         for (spec, gpus, processes) in [

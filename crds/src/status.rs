@@ -210,12 +210,14 @@ pub struct RoleStatus {
 pub struct InferenceStatus {
     /// Desired number of engines.
     pub desired: i32,
-    /// Number of pods whose server is up. `engines` shows which engines hold the current weights.
+    /// Number of engines whose pods are all up. `engines` shows which engines hold the current
+    /// weights.
     pub ready: i32,
-    /// Number of existing pods, for the scale subresource.
+    /// Number of engines that have pods, for the scale subresource.
     #[serde(default)]
     pub replicas: i32,
-    /// Label selector of engine pods, for autoscalers that use the scale subresource.
+    /// Label selector of engine pods, for autoscalers that use the scale subresource. Empty with
+    /// `podsPerReplica` above 1, because autoscalers would count each pod as an engine.
     #[serde(default)]
     pub selector: String,
     /// At most 32 engines, unhealthy ones first. Written with the progress.
@@ -228,7 +230,7 @@ pub struct InferenceStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineStatus {
-    /// Name of its pod.
+    /// Name of its pod, or of its first pod.
     pub name: String,
     /// Reachability and weights.
     pub state: EngineStanding,

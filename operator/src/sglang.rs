@@ -6,7 +6,7 @@ use std::path::Path;
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, SGLANG_CONFIG_FILE};
+use rljob_crds::names::{ENGINE_GROUP_PORT, EXPORT_COMPLETE_FILE, SGLANG_CONFIG_FILE};
 use rljob_http::Role;
 
 /// The release that rljob is tested with.
@@ -16,7 +16,7 @@ pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 const TOKENS_PER_EVENT: u32 = 32;
 
 /// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
-pub const OWN_FLAGS: [&str; 25] = [
+pub const OWN_FLAGS: [&str; 29] = [
     "--model-path",
     "--model",
     "--host",
@@ -27,6 +27,10 @@ pub const OWN_FLAGS: [&str; 25] = [
     "--sampling-backend",
     "--tp-size",
     "--tensor-parallel-size",
+    "--nnodes",
+    "--node-rank",
+    "--dist-init-addr",
+    "--nccl-init-addr",
     "--enable-deterministic-inference",
     "--incremental-streaming-output",
     "--stream-output",
@@ -48,6 +52,12 @@ pub const OWN_FLAGS: [&str; 25] = [
 /// ignores SIGTERM unless it has a handler.
 const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1 & wait $!; done; \
     trap - TERM; exec \"$@\"";
+/// Becomes the command `$@` with the rank of this pod in its engine of `$0` pods, and with the
+/// address of the first pod. The pods of an engine have consecutive ordinals. Torch resolves the
+/// name again for every attempt to connect.
+const RANK_SCRIPT: &str = "index=${POD_NAME##*-}; rank=$((index % $0)); \
+    first=${POD_NAME%-*}-$((index - rank)); host=$1; shift; \
+    exec \"$@\" --node-rank=$rank --dist-init-addr=$first.$host";
 /// Time that an engine waits for the download of a model: the coordinator fails the run earlier.
 pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 
@@ -82,8 +92,11 @@ pub fn arguments(
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
     ];
-    if spec.inference.gpus() > 1 {
-        arguments.push(format!("--tp-size={}", spec.inference.gpus()));
+    if spec.inference.ranks() > 1 {
+        arguments.push(format!("--tp-size={}", spec.inference.ranks()));
+    }
+    if spec.inference.pods_per_engine() > 1 {
+        arguments.push(format!("--nnodes={}", spec.inference.pods_per_engine()));
     }
     if spec.training.deterministic {
         arguments.push("--enable-deterministic-inference".to_owned());
@@ -106,6 +119,21 @@ pub fn after_download(
         ["sh".to_owned(), "-c".to_owned(), WAIT_SCRIPT.to_owned(), marker]
     });
     wait.into_iter().flatten().chain(command).collect()
+}
+
+/// Starts `command` as one of the processes of an engine that spans pods. `service` is the DNS name
+/// of the pods' Service; `POD_NAME` of the environment has the pod's ordinal.
+pub fn across_pods(
+    spec: &RLJobSpec,
+    service: &str,
+    command: impl IntoIterator<Item = String>,
+) -> Vec<String> {
+    let pods = Some(spec.inference.pods_per_engine()).filter(|pods| *pods > 1);
+    let rank = pods.map(|pods| {
+        let host = format!("{service}:{ENGINE_GROUP_PORT}");
+        ["sh".to_owned(), "-c".to_owned(), RANK_SCRIPT.to_owned(), pods.to_string(), host]
+    });
+    rank.into_iter().flatten().chain(command).collect()
 }
 
 /// The keys as SGLang's configuration file.
@@ -182,6 +210,36 @@ mod tests {
         assert!(child.try_wait().unwrap().is_none());
         std::fs::write(folder.path().join("complete.json"), "{}").unwrap();
         assert_eq!(child.wait_with_output().unwrap().stdout, b"a b\n");
+    }
+
+    #[test]
+    fn pods_of_an_engine_have_consecutive_ranks_and_the_address_of_the_first() {
+        let mut spec = validated().spec.clone();
+        let command = |spec: &RLJobSpec| {
+            across_pods(spec, "sums-inference.lab.svc", ["echo".to_owned(), "a b".to_owned()])
+        };
+        assert_eq!(command(&spec), ["echo", "a b"]);
+        spec.inference = serde_json::from_value(serde_json::json!({
+            "sglang": {}, "podsPerReplica": 3, "resources": {"limits": {"nvidia.com/gpu": 8}},
+        }))
+        .unwrap();
+        let flags = arguments(&spec, Path::new("/m"), "::", Path::new("/tokens"));
+        assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
+        let words = command(&spec);
+        let printed = |pod: &str| {
+            let mut shell = std::process::Command::new(&words[0]);
+            let output = shell.args(&words[1..]).env("POD_NAME", pod).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        for (pod, rank, first) in [(0, 0, 0), (2, 2, 0), (3, 0, 3), (10, 1, 9)] {
+            assert_eq!(
+                printed(&format!("sums-inference-{pod}")),
+                format!(
+                    "a b --node-rank={rank} --dist-init-addr=sums-inference-{first}\
+                        .sums-inference.lab.svc:30001\n"
+                )
+            );
+        }
     }
 
     #[test]

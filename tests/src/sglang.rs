@@ -2,7 +2,7 @@
 //! packages are on a volume.
 //!
 //! ```text
-//!  image:  /usr/local/bin/python3, lscpu · their libraries · Python's standard library
+//!  image:  /usr/local/bin/python3, lscpu, sh · their libraries · Python's standard library
 //!  volume: ENVIRONMENT ─▶ /opt/sglang (venv/lib/python3.N/site-packages, 2.6 GB)
 //! ```
 //! The pods use the flags, keys, ports and probes that the operator renders for every SGLang pod.
@@ -27,6 +27,8 @@ pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, \
 pub const MOUNT: &str = "/opt/sglang";
 /// Program with which SGLang counts CPU cores.
 const LSCPU: &str = "/usr/bin/lscpu";
+/// Shell that computes the ranks of engines that span pods.
+const SHELL: &str = "/bin/sh";
 /// Folders excluded from the image: packages, which are on the volume, tests, and link-time files.
 const EXCLUDED: [&str; 6] =
     ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
@@ -45,13 +47,15 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     rootfs::skeleton(root.path())?;
     // As in images built for root, the UID of pods has no passwd entry.
     fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\n")?;
-    for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
+    let programs =
+        [("python3", python.as_path()), ("lscpu", Path::new(LSCPU)), ("sh", Path::new(SHELL))];
+    for (name, program) in programs {
         fs::copy(program, root.path().join("usr/local/bin").join(name))
             .with_context(|| format!("failed to copy {}", program.display()))?;
     }
     let standard = Path::new(standard);
     compile(&python, &copy_standard_library(standard, root.path())?)?;
-    let mut loading = vec![python, PathBuf::from(LSCPU)];
+    let mut loading = vec![python, PathBuf::from(LSCPU), PathBuf::from(SHELL)];
     for folder in [standard.join("lib-dynload"), PathBuf::from(packages)] {
         loading.extend(extensions(&folder)?);
     }
@@ -68,6 +72,10 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
         "CUDA_VISIBLE_DEVICES=",
         "HF_HUB_OFFLINE=1",
         "OMP_NUM_THREADS=1",
+        // Several ranks would otherwise call the stub of NCCL and compile kernels, for which the
+        // image has no compiler.
+        "SGLANG_NCCL_SO_PATH=absent.so",
+        "TORCHDYNAMO_DISABLE=1",
     ];
     image::build(IMAGE, root.path(), &json!({"Env": environment}), output)
 }

@@ -28,6 +28,8 @@ pub enum Preset {
     Cpu,
     /// Two engines with tensor parallelism, and a trainer pod with FSDP over four GPUs.
     MultiGpu,
+    /// SGLang engines that span pods.
+    MultiNodeEngine,
     /// Programs as answers, which the reward runs on tests.
     Code,
     /// Engines on preemptible nodes, and failure rules.
@@ -107,6 +109,7 @@ impl Preset {
             Self::Sft => sample!("sft"),
             Self::Cpu => sample!("gsm8k-smollm2"),
             Self::MultiGpu => sample!("multi-gpu"),
+            Self::MultiNodeEngine => sample!("multi-node-engine"),
             Self::Spot => sample!("spot"),
             Self::Bucket => sample!("bucket"),
             Self::Ppo => sample!("algorithms/ppo", "ppo"),

@@ -39,7 +39,7 @@ pub fn size(job: &Job) -> i32 {
 /// Members of a role.
 pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference => job.spec.inference.replicas,
+        Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
         Role::Trainer => job.spec.trainers(),
         Role::Coordinator => 0,
     }

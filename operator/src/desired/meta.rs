@@ -91,7 +91,12 @@ pub fn secret_name(job: &ValidatedJob) -> String {
 
 /// Cluster DNS name of a pod.
 pub fn pod_host(namespace: &str, pod: &str, service: &str) -> String {
-    format!("{pod}.{service}.{namespace}.svc")
+    format!("{pod}.{}", service_host(namespace, service))
+}
+
+/// Cluster DNS name of a Service.
+pub fn service_host(namespace: &str, service: &str) -> String {
+    format!("{service}.{namespace}.svc")
 }
 
 /// Base URL of the coordinator as pods see it.

@@ -74,7 +74,7 @@ pub(super) fn build_template(
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        ..with_probes(role, is_sglang(job, role))
+        ..with_probes(job, role)
     };
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
@@ -167,6 +167,8 @@ fn sglang_command(job: &ValidatedJob) -> Vec<String> {
         Path::new(TOKENS_MOUNT),
     );
     let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
+    let service = meta::service_host(&job.namespace, &meta::role_name(job, Role::Inference));
+    let command = sglang::across_pods(&job.spec, &service, command);
     sglang::after_download(&job.spec, &model_directory, command)
 }
 
@@ -297,8 +299,10 @@ pub(super) fn with_default_requests(
 /// weights must not be killed; the coordinator detects hung engines. The start of an engine may
 /// take an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of
 /// another job. Of rljob's programs, probes get plain answers on the port of TLS; SGLang's port
-/// speaks TLS only.
-fn with_probes(role: Role, is_sglang: bool) -> Container {
+/// speaks TLS only, except in pods of an engine that do not serve: these listen, without TLS, once
+/// their ranks are ready.
+fn with_probes(job: &ValidatedJob, role: Role) -> Container {
+    let is_sglang = is_sglang(job, role);
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
         http_get: Some(HTTPGetAction {
@@ -327,7 +331,11 @@ fn with_probes(role: Role, is_sglang: bool) -> Container {
     };
     match role {
         Role::Inference => Container {
-            startup_probe: Some(get("/health", 2, 1800)),
+            startup_probe: Some(if job.spec.inference.pods_per_engine() > 1 {
+                Probe { period_seconds: Some(2), failure_threshold: Some(1800), ..connect.clone() }
+            } else {
+                get("/health", 2, 1800)
+            }),
             readiness_probe: Some(connect),
             ..Container::default()
         },

@@ -61,10 +61,10 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
     match role {
         _ if wanted == WantedRoles::Nothing => 0,
         _ if wanted == WantedRoles::WithoutGpus && gpus(job, role) > 0 => 0,
-        Role::Inference => match wanted {
+        Role::Inference => job.spec.inference.pods_of(match wanted {
             WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,
-        },
+        }),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
     }

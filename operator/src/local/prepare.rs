@@ -89,6 +89,15 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     let wants_sglang = |job: &ValidatedJob| {
         job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
     };
+    let spanning =
+        jobs.iter().find(|job| wants_sglang(job) && job.spec.inference.pods_per_engine() > 1);
+    if let Some(job) = spanning {
+        bail!(
+            "{}: spec.inference.podsPerReplica: on one machine an engine is one process: set it to \
+                1, and resources.limits to all GPUs of an engine",
+            job.name
+        );
+    }
     let Some(text) = &args.engine_command else {
         if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
             let field = match job.spec.inference.sglang {

@@ -83,7 +83,9 @@ impl Objects {
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
         let engines = acting.map_or(&[][..], |report| &report.engines);
-        let pod_plan = pods::plan(&pods, engines, &job.spec.failure_policy, now);
+        let pods_per_engine = job.spec.inference.pods_per_engine();
+        let policy = &job.spec.failure_policy;
+        let pod_plan = pods::plan(&pods, pods_per_engine, engines, policy, now);
         let vanished =
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting(warnings);
@@ -110,10 +112,10 @@ impl Objects {
             rules_digest: rules_digest(job),
             unsupported: remembered.unsupported,
             obstacle,
-            engine_up_since: engine_up_since(&pods),
-            engines: self.engines(job),
+            engine_up_since: engine_up_since(&pods, pods_per_engine),
+            engines: self.engines(job, &pod_plan),
             supervisors: supervisors(&pods),
-            roles: self.roles(is_suspended(old)),
+            roles: self.roles(is_suspended(old), pods_per_engine),
         };
         Observed {
             facts,
@@ -130,20 +132,25 @@ impl Objects {
         }
     }
 
-    fn roles(&self, was_suspended: bool) -> Roles {
+    fn roles(&self, was_suspended: bool, pods_per_engine: u32) -> Roles {
         let counts = |role| self.counts(role, was_suspended);
         Roles {
-            inference: counts(Role::Inference),
+            inference: self.in_engines(counts(Role::Inference), pods_per_engine),
             coordinator: counts(Role::Coordinator),
             trainer: counts(Role::Trainer),
         }
     }
 
-    /// The engines that exist and that the spec wants. An engine leaves the list before its pod is
-    /// deleted.
-    fn engines(&self, job: &Job) -> Vec<EngineEndpoint> {
-        let is_wanted =
-            |pod: &Pod| i64::from(pods::ordinal(pod)) < i64::from(job.spec.inference.replicas);
+    /// The engines that exist and that the spec wants, by their first pods. An engine leaves the
+    /// list before its pods are deleted.
+    fn engines(&self, job: &Job, plan: &PodPlan) -> Vec<EngineEndpoint> {
+        let inference = &job.spec.inference;
+        let num_pods = i64::from(inference.pods_of(inference.replicas));
+        let is_wanted = |pod: &Pod| {
+            i64::from(pods::ordinal(pod)) < num_pods
+                && pods::serves(pods::ordinal(pod), inference.pods_per_engine())
+                && !plan.replaces(&pod.uid().unwrap_or_default())
+        };
         // By address: DNS caches may return the address of the previous pod of that name.
         let endpoint = |pod: &Arc<Pod>| {
             let (name, url) = (pod.name_any(), url(pod, ENGINE_PORT)?);
@@ -180,8 +187,13 @@ fn supervisors(pods: &[PodFacts]) -> Vec<SupervisorIdentity> {
         .collect()
 }
 
-fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {
-    let engines = pods.iter().filter(|pod| pod.role == Role::Inference && pod.deletion.is_none());
+/// Since when an engine serves: its first pod is up once the others have joined it.
+fn engine_up_since(pods: &[PodFacts], pods_per_engine: u32) -> Option<Timestamp> {
+    let engines = pods.iter().filter(|pod| {
+        pod.role == Role::Inference
+            && pod.deletion.is_none()
+            && pods::serves(pod.ordinal, pods_per_engine)
+    });
     engines.filter_map(|pod| pod.up_since).min()
 }
 

@@ -139,6 +139,24 @@ impl Objects {
         }
     }
 
+    /// Counts of pods of engines as counts of engines. An engine exists while it has a pod, and is
+    /// ready when it has all of them and they are up.
+    pub(super) fn in_engines(&self, pods: RoleCounts, pods_per_engine: u32) -> RoleCounts {
+        let mut engines = BTreeMap::<u32, u32>::new();
+        for pod in self.pods.get(&Role::Inference).into_iter().flatten() {
+            let index = pods::ordinal(pod).checked_div(pods_per_engine).unwrap_or_default();
+            let num_up = engines.entry(index).or_default();
+            *num_up = num_up.saturating_add(u32::from(pods::is_up(pod)));
+        }
+        let needed = |pods: i32| pods.unsigned_abs().div_ceil(pods_per_engine.max(1));
+        let in_engines = |pods: i32| i32::try_from(needed(pods)).unwrap_or(i32::MAX);
+        RoleCounts {
+            wanted: in_engines(pods.wanted),
+            existing: in_engines(pods.existing).max(count(engines.keys())),
+            ready: count(engines.values().filter(|num_up| **num_up >= pods_per_engine)),
+        }
+    }
+
     /// Termination message of a coordinator that found another run in the run directory.
     pub(super) fn directory_in_use(&self) -> Option<String> {
         let pod = self.pods.get(&Role::Coordinator)?.first()?;

@@ -89,6 +89,30 @@ fn observed(objects: Objects, job: &Job, remembered: Remembered) -> Observed {
 }
 
 #[test]
+fn engines_that_span_pods_are_counted_and_listed_once() {
+    let none = json!(null);
+    let engine = |ordinal: u32, deletion: &Value| {
+        pod(&format!("sums-inference-{ordinal}"), "inference", "engines", deletion)
+    };
+    let deletion = json!("2027-01-15T08:00:00Z");
+    let pods = vec![
+        engine(0, &none),
+        engine(1, &none),
+        engine(2, &none),
+        engine(3, &deletion),
+        engine(5, &none),
+    ];
+    let sets = vec![set("sums-inference", "engines", 6)];
+    let mut job = validated();
+    job.spec.inference =
+        serde_json::from_value(json!({"sglang": {}, "replicas": 3, "podsPerReplica": 2})).unwrap();
+    let facts = observed(Objects::sort(&job, sets, pods), &job, Remembered::default()).facts;
+    let names: Vec<&str> = facts.engines.iter().map(|engine| engine.name.as_str()).collect();
+    assert_eq!(names, ["sums-inference-0", "sums-inference-2"], "the first pods that exist");
+    assert_eq!(facts.roles.inference, RoleCounts { wanted: 3, existing: 3, ready: 1 });
+}
+
+#[test]
 fn only_own_pods_count_and_terminating_engines_are_not_listed() {
     let mut job = validated();
     job.spec.inference.replicas = 11;

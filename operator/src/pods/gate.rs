@@ -1,5 +1,6 @@
 //! Readiness gate `rljob.dev/weights-synced` of engine pods: true once the current container holds
-//! weights of the run, false for its successor.
+//! weights of the run, false for its successor. The gates of an engine that spans pods also record
+//! its containers before they hold weights, once all of them are up.
 //!
 //! The gate informs `kubectl`, disruption budgets and Services. The coordinator checks versions
 //! itself before it routes to an engine, and later weight syncs do not change the gate.
@@ -8,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use rljob_crds::names::{REASON_SYNCED, REASON_SYNCING};
 use rljob_protocol::status::EngineState;
 
+use super::engines::Engine;
 use super::facts::{Gate, PodFacts};
 
 /// Age of a container up to which a report may describe its predecessor: three missed answers of
@@ -26,37 +28,33 @@ pub struct GateChange {
 
 /// Returns the gates to change now, and the time of the next change.
 pub(super) fn changes(
-    pods: &[PodFacts],
-    engines: &[EngineState],
+    engines: &[Engine<'_>],
+    reported: &[EngineState],
     now: Timestamp,
 ) -> (Vec<GateChange>, Option<Timestamp>) {
     let (mut changes, mut next) = (Vec::new(), None);
-    for pod in pods.iter().filter(|pod| pod.deletion.is_none()) {
-        let (Some(gate), Some(container)) = (&pod.gate, &pod.container) else { continue };
-        let open = Gate {
-            open: true,
-            message: format!("container {} holds weights of the run", container.id),
-        };
-        let closed = Gate {
-            open: false,
-            message: format!("container {} holds no weights of the run yet", container.id),
-        };
-        let synced = engines
-            .iter()
-            .any(|engine| engine.is_about(&pod.name, &pod.uid) && engine.version.is_some());
-        let reliable_at = container.since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
-        if *gate == open {
+    for engine in engines.iter().filter(|engine| !engine.is_incomplete()) {
+        let (Some([open, closed]), Some(since)) = (engine.gates(), engine.running_since()) else {
             continue;
-        }
-        if synced && now >= reliable_at {
-            changes.push(change(pod, open, REASON_SYNCED));
-            continue;
-        }
-        if gate.open {
-            changes.push(change(pod, closed, REASON_SYNCING));
-        }
-        if synced {
-            next = next.into_iter().chain([reliable_at]).min();
+        };
+        let synced = engine.first().is_some_and(|pod| {
+            let is_about = |state: &&EngineState| state.is_about(&pod.name, &pod.uid);
+            reported.iter().filter(is_about).any(|state| state.version.is_some())
+        });
+        let is_recorded = engine.spans() && engine.is_up();
+        let reliable_at = since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
+        for pod in engine.remaining() {
+            let Some(gate) = pod.gate.as_ref().filter(|gate| **gate != open) else { continue };
+            if synced && now >= reliable_at {
+                changes.push(change(pod, open.clone(), REASON_SYNCED));
+                continue;
+            }
+            if gate.open || (is_recorded && *gate != closed) {
+                changes.push(change(pod, closed.clone(), REASON_SYNCING));
+            }
+            if synced {
+                next = next.into_iter().chain([reliable_at]).min();
+            }
         }
     }
     (changes, next)
@@ -72,6 +70,7 @@ mod tests {
     use rljob_protocol::version::Version;
 
     use super::super::Container;
+    use super::super::engines::engines;
     use super::super::test_support::{pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
@@ -169,7 +168,51 @@ mod tests {
             }];
             let expected: Vec<GateChange> =
                 expected.map(|(gate, reason)| change(&pod, gate, reason)).into_iter().collect();
-            assert_eq!(changes(&[pod], &states, at(second)), (expected, next), "{case}");
+            let pods = [pod];
+            let found = changes(&engines(&pods, 1), &states, at(second));
+            assert_eq!(found, (expected, next), "{case}");
         }
+    }
+
+    #[test]
+    fn the_gates_of_an_engine_that_spans_pods_record_its_containers_and_open_together() {
+        let member = |ordinal: u32, gate: Option<Gate>, since| PodFacts {
+            gate,
+            container: Some(Container { id: format!("c{ordinal}"), since: at(since) }),
+            ..pod(&format!("sums-inference-{ordinal}"))
+        };
+        let state = EngineState {
+            name: "sums-inference-2".to_owned(),
+            state: EngineCondition::Ready,
+            version: Some(Version { step: 1, attempt: 0 }),
+            silent_seconds: None,
+            uid: None,
+            unsuitable: None,
+        };
+        let closed = Gate {
+            open: false,
+            message: "containers c2, c3 hold no weights of the run yet".to_owned(),
+        };
+        let open =
+            Gate { open: true, message: "containers c2, c3 hold weights of the run".to_owned() };
+        let of = |pods: &[PodFacts], states: &[EngineState]| {
+            let (changes, next) = changes(&engines(pods, 2), states, at(10));
+            let changes = changes.into_iter().map(|change| (change.name, change.gate));
+            (changes.collect::<Vec<_>>(), next)
+        };
+        let both = |gate: &Gate| {
+            let names = ["sums-inference-2", "sums-inference-3"];
+            names.map(|name| (name.to_owned(), gate.clone())).to_vec()
+        };
+        let new = || Some(Gate::default());
+        let starting = [member(2, new(), 0), PodFacts { up_since: None, ..member(3, new(), 0) }];
+        assert_eq!(of(&starting, &[]), (vec![], None));
+        let up = [member(2, new(), 0), member(3, new(), 0)];
+        assert_eq!(of(&up, &[]), (both(&closed), None));
+        assert_eq!(of(&up, std::slice::from_ref(&state)), (both(&open), None));
+        let recorded = [member(2, Some(closed.clone()), 0), member(3, Some(closed.clone()), 8)];
+        assert_eq!(of(&recorded, &[]), (vec![], None));
+        assert_eq!(of(&recorded, &[state]), (vec![], Some(at(13))), "after the newest container");
+        assert_eq!(of(&recorded[..1], &[]), (vec![], None), "incomplete");
     }
 }

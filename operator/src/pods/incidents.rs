@@ -2,9 +2,9 @@
 //! so a missed event is not a missed incident.
 
 use rljob_crds::names::{
-    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_EVICTED,
-    INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED, INCIDENT_POD_LOST,
-    INCIDENT_PREEMPTED, INCIDENT_VANISHED,
+    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_ENGINE_INCOMPLETE,
+    INCIDENT_EVICTED, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED,
+    INCIDENT_POD_LOST, INCIDENT_PREEMPTED, INCIDENT_VANISHED,
 };
 use rljob_crds::status::Incident;
 
@@ -69,6 +69,10 @@ fn describe(pod: &PodFacts, removal: Option<RemovalReason>) -> Option<(&'static 
         disruption(cause)
     } else if let Some(cause) = pod.failed.as_ref().filter(|cause| !ended_by_deletion(pod, cause)) {
         terminated_by_kubelet(cause)
+    } else if removal == Some(RemovalReason::Incomplete) {
+        let message = "belongs to an engine that lost a pod or a container; \
+            all pods of the engine are deleted";
+        (INCIDENT_ENGINE_INCOMPLETE, message.to_owned())
     } else {
         pod.deletion.map(|_| (INCIDENT_DELETED, "was deleted".to_owned()))?
     };
@@ -116,7 +120,7 @@ mod tests {
 
     fn reported(pod: PodFacts) -> Option<(String, String)> {
         let pods = [pod];
-        incidents(&pods, &plan(&pods, &[], &FailurePolicy::default(), at(10)).removals, &[])
+        incidents(&pods, &plan(&pods, 1, &[], &FailurePolicy::default(), at(10)).removals, &[])
             .pop()
             .map(|incident| (incident.reason, incident.message))
     }
@@ -205,6 +209,23 @@ mod tests {
             although its container is running; the pod is deleted; its StatefulSet will recreate \
             it; not counted as a restart";
         assert_eq!((incident.reason.as_str(), incident.message.as_str()), ("EngineHung", message));
+    }
+
+    #[test]
+    fn a_pod_is_reported_before_it_is_replaced_with_another_of_its_engine() {
+        let engine = pod("sums-inference-0");
+        let removal = Removal {
+            name: engine.name.clone(),
+            uid: engine.uid.clone(),
+            resource_version: engine.resource_version.clone(),
+            reason: RemovalReason::Incomplete,
+        };
+        let incident = incidents(&[engine], &[removal], &[]).pop().unwrap();
+        let message = "pod sums-inference-0 on node-2 belongs to an engine that lost a pod or a \
+            container; all pods of the engine are deleted; its StatefulSet will recreate it; not \
+            counted as a restart";
+        let found = (incident.reason.as_str(), incident.message.as_str());
+        assert_eq!(found, ("EngineIncomplete", message));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Pod ──▶ PodFacts ─┬─▶ lost, hung ───────▶ PodPlan ──▶ DELETE pods, PATCH pods/status
-//!                    ├─▶ gate ─────────────────┘
+//!                    ├─▶ engines, gate ────────┘
 //!  coordinator's ────┤
 //!  EngineStates      └─▶ incidents, exits ─▶ status, events
 //! ```
@@ -11,6 +11,7 @@
 //! The consequences for the run are decided elsewhere: engines are removed from the coordinator's
 //! list, the coordinator restarts learners, and a new coordinator gets an epoch.
 
+mod engines;
 mod exits;
 mod facts;
 mod gate;
@@ -21,6 +22,7 @@ mod plan;
 mod vanished;
 mod waiting;
 
+pub use engines::serves;
 pub use exits::{failures, failures_since, newest_exit};
 pub use facts::{
     Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read, restarts,

@@ -71,7 +71,8 @@ fn ignored(job: &Job, workload: &Workload) -> Vec<String> {
         ));
     }
     let wanted = job.spec.inference.replicas;
-    if let Some(granted) = granted_engines(workload).filter(|granted| *granted < wanted) {
+    let granted = granted_engines(&job.spec, workload);
+    if let Some(granted) = granted.filter(|granted| *granted < wanted) {
         ignored.push(format!(
             "spec.inference.replicas is {wanted}, and Kueue granted quota for {granted} engines; \
              suspend and resume the job to queue it again"
@@ -80,15 +81,16 @@ fn ignored(job: &Job, workload: &Workload) -> Vec<String> {
     ignored
 }
 
-/// Engines that have quota; `None` without quota.
-fn granted_engines(workload: &Workload) -> Option<i32> {
+/// Engines whose pods all have quota; `None` without quota.
+fn granted_engines(spec: &RLJobSpec, workload: &Workload) -> Option<i32> {
     workload.status.admission.as_ref().filter(|_| workload.is_reserved())?;
-    Some(workload.granted(Role::Inference.as_str()).unwrap_or_default())
+    let pods = workload.granted(Role::Inference.as_str()).unwrap_or_default();
+    Some(spec.inference.engines_of(pods))
 }
 
 /// Lowers the number of engines to those that have quota.
 pub fn limit_engines(spec: &mut RLJobSpec, workload: &Workload) {
-    if let Some(granted) = granted_engines(workload) {
+    if let Some(granted) = granted_engines(spec, workload) {
         spec.inference.replicas = spec.inference.replicas.min(granted);
     }
 }
@@ -174,6 +176,9 @@ mod tests {
         assert_eq!(job.spec.inference.replicas, 1);
         limit_engines(&mut job.spec, &admitted(2));
         assert_eq!(job.spec.inference.replicas, 1, "quota does not add engines");
+        (job.spec.inference.replicas, job.spec.inference.pods_per_replica) = (3, 2);
+        limit_engines(&mut job.spec, &admitted(2));
+        assert_eq!(job.spec.inference.replicas, 1, "two pods are an engine");
     }
 
     #[test]

@@ -65,7 +65,8 @@ pub fn build_workload(
 fn pod_set(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
     let (count, template) = (replicas(job, role), rendered_template(job, role, settings));
     let mut set = json!({"name": role.as_str(), "count": count, "template": template});
-    let least = job.spec.inference.min_replicas.filter(|least| *least < count);
+    let least = job.spec.inference.min_replicas.map(|least| job.spec.inference.pods_of(least));
+    let least = least.filter(|least| *least < count);
     if let (Role::Inference, Some(least), Some(fields)) = (role, least, set.as_object_mut()) {
         fields.insert("minCount".to_owned(), json!(least));
     }
@@ -92,7 +93,7 @@ fn topology_request(set: &Value) -> Option<Value> {
 
 fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference => job.spec.inference.replicas,
+        Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,
     }
@@ -160,6 +161,10 @@ mod tests {
         assert_eq!(min_count(&job), [Some(json!(1)), None, None]);
         job.spec.inference.min_replicas = Some(2);
         assert_eq!(min_count(&job), [None, None, None], "all are needed");
+        job.spec.inference.min_replicas = Some(1);
+        job.spec.inference.pods_per_replica = 4;
+        assert_eq!(min_count(&job), [Some(json!(4)), None, None]);
+        assert_eq!(replicas(&job, Role::Inference), 8);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) ->
         (false, false) => not_ready("WaitForStart"),
     };
     let engines = Role::Inference.as_str();
-    let wanted = job.spec.inference.replicas;
+    let wanted = job.spec.inference.pods_of(job.spec.inference.replicas);
     let is_reduced = workload.granted(engines).is_some_and(|granted| wanted < granted);
     let fields = match workload.count(engines).filter(|_| is_reduced) {
         Some(count) if !is_scaling_down(job, roles) => {

@@ -135,11 +135,12 @@ pub(super) fn compute(
     conditions.set_summary(state, reason, &message);
     set_suspended(&mut conditions, decision);
     let keeps_running = decision.keeps_running();
-    for (type_, counts, wanted) in [
-        (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas),
-        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers()),
+    let engines = if job.spec.inference.pods_per_engine() > 1 { "engines" } else { "pods" };
+    for (type_, counts, wanted, noun) in [
+        (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas, engines),
+        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers(), "pods"),
     ] {
-        set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted));
+        set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted), noun);
     }
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);
@@ -279,14 +280,20 @@ fn set_suspended(conditions: &mut Conditions<'_>, decision: &Decision) {
 }
 
 /// `wanted` is the number in the spec, while the run must have pods.
-fn set_role(conditions: &mut Conditions<'_>, type_: &str, counts: RoleCounts, wanted: Option<i32>) {
+fn set_role(
+    conditions: &mut Conditions<'_>,
+    type_: &str,
+    counts: RoleCounts,
+    wanted: Option<i32>,
+    noun: &str,
+) {
     match wanted {
         None => conditions.set(type_, false, REASON_NOT_WANTED, "no pods are wanted"),
         Some(0) => conditions.set(type_, true, REASON_NOT_WANTED, "the spec wants no pods"),
         Some(wanted) => {
             let is_ready = counts.ready >= wanted;
             let reason = if is_ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
-            let message = format!("{} of {wanted} pods are ready", counts.ready);
+            let message = format!("{} of {wanted} {noun} are ready", counts.ready);
             conditions.set(type_, is_ready, reason, message);
         }
     }

@@ -5,6 +5,8 @@ use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
 
 use crate::decide::Facts;
+use crate::desired::Role;
+use crate::desired::meta::role_selector_text;
 use crate::validate::Job;
 
 /// Limit of the list.
@@ -24,9 +26,18 @@ pub(super) fn inference(
         desired: if keeps_running { job.spec.inference.replicas } else { 0 },
         ready: counts.ready,
         replicas: counts.existing,
-        selector: crate::desired::meta::role_selector_text(job, crate::desired::Role::Inference),
+        selector: selector(job),
         engines: engines(facts, known),
     }
+}
+
+/// Selector for autoscalers. They divide by the number of its pods, which are not engines if these
+/// span pods, and report an empty one.
+fn selector(job: &Job) -> String {
+    if job.spec.inference.pods_per_engine() > 1 {
+        return String::new();
+    }
+    role_selector_text(job, Role::Inference)
 }
 
 /// The list; while no coordinator reports, the recorded entries of existing engines.

@@ -96,16 +96,18 @@ pub(super) fn silence(facts: &Facts) -> String {
 
 /// The pods that are not ready, by role, and the first cause.
 pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
+    let engines =
+        if job.spec.inference.pods_per_engine() > 1 { "engines" } else { "inference pods" };
     let roles = [
-        ("coordinator", facts.roles.coordinator, 1),
-        ("trainer", facts.roles.trainer, job.spec.trainers()),
-        ("inference", facts.roles.inference, job.spec.inference.replicas),
+        ("coordinator pods", facts.roles.coordinator, 1),
+        ("trainer pods", facts.roles.trainer, job.spec.trainers()),
+        (engines, facts.roles.inference, job.spec.inference.replicas),
     ];
     let missing: Vec<String> = roles
         .iter()
         .filter(|(_, counts, wanted)| counts.ready < *wanted)
-        .map(|(role, counts, wanted)| {
-            format!("{} of {wanted} {role} pods", wanted.saturating_sub(counts.ready))
+        .map(|(pods, counts, wanted)| {
+            format!("{} of {wanted} {pods}", wanted.saturating_sub(counts.ready))
         })
         .collect();
     (!missing.is_empty()).then(|| format!("{}{}", missing.join(", "), cause(facts)))

@@ -136,6 +136,16 @@ fn assert_rejected(cases: &[(&str, &str, &str)]) {
 }
 
 #[test]
+fn an_engine_that_spans_pods_is_rejected_on_one_machine() {
+    let folder = folder_with(std::convert::identity);
+    let spanning =
+        ["--set", "spec.inference.sglang={}", "--set", "spec.inference.podsPerReplica=2"];
+    let message = "error: sums: spec.inference.podsPerReplica: on one machine an engine is one \
+        process: set it to 1, and resources.limits to all GPUs of an engine\n";
+    assert_eq!(rejection(&folder, &spanning), message);
+}
+
+#[test]
 fn missing_inputs_are_reported_before_any_process_starts() {
     let unchanged = |text: String| text;
     let folder = folder_with(unchanged);

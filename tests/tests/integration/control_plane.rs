@@ -36,6 +36,7 @@ mod readme;
 mod releases;
 mod scale;
 mod simulated_pods;
+mod spanning;
 mod upgrade;
 
 /// The control plane shared by this module's tests. It ends with the test process.
@@ -149,7 +150,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
             "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384,
             "seed": 1, "deterministic": false,
         },
-        "inference": {"replicas": 1, "resources": {}},
+        "inference": {"replicas": 1, "podsPerReplica": 1, "resources": {}},
         "trainer": {"replicas": 1, "resources": {}},
         "coordinator": {"resources": {}},
         "weightSync": {"everySteps": 1},

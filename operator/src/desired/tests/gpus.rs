@@ -30,6 +30,25 @@ fn without_gpus_roles_on_gpus_have_no_replicas() {
 }
 
 #[test]
+fn an_engine_that_spans_pods_has_all_of_them_with_ranks_of_one_group() {
+    let mut job = validated();
+    job.spec.inference = sglang(8, &[]);
+    job.spec.inference.pods_per_replica = 2;
+    job.spec.scheduling.gang = serde_json::from_value(serde_json::json!({"native": {}})).unwrap();
+    assert_eq!(gang::size(&job), 5, "4 pods of engines and a trainer");
+    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
+    let replicas = |wanted| {
+        let built = build(&job, wanted, &settings(), &tokens, &Pinned::default());
+        built.stateful_sets[0]["spec"]["replicas"].clone()
+    };
+    assert_eq!(replicas(WantedRoles::Everything), 4);
+    assert_eq!(replicas(WantedRoles::EverythingWith { engines: 3 }), 6);
+    let template = pod::build_template(&job, Role::Inference, &settings());
+    let container = &template.spec.unwrap().containers[0];
+    insta::assert_yaml_snapshot!("spanning_engine", (&container.command, &container.startup_probe));
+}
+
+#[test]
 fn a_trainer_on_gpus_has_them_in_its_limits_and_memory_to_share() {
     let mut job = validated();
     job.spec.trainer = trainer_on(4);

@@ -144,9 +144,10 @@ fn ready_pods_are_reported_once_and_lost_ones_as_a_recovery() {
 
 #[test]
 fn quota_of_engines_that_are_no_longer_wanted_is_returned_after_their_pods_are_gone() {
-    let reclaimable = |workload: &Workload, engines, existing| {
+    let reclaimable_of = |pods_per_replica, workload: &Workload, engines, existing| {
         let mut job = queued_job();
         job.spec.inference.replicas = engines;
+        job.spec.inference.pods_per_replica = pods_per_replica;
         let mut roles = facts().roles;
         roles.inference = RoleCounts { wanted: engines, existing, ready: engines };
         match plan(&job, Some(workload), &Decision::Run, &with(roles), at(0)) {
@@ -154,11 +155,14 @@ fn quota_of_engines_that_are_no_longer_wanted_is_returned_after_their_pods_are_g
             action => panic!("{action:?}"),
         }
     };
+    let reclaimable =
+        |workload: &Workload, engines, existing| reclaimable_of(1, workload, engines, existing);
     let one = json!([{"name": "inference", "count": 1}]);
     assert_eq!(reclaimable(&admitted(2), 2, 2), None);
     assert_eq!(reclaimable(&admitted(2), 1, 2), None, "the engine still exists");
     assert_eq!(reclaimable(&admitted(2), 1, 1), Some(one));
     assert_eq!(reclaimable(&admitted(1), 1, 1), None, "fewer engines were admitted");
+    assert_eq!(reclaimable_of(2, &admitted(2), 1, 1), None, "an engine of two pods");
     let mut returned = admitted(2);
     returned.status.reclaimable_pods =
         serde_json::from_value(json!([{"name": "inference", "count": 1}])).unwrap();

@@ -54,10 +54,16 @@ pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             "the embedded engine runs on CPUs: remove the GPUs or use sglang",
         ));
     }
+    if inference.engine() == EngineKind::Embedded && inference.pods_per_engine() > 1 {
+        problems.push(Problem::new(
+            "spec.inference.podsPerReplica",
+            "the embedded engine is one process: remove it or use sglang",
+        ));
+    }
     if gpus > MAX_GPUS {
         problems.push(Problem::new(
             "spec.inference.resources.limits",
-            format!("an engine has at most {MAX_GPUS} GPUs, found {gpus}"),
+            format!("a pod of an engine has at most {MAX_GPUS} GPUs, found {gpus}"),
         ));
     }
     for (index, argument) in inference.extra_args().iter().enumerate() {

@@ -31,6 +31,7 @@ const FIXED: &str = "the run has started: spec.model, spec.lora, the location of
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn changes() -> Vec<(Mutability, Value)> {
     use Mutability::{Always, Never, WhileSuspended};
     let inference = |fields: Value| json!({ "inference": fields });
@@ -85,6 +86,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, inference(json!({"resources": {"limits": {"memory": "2Gi"}}}))),
         (Always, inference(json!({"replicas": 2}))),
         (WhileSuspended, inference(json!({"minReplicas": 1}))),
+        (WhileSuspended, inference(json!({"podsPerReplica": 2}))),
         (Always, json!({"checkpoint": {"everySteps": 2}})),
         (Always, json!({"failurePolicy": {"maxRestarts": 9}})),
         (Always, json!({"drainTimeoutSeconds": 60})),

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use rljob_crds::names::METRICS_FILE;
@@ -21,6 +22,8 @@ const JOBS: &str = include_str!("jobs.yaml");
 const ON_SGLANG: &str = include_str!("sglang.yaml");
 /// Steps of the jobs that run to success.
 const STEPS: u64 = 150;
+/// Steps of the job whose engine spans pods.
+const SPANNING_STEPS: u64 = 40;
 /// More steps than a job completes before it is deleted.
 const ENDLESS: u64 = 100_000;
 /// Bound on the difference between SGLang's and the learner's log-probabilities in fp32. A larger
@@ -32,33 +35,72 @@ const START: Duration = Duration::from_secs(900);
 #[test]
 fn jobs_on_sglang_survive_the_loss_of_pods_servers_and_schedulers() {
     let Some(environment) = required(files::sglang()) else { return };
-    let cluster = cluster();
-    let folder = tempfile::tempdir().unwrap();
-    cluster.import(&sglang::image(&environment, folder.path()).unwrap()).unwrap();
-    let namespace = Namespace::create(cluster, "sglang").unwrap();
-    let teacher = JOBS.split("\n---\n").next().unwrap();
-    Run::start(cluster, &namespace, teacher, "e2e-sft").wait_for_condition("Succeeded");
+    let namespace = with_trained_model(&environment, "sglang");
     let run = |job, method, replicas, steps| {
-        on_sglang(&namespace, &environment, job, method, replicas, steps)
+        on_sglang(&namespace, &environment, job, method, (replicas, 1), steps)
     };
     succeeds(&run("broadcast", "Distributed", 2, STEPS));
     succeeds(&run("disk", "Disk", 1, STEPS));
     continues_without_a_scheduler(&run("hangs", "Distributed", 2, ENDLESS));
 }
 
-/// Starts a job and waits until its servers are up.
+/// Weights are broadcast to the ranks of both pods: a rank without them would change the
+/// log-probabilities.
+#[test]
+fn an_engine_that_spans_pods_trains_and_is_replaced_with_all_of_them() {
+    let Some(environment) = required(files::sglang()) else { return };
+    let namespace = with_trained_model(&environment, "spanning");
+    let job = "spanning";
+    let run = on_sglang(&namespace, &environment, job, "Distributed", (1, 2), SPANNING_STEPS);
+    let pods = [0, 1].map(|ordinal| format!("pod/{job}-inference-{ordinal}"));
+    let uid = |pod: &String| {
+        namespace.kubectl.run(&["get", pod, "--output=jsonpath={.metadata.uid}"]).unwrap()
+    };
+    let before = pods.each_ref().map(uid);
+    namespace.kubectl.run(&["delete", &pods[1], "--grace-period=0", "--force"]).unwrap();
+    for (pod, before) in pods.iter().zip(&before) {
+        run.wait_for_replacement(pod, before);
+    }
+    run.wait_for_incident("EngineIncomplete", &format!("{job}-inference-0"));
+    wait_for_servers(&run);
+    run.wait_for_condition("Succeeded");
+    assert_eq!(run.status()["restarts"], 0, "no learner has failed");
+    assert_eq!(run.steps(), (1..=SPANNING_STEPS).collect::<Vec<_>>());
+    let mismatch = mismatches(&run);
+    run.log(&format!("mismatch of each step {mismatch:?}"));
+    assert!(mismatch.iter().all(|mismatch| *mismatch < MISMATCH), "{mismatch:?}");
+    delete(&run);
+}
+
+/// A namespace with the finished job `e2e-sft`, whose export other jobs train.
+fn with_trained_model(environment: &Path, name: &str) -> Namespace {
+    static IMPORTED: Once = Once::new();
+    let cluster = cluster();
+    IMPORTED.call_once(|| {
+        let folder = tempfile::tempdir().unwrap();
+        cluster.import(&sglang::image(environment, folder.path()).unwrap()).unwrap();
+    });
+    let namespace = Namespace::create(cluster, name).unwrap();
+    let teacher = JOBS.split("\n---\n").next().unwrap();
+    Run::start(cluster, &namespace, teacher, "e2e-sft").wait_for_condition("Succeeded");
+    namespace
+}
+
+/// Starts a job with `replicas` engines of `pods` pods and waits until its servers are up.
 fn on_sglang<'a>(
     namespace: &'a Namespace,
     environment: &Path,
     job: &'a str,
     method: &str,
-    replicas: u32,
+    (replicas, pods): (u32, u32),
     steps: u64,
 ) -> Run<'a> {
     let values = [
         ("JOB", job),
         ("METHOD", method),
         ("REPLICAS", &replicas.to_string()),
+        ("PODS", &pods.to_string()),
+        ("CORES", if pods == 1 { "all" } else { "0|1" }),
         ("STEPS", &steps.to_string()),
         ("ENVIRONMENT", &environment.display().to_string()),
         ("MOUNT", sglang::MOUNT),

@@ -62,7 +62,7 @@ impl Settings {
                 .any(|suite| suite.data.completion.is_some() || suite.data.chosen.is_some()),
             admission: Admission::of(spec),
             method: spec.weight_sync_method(),
-            engine_ranks: spec.inference.gpus().max(1),
+            engine_ranks: spec.inference.ranks(),
             restore_from: None,
             run_directory: config.run_store(),
         }

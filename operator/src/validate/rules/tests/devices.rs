@@ -18,6 +18,11 @@ fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
         ["spec.inference.resources.limits: the embedded engine runs on CPUs: remove the GPUs or \
             use sglang"]
     );
+    let message = "spec.inference.podsPerReplica: the embedded engine is one process: remove it or \
+        use sglang";
+    assert_eq!(problems_with(&json!({"inference": {"podsPerReplica": 2}})), [message]);
+    let spanning = json!({"podsPerReplica": 2, "resources": {"limits": limits}});
+    assert_eq!(problems_with(&json!({"inference": spanning})), [""; 0]);
     let arguments = ["--context-length=4096", "--tp_size=2"];
     let sglang = json!({
         "inference": {"sglang": {"extraArgs": arguments}, "resources": {"limits": limits}},
@@ -34,7 +39,7 @@ fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
         })),
         [
             "spec.inference: set at most one of sglang and embedded",
-            "spec.inference.resources.limits: an engine has at most 8 GPUs, found 9",
+            "spec.inference.resources.limits: a pod of an engine has at most 8 GPUs, found 9",
         ]
     );
 }
