@@ -96,13 +96,18 @@ fn title(job: &JobPlan) -> String {
     )
 }
 
+/// Names of the lanes of a stage: `a` to `z`, then `-27` and so on.
+fn lane_names() -> impl Iterator<Item = String> {
+    ('a'..='z').map(String::from).chain((27..).map(|number| format!("-{number}")))
+}
+
 /// The calls with their numbers: stage, lane if there are several, place in the lane if it has
 /// several calls.
 fn numbered(plan: &Plan) -> impl Iterator<Item = (String, &Call)> {
     (1..).zip(&plan.stages).flat_map(|(stage, of_stage)| {
         let has_lanes = of_stage.lanes.len() > 1;
-        ('a'..).zip(&of_stage.lanes).flat_map(move |(letter, lane)| {
-            let letter = if has_lanes { letter.to_string() } else { String::new() };
+        lane_names().zip(&of_stage.lanes).flat_map(move |(name, lane)| {
+            let letter = if has_lanes { name } else { String::new() };
             let has_order = lane.calls.len() > 1;
             (1..).zip(&lane.calls).map(move |(place, call)| {
                 let place = if has_order { format!(".{place}") } else { String::new() };
@@ -142,9 +147,9 @@ fn order(plan: &Plan) -> Vec<String> {
     }
     for (number, stage) in (1..).zip(&plan.stages) {
         if stage.lanes.len() > 1 {
-            let letters: Vec<String> =
-                ('a'..).zip(&stage.lanes).map(|(letter, _)| format!("{number}{letter}")).collect();
-            lines.push(format!("{} run side by side.", letters.join(", ")));
+            let names = lane_names().zip(&stage.lanes);
+            let names: Vec<String> = names.map(|(name, _)| format!("{number}{name}")).collect();
+            lines.push(format!("{} run side by side.", names.join(", ")));
         }
         lines.extend(stage.lanes.iter().filter_map(|lane| shared(number, lane)));
     }

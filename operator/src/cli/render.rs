@@ -196,6 +196,32 @@ mod tests {
     }
 
     #[test]
+    fn every_sample_has_a_plan_that_trains_or_estimates() {
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/samples");
+        let mut plans = 0;
+        for folder in [samples.join("algorithms"), samples] {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_none_or(|extension| extension != "yaml") {
+                    continue;
+                }
+                let path = path.display().to_string();
+                let words = ["render", "--plan", "--output=json", "--file", &path];
+                let text = super::render(&Arguments::try_parse_from(words).unwrap().render);
+                let jobs: Vec<serde_json::Value> = serde_json::from_str(&text.unwrap()).unwrap();
+                for job in &jobs {
+                    let last = job["stages"].as_array().unwrap().last().unwrap();
+                    let made = &last["lanes"][0]["calls"][0]["outputs"][0];
+                    let results = ["newPolicyWeights", "estimates"];
+                    assert!(results.iter().any(|name| made == name), "{path}: {made}");
+                }
+                plans += jobs.len();
+            }
+        }
+        assert!(plans > 40, "{plans}");
+    }
+
+    #[test]
     fn fields_the_operators_namespace_and_scrapers_can_be_set() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.yaml");

@@ -21,12 +21,16 @@ function meanSeconds(run, name) {
   return `${reading(points.reduce((sum, [, value]) => sum + value, 0) / points.length)} s`;
 }
 
+// Names of the lanes of a stage: a to z, then -27 and so on.
+const laneName = (index) =>
+  index < 26 ? String.fromCharCode(97 + index) : `-${index + 1}`;
+
 // The calls with their number and place: stages are columns, calls of a stage are below each other.
 function placed(plan) {
   return plan.stages.flatMap((stage, at) => {
     const calls = stage.lanes.flatMap((lane, index) =>
       lane.calls.map((call, order) => {
-        const letter = stage.lanes.length > 1 ? String.fromCharCode(97 + index) : "";
+        const letter = stage.lanes.length > 1 ? laneName(index) : "";
         const suffix = lane.calls.length > 1 ? `.${order + 1}` : "";
         return { ...call, number: `${at + 1}${letter}${suffix}`, stage: at };
       }),
