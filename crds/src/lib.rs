@@ -7,7 +7,7 @@
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`], [`agent`],
 //! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
-//! [`service_token`], [`status`], [`run_config`], then [`mod@crd`] and [`freeze`].
+//! [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -84,6 +84,8 @@ pub mod prune;
 pub mod crd;
 
 pub mod freeze;
+
+pub mod dataflow;
 
 pub use crd::crd;
 pub use job::{RLJob, RLJobSpec};

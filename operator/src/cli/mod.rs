@@ -24,6 +24,7 @@ mod job_check;
 mod job_view;
 mod logs;
 mod memory_plan;
+mod plan;
 mod pod_logs;
 pub mod program;
 mod render;

@@ -1,10 +1,13 @@
-//! `rljob render`: prints the objects that the operator would create for a job, as YAML. Tokens are
-//! placeholders.
+//! `rljob render`: prints the objects that the operator would create for a job, as YAML, or the
+//! plan of its steps. Tokens are placeholders.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
+use rljob_crds::{RLJob, dataflow};
 
+use super::plan::{self, JobPlan};
+use super::status::Output;
 use crate::children::children;
 use crate::decide::WantedRoles;
 use crate::desired::meta::OPERATOR_NAMESPACE;
@@ -53,6 +56,13 @@ pub struct RenderArgs {
     /// scheduling gate.
     #[arg(long)]
     pub kueue: bool,
+    /// Print the plan of a step instead: the calls of models, rewards and servers in their order,
+    /// with their workers, inputs and outputs. Paths may be relative, as for `rljob run`.
+    #[arg(long)]
+    pub plan: bool,
+    /// With `--plan`: format of the output.
+    #[arg(short, long, value_enum, default_value_t, requires = "plan")]
+    pub output: Output,
 }
 
 impl RenderArgs {
@@ -67,6 +77,14 @@ impl RenderArgs {
             gang_schedulers: GangSchedulers::ALL,
         }
     }
+
+    /// A job of the file with a namespace, validated.
+    fn validated(&self, job: &mut RLJob, policy: Policy) -> anyhow::Result<ValidatedJob> {
+        job.metadata.namespace.get_or_insert_with(|| self.namespace.clone());
+        let name = job.metadata.name.clone().unwrap_or_default();
+        validate(job, policy)
+            .with_context(|| format!("cannot render rljob {name} of {}", self.file.display()))
+    }
 }
 
 /// Renders all jobs of the file.
@@ -76,14 +94,13 @@ impl RenderArgs {
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let settings = arguments.settings();
     let sets = arguments.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
+    if arguments.plan {
+        return plans(arguments, &sets);
+    }
     let mut text = String::new();
     for mut job in super::read_jobs(&arguments.file, &sets)? {
-        job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
-        let name = job.metadata.name.clone().unwrap_or_default();
         let policy = Policy::of_operator(true).with_gangs(settings.gang_schedulers);
-        let mut job: ValidatedJob = validate(&job, policy).with_context(|| {
-            format!("cannot render rljob {name} of {}", arguments.file.display())
-        })?;
+        let mut job = arguments.validated(&mut job, policy)?;
         let pod_group = build_pod_group(&job, &settings, false).filter(|_| !job.spec.suspend);
         let workload = if arguments.kueue { build_workload(&job, &settings, None) } else { None };
         if workload.is_some() {
@@ -106,16 +123,102 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Plans of the steps of all jobs of the file.
+fn plans(arguments: &RenderArgs, sets: &[Set]) -> anyhow::Result<String> {
+    let mut plans = Vec::new();
+    for mut job in super::read_jobs(&arguments.file, sets)? {
+        let job = arguments.validated(&mut job, Policy::LOCAL)?;
+        let name = format!("{}/{}", job.namespace, job.name);
+        let plan =
+            dataflow::plan(&job.spec).with_context(|| format!("rljob {name} has no plan"))?;
+        plans.push(JobPlan::new(name, plan));
+    }
+    plan::print(&plans, arguments.output)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::validate::test_support::MINIMAL;
     use clap::Parser;
+    use std::path::Path;
 
-    #[derive(Parser)]
+    #[derive(Parser, Debug)]
     struct Arguments {
         #[command(flatten)]
         render: RenderArgs,
+    }
+
+    #[test]
+    fn a_plan_lists_the_calls_of_a_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.yaml");
+        std::fs::write(&path, MINIMAL).unwrap();
+        let path = path.display().to_string();
+        let of = |more: &[&str]| {
+            let words = ["render", "--plan", "--file", &path].into_iter();
+            let words = words.chain(more.iter().copied());
+            super::render(&Arguments::try_parse_from(words).unwrap().render).unwrap()
+        };
+        let changes = [
+            "--set=spec.algorithm={ppo: {klCoefficient: 0.1}}",
+            "--set=spec.rollout.maxStaleness=1",
+            "--set=spec.rewards=[{name: correct, math: {}}, \
+                {name: check, command: {command: [c]}}]",
+            "--set=spec.training.minibatches=2",
+        ];
+        let expected = include_str!("testdata/plan.txt");
+        assert_eq!(of(&changes), expected.trim_end());
+        let json: serde_json::Value = serde_json::from_str(&of(&["--output=json"])).unwrap();
+        let call = &json[0]["stages"][1]["lanes"][0]["calls"][0];
+        let expected = serde_json::json!({
+            "name": "generate", "kind": "generate", "model": "policy", "workers": "engines",
+            "phase": "rollouts", "inputs": ["prompts", "engineWeights"],
+            "outputs": ["completions", "behaviorLogprobs"],
+        });
+        assert_eq!((&json[0]["job"], call), (&"lab/sums".into(), &expected));
+        let form = serde_json::json!({"name": "engineWeights", "form": "tensors, compute type"});
+        assert!(json[0]["data"].as_array().unwrap().contains(&form), "{json}");
+        let words = ["render", "--file", &path, "--output=json"];
+        let error = Arguments::try_parse_from(words).unwrap_err().to_string();
+        assert!(error.contains("--plan"), "{error}");
+    }
+
+    #[test]
+    fn the_documents_have_the_plan_of_the_sample_of_ppo() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let sample = root.join("manifests/samples/algorithms/ppo.yaml").display().to_string();
+        let words = ["render", "--plan", "--file", &sample];
+        let plan = super::render(&Arguments::try_parse_from(words).unwrap().render).unwrap();
+        let (calls, _) = plan.split_once("\n\nDATA").unwrap();
+        let page = std::fs::read_to_string(root.join("docs/algorithms.md")).unwrap();
+        assert!(page.contains(&format!("```text\n{calls}\n```")), "{calls}");
+    }
+
+    #[test]
+    fn every_sample_has_a_plan_that_trains_or_estimates() {
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/samples");
+        let mut plans = 0;
+        for folder in [samples.join("algorithms"), samples] {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_none_or(|extension| extension != "yaml") {
+                    continue;
+                }
+                let path = path.display().to_string();
+                let words = ["render", "--plan", "--output=json", "--file", &path];
+                let text = super::render(&Arguments::try_parse_from(words).unwrap().render);
+                let jobs: Vec<serde_json::Value> = serde_json::from_str(&text.unwrap()).unwrap();
+                for job in &jobs {
+                    let last = job["stages"].as_array().unwrap().last().unwrap();
+                    let made = &last["lanes"][0]["calls"][0]["outputs"][0];
+                    let results = ["newPolicyWeights", "estimates"];
+                    assert!(results.iter().any(|name| made == name), "{path}: {made}");
+                }
+                plans += jobs.len();
+            }
+        }
+        assert!(plans > 40, "{plans}");
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rljob_crds::RunConfig;
 use rljob_crds::names::{
     EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING,
     RUN_CONFIG_FILE,
 };
+use rljob_crds::{RunConfig, dataflow};
 use rljob_dashboard::{RunInfo, records};
 use rljob_protocol::run_config;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
@@ -79,6 +79,7 @@ impl Run {
             cause: self.state.failure.clone().filter(|_| !self.running),
             total_steps: spec.training.steps,
             spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
+            plan: dataflow::plan(spec).ok(),
             coordinator: self.report.clone().filter(|_| self.running),
             memory: self.report.as_ref().and_then(|report| report.memory.clone()),
         })

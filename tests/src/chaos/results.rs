@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use rljob_crds::dataflow::LearnerCall;
 use rljob_crds::names::{
     EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, JOURNAL_FILE, METRICS_FILE,
 };
@@ -155,7 +156,9 @@ fn lines(file: &Path) -> Result<Vec<Value>> {
     let line = |line: &str| {
         let mut value: Value = serde_json::from_str(line)?;
         if let Some(fields) = value.as_object_mut() {
-            fields.retain(|name, _| !NONDETERMINISTIC_FIELDS.contains(&name.as_str()));
+            let calls = LearnerCall::ALL.map(LearnerCall::seconds);
+            let timed = NONDETERMINISTIC_FIELDS.into_iter().chain(calls);
+            timed.for_each(|name| drop(fields.remove(name)));
         }
         Ok(value)
     };

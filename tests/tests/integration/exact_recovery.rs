@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rljob_crds::dataflow::LearnerCall;
 use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_DIR, METRICS_FILE, SAMPLES_FILE};
 use rljob_tests::process::run;
 use rustix::process::Signal;
@@ -128,7 +129,10 @@ fn untimed_lines(file: &Path) -> Vec<Value> {
             "waitSeconds",
             "syncSeconds",
             "tokensPerSecond",
-        ] {
+        ]
+        .into_iter()
+        .chain(LearnerCall::ALL.map(LearnerCall::seconds))
+        {
             value.as_object_mut().unwrap().remove(field);
         }
         value

@@ -73,6 +73,18 @@ const CHARTS = [
     ),
   },
   {
+    title: "Training by call",
+    unit: "seconds per step",
+    lines: several(
+      ["reference", "referenceSeconds"],
+      ["proximal", "proximalSeconds"],
+      ["values", "valueSeconds"],
+      ["advantages", "advantageSeconds"],
+      ["policy", "policySeconds"],
+      ["critic", "criticSeconds"],
+    ),
+  },
+  {
     title: "Learners without work",
     unit: "seconds per step in which samples were missing",
     lines: (run) => positive(several(["", "waitSeconds"])(run)),

@@ -114,6 +114,7 @@ function drawDetails() {
   select.value = state.details;
   const run = state.runs.get(state.details);
   drawTiles(run);
+  drawPlan(run);
   drawNow(run);
   drawMemory(run);
   drawIncidents(run);

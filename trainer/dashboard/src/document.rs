@@ -10,12 +10,13 @@ use sha2::{Digest as _, Sha256};
 const STYLE: &str = include_str!("../page/style.css");
 const BODY: &str = include_str!("../page/body.html");
 /// Parts of the script, in order.
-const SCRIPT: [&str; 7] = [
+const SCRIPT: [&str; 8] = [
     include_str!("../page/data.js"),
     include_str!("../page/dom.js"),
     include_str!("../page/chart.js"),
     include_str!("../page/curves.js"),
     include_str!("../page/facts.js"),
+    include_str!("../page/plan.js"),
     include_str!("../page/texts.js"),
     include_str!("../page/page.js"),
 ];

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rljob_crds::dataflow::Plan;
 use rljob_protocol::memory::MemoryPlan;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
@@ -23,6 +24,9 @@ pub struct RunInfo {
     pub total_steps: u32,
     /// The spec with its defaults, as YAML.
     pub spec: String,
+    /// Dataflow of a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
     /// Report of the coordinator while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<CoordinatorStatus>,

@@ -84,13 +84,22 @@ mod tests {
         write("samples.jsonl", "{\"step\":1,\"prompt\":\"a</script>\",\"reward\":1.0}\n").unwrap();
         let mut files = RunFiles::new(folder.path());
         files.refresh().unwrap();
-        let info = RunInfo { name: "lab/sums".to_owned(), total_steps: 7, ..RunInfo::default() };
+        let spec = json!({
+            "model": {"path": "/m"}, "storage": {"hostPath": {"path": "/s"}},
+            "dataset": {"train": {"path": "/d", "prompt": "{{q}}"}},
+            "algorithm": {"dpo": {}}, "training": {"steps": 7},
+        });
+        let plan = rljob_crds::dataflow::plan(&serde_json::from_value(spec).unwrap()).ok();
+        let name = "lab/sums".to_owned();
+        let info = RunInfo { name, total_steps: 7, plan, ..RunInfo::default() };
         let page = report(&info, &files).unwrap();
         let (_, rest) = page.split_once("id=\"responses\">").unwrap();
         let json: BTreeMap<String, Value> =
             serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
         assert_eq!(json["v1/runs"]["runs"][0]["name"], "lab/sums");
         assert_eq!(json["v1/runs/0"]["columns"]["reward"], json!([0.25]));
+        let first = &json["v1/runs/0"]["plan"]["stages"][0]["lanes"][0]["calls"][0];
+        assert_eq!((&first["name"], &first["inputs"]), (&json!("pack"), &json!(["pairs"])));
         assert_eq!(json["v1/runs/0/samples?step=1"]["samples"][0]["prompt"], "a</script>");
     }
 }

@@ -46,6 +46,7 @@ use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
 use crate::spans::Spans;
+use crate::step::calls::CallTimes;
 use crate::teacher::Teacher;
 use crate::trainer::Trainer;
 
@@ -285,8 +286,8 @@ pub fn restored_trainer(
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
     let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
     let objective = objective::new(algorithm, &spec.rollout);
-    let (phase, spans) = (Phase::default(), Spans::default());
-    Ok(Trainer { ranks, models, objective, spec, phase, spans })
+    let (phase, spans, calls) = (Phase::default(), Spans::default(), CallTimes::default());
+    Ok(Trainer { ranks, models, objective, spec, phase, spans, calls })
 }
 
 /// The model with the head that the algorithm trains.

@@ -14,10 +14,12 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+pub mod calls;
 mod critic;
 pub mod micro_batch;
 mod report;
 mod scores;
+mod signals;
 mod sums;
 mod validate;
 
@@ -31,9 +33,9 @@ use tch::Tensor;
 
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{Chunk, Model, PackedTokens, TokenValues};
-use crate::models::{Models, TrainedModel};
-use crate::objective::{Deferred, Signal, Statistics, StepAdvantages, SumError, TokenLoss};
+use crate::model::{Chunk, Model};
+use crate::models::TrainedModel;
+use crate::objective::{Deferred, Signal, StepAdvantages, TokenLoss};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
@@ -176,46 +178,6 @@ impl Trainer {
         micro_batches.into_iter().map(|one| one.to_device(device, deterministic)).collect()
     }
 
-    /// Computes the signals and lets the objective complete the streams. Every rank makes the same
-    /// passes and sums in the same order.
-    fn prepare(
-        &mut self,
-        signals: &[Signal],
-        prepared: &mut Prepared<'_>,
-    ) -> Result<Statistics, StepError> {
-        let temperature = self.temperature();
-        let models = &mut self.models;
-        let logprobs = |models: &mut Models, role, packed: &PackedTokens| {
-            models.logprobs(role, packed, temperature).map(|tokens| Some(tokens.logprobs_N))
-        };
-        for signal in signals {
-            for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
-                heartbeat::advance_after(self.ranks.device())?;
-                self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
-                match signal {
-                    Signal::Reference => {
-                        streams.reference_logprobs_N =
-                            logprobs(models, ModelRole::Reference, packed)?;
-                    }
-                    Signal::Proximal => {
-                        streams.proximal_logprobs_N = logprobs(models, ModelRole::Policy, packed)?;
-                    }
-                    Signal::Values => {
-                        let TokenValues { values_N, end_Q } = models.values(packed)?;
-                        (streams.values_N, streams.end_values_Q) = (Some(values_N), Some(end_Q));
-                    }
-                    Signal::Policy => {}
-                }
-            }
-        }
-        let mut streams: Vec<_> =
-            prepared.micro_batches.iter_mut().map(|micro_batch| &mut micro_batch.streams).collect();
-        let sum = |values: &mut [f64]| {
-            self.ranks.sum_slice(values).map_err(|error| SumError(Box::new(error)))
-        };
-        Ok(self.objective.prepare(&prepared.advantages, &mut streams, &sum)?)
-    }
-
     /// One optimizer update of each model that the step trains; returns this rank's sums, without
     /// those of the policy if its update is skipped.
     fn minibatch(
@@ -224,6 +186,7 @@ impl Trainer {
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
     ) -> Result<Sums, StepError> {
+        let began = Instant::now();
         let samples = prepared.samples(minibatch);
         let trainable_tokens: u64 = samples
             .iter()
@@ -251,7 +214,7 @@ impl Trainer {
         let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
         let all = all * f64::from(self.objective.epochs());
         if !trains_policy {
-            let critic = self.update_critic(minibatch, prepared, report)?;
+            let critic = self.update_critic(minibatch, prepared, report, began)?;
             sums.statistics = sums.statistics.plus(critic);
             report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
             return Ok(sums);
@@ -272,10 +235,11 @@ impl Trainer {
             if give_up {
                 return Err(StepError::NotFinite { samples });
             }
-            let statistics = self.update_critic(minibatch, prepared, report)?;
+            let statistics = self.update_critic(minibatch, prepared, report, began)?;
             return Ok(Sums { statistics, ..Sums::default() });
         }
-        sums.statistics = sums.statistics.plus(self.update_critic(minibatch, prepared, report)?);
+        let critic = self.update_critic(minibatch, prepared, report, began)?;
+        sums.statistics = sums.statistics.plus(critic);
         report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
         report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
         Ok(sums)

@@ -15,6 +15,7 @@ use crate::objective::{Objective, SumError};
 use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, OptimizerError};
 use crate::ranks::Ranks;
 use crate::spans::Spans;
+use crate::step::calls::CallTimes;
 use crate::step::micro_batch::BatchError;
 
 /// Models, objective and settings of one rank.
@@ -28,6 +29,8 @@ pub struct Trainer {
     pub phase: Phase,
     /// What was done since the last report.
     pub spans: Spans,
+    /// Durations of the calls of the newest step.
+    pub calls: CallTimes,
 }
 
 impl Trainer {

@@ -119,6 +119,18 @@ registry! {
         "Tokens that carry loss.";
     TRAIN_SECONDS, "trainSeconds", "s", Learner, 1,
         "Time in forward, backward and optimizer.";
+    REFERENCE_SECONDS, "referenceSeconds", "s", Learner, 3,
+        "Time in passes of the reference model, or of a teacher in learners; absent without one.";
+    PROXIMAL_SECONDS, "proximalSeconds", "s", Learner, 3,
+        "Time in passes of the policy before the first update; absent where no pass is needed.";
+    VALUE_SECONDS, "valueSeconds", "s", Learner, 3,
+        "Time in passes of the critic before the first update; only of `ppo`.";
+    ADVANTAGE_SECONDS, "advantageSeconds", "s", Learner, 3,
+        "Time in which advantages and weights of tokens are computed from these passes.";
+    POLICY_SECONDS, "policySeconds", "s", Learner, 3,
+        "Time in passes with gradients and updates of the policy, or of a trained reward model.";
+    CRITIC_SECONDS, "criticSeconds", "s", Learner, 3,
+        "Time in passes with gradients and updates of the critic; only of `ppo`.";
     WAIT_SECONDS, "waitSeconds", "s", Learner, 3,
         "Time in which the learners had no instruction before this step: samples were missing.";
     MFU, "mfu", "1", Learner, 3,
@@ -432,6 +444,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use rljob_crds::dataflow::{LearnerCall, Phase};
 
     #[test]
     fn scalars_are_fields_and_whole_numbers_have_no_fraction() {
@@ -454,6 +467,17 @@ mod tests {
         let line = r#"{"step":1,"attempt":0,"reward":null,"loss":2.5,"later":{"a":1}}"#;
         let expected = StepMetrics::with_scalars(1, [(LOSS, 2.5)]);
         assert_eq!(serde_json::from_str::<StepMetrics>(line).unwrap(), expected);
+    }
+
+    #[test]
+    fn durations_of_plans_are_metrics() {
+        let phases = [Phase::Sync, Phase::Rollouts, Phase::Batch, Phase::Training];
+        let phases = phases.into_iter().filter_map(Phase::seconds);
+        let names = phases.chain(LearnerCall::ALL.map(LearnerCall::seconds));
+        let is_seconds =
+            |name: &str| REGISTRY.iter().any(|metric| (metric.name, metric.unit) == (name, "s"));
+        let missing: Vec<&str> = names.filter(|name| !is_seconds(name)).collect();
+        assert_eq!(missing, Vec::<&str>::new());
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! Details of a running run on the page: turns of a sample, memory plan, queue.
+//! Details of a run on the page: dataflow of a step, turns of a sample, memory plan, queue.
 
 use std::fs::{self, File};
+use std::path::Path;
 
 use rljob_tests::browser::Browser;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
-use super::{Dashboard, append, copy_of, open, run_of};
+use super::{Dashboard, append, copy_of, lines, open, run_of};
 
 /// The plan of learners on GPUs, as their coordinator reports it.
 fn plan() -> Value {
@@ -102,5 +103,51 @@ fn a_sample_of_several_turns_is_shown_turn_by_turn() {
     assert_eq!(prompts, json!(["2 + 2?", "Try again."]));
     let facts = texts(&mut browser, "#samples article .answer");
     assert_eq!(facts, json!(["answer 4 · 2 tokens · brevity 0.5000 · correct 1.0000"]));
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
+
+/// Mean of a metric over the steps of a run.
+fn mean(run: &Path, name: &str) -> f64 {
+    let steps = lines(&run.join("metrics.jsonl"));
+    let values: Vec<f64> = steps.iter().filter_map(|step| step[name].as_f64()).collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn the_calls_of_a_step_are_drawn_with_their_mean_seconds() {
+    let run = run_of("practise");
+    let dashboard = Dashboard::start(&[&run]);
+    let mut browser = open(&dashboard.url);
+    browser.wait_for("document.querySelectorAll('#plan .call').length > 0").unwrap();
+    let content = "[...document.querySelectorAll('#plan .call .name, #plan .phase text')]\
+        .map((it) => it.textContent.replace(/ [0-9.]+ s$/, ' S'))";
+    let calls = browser.evaluate(content).unwrap();
+    let expected = [
+        "sync",
+        "generate",
+        "reward correct",
+        "assemble",
+        "pack",
+        "advantages",
+        "train policy",
+        "weight sync S",
+        "rollouts S",
+        "batch",
+        "training S",
+    ];
+    assert_eq!(calls, json!(expected));
+    // The text of a closed element is not rendered.
+    browser.evaluate("document.querySelector('#plan details').open = true").unwrap();
+    let table = rows(&mut browser, "#plan");
+    let table = table.as_array().unwrap();
+    let shown = |call: usize| table[call][6].as_str().unwrap().to_owned();
+    for (call, name) in [(0, "syncSeconds"), (5, "advantageSeconds"), (6, "policySeconds")] {
+        let seconds: f64 = shown(call).trim_end_matches(" s").parse().unwrap();
+        let expected = mean(&run, name);
+        assert!(seconds > 0.0 && (seconds - expected).abs() < 1e-3, "{name}: {seconds}");
+    }
+    assert_eq!(shown(1), "–", "only the seconds of all rollouts are recorded");
+    let train = ["7", "train policy", "policy", "learners"].map(|cell| json!(cell));
+    assert_eq!(table[6].as_array().unwrap()[..4], train);
     assert_eq!(browser.problems(), Vec::<String>::new());
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use futures::FutureExt as _;
+use rljob_crds::dataflow;
 use rljob_dashboard::{RunInfo, Source};
 use rljob_http::Limits;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
@@ -50,6 +51,7 @@ fn source(coordinator: &Arc<Coordinator>) -> anyhow::Result<Source> {
         name: format!("{}/{}", config.namespace, config.name),
         total_steps: config.spec.training.steps,
         spec: serde_yaml::to_string(&config.spec).context("failed to write the spec as YAML")?,
+        plan: dataflow::plan(&config.spec).ok(),
         ..RunInfo::default()
     };
     let directory = coordinator.journal.fence().directory().to_owned();

@@ -62,7 +62,7 @@ impl Dpo {
 
 impl Objective for Dpo {
     fn signals(&self, _updates: u32) -> Vec<Signal> {
-        vec![Signal::Reference, Signal::Policy]
+        self.spec.signals()
     }
 
     fn compared_samples(&self) -> Option<usize> {

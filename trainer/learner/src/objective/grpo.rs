@@ -10,9 +10,7 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::grpo::{
-    BehaviorLevel, GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs, RatioLevel, Surrogate,
-};
+use rljob_crds::grpo::{GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs, Surrogate};
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::metrics::{
     BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
@@ -45,22 +43,7 @@ pub struct Grpo {
 
 impl Objective for Grpo {
     fn signals(&self, updates: u32) -> Vec<Signal> {
-        let by_sequence = self
-            .spec
-            .behavior_weight
-            .as_ref()
-            .is_some_and(|bounds| bounds.level == BehaviorLevel::Sequence);
-        let is_limited = self.spec.second_moment_limit.is_some();
-        // With one update and per-token bounds, the pass with gradients provides them.
-        let proximal = self.spec.proximal_logprobs == ProximalLogprobs::Recompute
-            && (updates > 1 || by_sequence || is_limited);
-        let reference = (self.spec.kl_coefficient > 0.0).then_some(Signal::Reference);
-        let signals = [
-            reference,
-            proximal.then_some(Signal::Proximal),
-            self.needs_whole_sequences(proximal).then_some(Signal::Policy),
-        ];
-        signals.into_iter().flatten().collect()
+        self.spec.signals(&self.rollout, updates)
     }
 
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages {
@@ -167,15 +150,6 @@ impl Grpo {
 
     fn clips(&self) -> bool {
         matches!(self.spec.surrogate, Surrogate::Clip | Surrogate::CISPO)
-    }
-
-    /// Whether the loss of a token depends on others of its completion: not if all ratios are 1 and
-    /// the tokens of a completion have one advantage.
-    fn needs_whole_sequences(&self, has_proximal: bool) -> bool {
-        let spec = &self.spec;
-        let has_ratios = has_proximal || spec.proximal_logprobs == ProximalLogprobs::Sampler;
-        let varies = spec.behavior_weight.is_some() || spec.kl_coefficient > 0.0;
-        spec.ratio_level != RatioLevel::Token && (has_ratios || varies)
     }
 }
 

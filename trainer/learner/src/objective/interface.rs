@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt::Debug;
 
+pub use rljob_crds::dataflow::Signal;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;
 use tch::Tensor;
@@ -15,23 +16,6 @@ use super::deferred::Deferred;
 use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
-
-/// Per-token input that requires a forward pass without gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// Log-probabilities under the reference model, as [`TokenStreams::reference_logprobs_N`].
-    Reference,
-    /// Log-probabilities under the policy before the step's first update, as
-    /// [`TokenStreams::proximal_logprobs_N`].
-    Proximal,
-    /// Log-probabilities and entropies under the current policy. [`Objective::loss`] then gets
-    /// whole micro-batches, as objectives with a ratio per sequence need, at the cost of one more
-    /// forward pass; without it, chunks that may split sequences.
-    Policy,
-    /// Values under the critic before the step's first update, as [`TokenStreams::values_N`] and
-    /// [`TokenStreams::end_values_Q`].
-    Values,
-}
 
 /// A failed sum over ranks.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +47,8 @@ impl TokenLoss {
 
 /// A training objective.
 pub trait Objective: Debug {
-    /// Signals that a step of `updates` updates needs.
+    /// Signals that a step of `updates` updates needs, in the order of their passes. Those of the
+    /// algorithms are declared in `rljob-crds`, where plans of steps use them.
     fn signals(&self, updates: u32) -> Vec<Signal>;
 
     /// Passes over the batch of a step.

@@ -81,9 +81,7 @@ impl Ppo {
 
 impl Objective for Ppo {
     fn signals(&self, updates: u32) -> Vec<Signal> {
-        let mut signals = self.policy.signals(updates);
-        signals.push(Signal::Values);
-        signals
+        self.spec.signals(&self.policy.rollout, updates)
     }
 
     fn epochs(&self) -> u32 {

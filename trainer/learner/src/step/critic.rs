@@ -1,6 +1,9 @@
 //! Updates of the critic, for algorithms that train one.
 
+use std::time::Instant;
+
 use rljob_crds::algorithm::ModelRole;
+use rljob_crds::dataflow::LearnerCall;
 use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::Prepared;
@@ -14,9 +17,27 @@ use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
-    /// One optimizer update of the critic, if there is one; returns this rank's statistics, or none
-    /// if the update is skipped.
+    /// Ends the policy's part of a minibatch, which began at `began`. Then one optimizer update of
+    /// the critic, if there is one; returns this rank's statistics, or none if the update is
+    /// skipped.
     pub(super) fn update_critic(
+        &mut self,
+        minibatch: u32,
+        prepared: &Prepared<'_>,
+        report: &mut StepMetrics,
+        began: Instant,
+    ) -> Result<Statistics, StepError> {
+        self.calls.end(LearnerCall::Policy, began);
+        if self.models.trained_mut(ModelRole::Critic).is_none() {
+            return Ok(Statistics::default());
+        }
+        let began = Instant::now();
+        let statistics = self.train_critic(minibatch, prepared, report)?;
+        self.calls.end(LearnerCall::Critic, began);
+        Ok(statistics)
+    }
+
+    fn train_critic(
         &mut self,
         minibatch: u32,
         prepared: &Prepared<'_>,

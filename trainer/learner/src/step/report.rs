@@ -49,6 +49,7 @@ impl Trainer {
         for (name, value) in reduced {
             step.scalars.set(name, value);
         }
+        self.calls.report(step);
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
-//! Training steps on one and two ranks: golden bits in `bits`, comparison with PyTorch in `peer`,
-//! PPO in `ppo`, adapters in `lora`, pairs in `pairs`, checkpoints in `resume`, custom objectives
-//! in `custom`, shared prompts in `prompts`.
+//! Training steps on one and two ranks: golden bits in `bits`, calls of the plan in `calls`,
+//! comparison with PyTorch in `peer`, PPO in `ppo`, adapters in `lora`, pairs in `pairs`,
+//! checkpoints in `resume`, custom objectives in `custom`, shared prompts in `prompts`.
 
 mod bits;
+mod calls;
 mod custom;
 mod lora;
 mod pairs;
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::dataflow::LearnerCall;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
@@ -144,10 +146,19 @@ fn train(
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
     let mut step = |step| {
         let mut report = trainer.step(step, &batch(step, minibatches, rank, world_size)).unwrap();
-        report.scalars.set(metrics::TRAIN_SECONDS, 0.0);
+        without_durations(&mut report);
         report
     };
     steps.map(&mut step).collect()
+}
+
+/// Removes durations, which differ between runs.
+fn without_durations(report: &mut StepMetrics) {
+    for name in
+        LearnerCall::ALL.map(LearnerCall::seconds).into_iter().chain([metrics::TRAIN_SECONDS])
+    {
+        report.scalars.set_option(name, None);
+    }
 }
 
 fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {

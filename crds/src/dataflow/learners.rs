@@ -1,0 +1,154 @@
+//! Calls of the learners in a step.
+
+use super::call::{Call, Kind, LearnerCall, Model, Phase, Workers};
+use super::data::Data;
+use super::signals::Signal;
+use crate::RLJobSpec;
+use crate::algorithm::{Algorithm, ModelRole};
+use crate::grpo::KlTerm;
+
+/// Optimizer updates of each trained model in a step: passes over the batch times minibatches, of
+/// which there are no more than prompts.
+pub fn updates(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> u32 {
+    let minibatches = spec.training.minibatches.min(algorithm.batch_size(&spec.rollout));
+    minibatches.saturating_mul(algorithm.epochs())
+}
+
+/// The calls of the learners, in the order in which they run: first the passes without gradients,
+/// then advantages and weights, then each update of the policy and of the critic.
+pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerCall> {
+    if !spec.algorithm.has_learners() {
+        return Vec::new();
+    }
+    let is_served = algorithm.teacher_server().is_some();
+    let signals = algorithm.signals(&spec.rollout, updates(spec, algorithm));
+    let critic = algorithm.model_roles().contains(&ModelRole::Critic);
+    let updates = [Some(LearnerCall::Policy), critic.then_some(LearnerCall::Critic)];
+    let is_made = |call: &LearnerCall| !is_served || *call != LearnerCall::Reference;
+    let passes = signals.into_iter().filter_map(Signal::call).filter(is_made);
+    passes.chain([LearnerCall::Advantages]).chain(updates.into_iter().flatten()).collect()
+}
+
+/// The calls with their data.
+pub fn calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<Call> {
+    let calls = learner_calls(spec, algorithm);
+    let of = Declaration { spec, algorithm, calls: &calls };
+    calls.iter().map(|call| Call { seconds: Some(call.seconds()), ..of.call(*call) }).collect()
+}
+
+/// What the data of a call depends on.
+struct Declaration<'a> {
+    spec: &'a RLJobSpec,
+    algorithm: Algorithm<'a>,
+    calls: &'a [LearnerCall],
+}
+
+impl Declaration<'_> {
+    fn call(&self, call: LearnerCall) -> Call {
+        match call {
+            LearnerCall::Reference if self.is_distillation() => {
+                inference(Model::Teacher).with([Data::Batch], [Data::TeacherLogprobs])
+            }
+            LearnerCall::Reference => {
+                inference(Model::Reference).with([Data::Batch], [Data::ReferenceLogprobs])
+            }
+            LearnerCall::Proximal => inference(Model::Policy)
+                .with([Data::Batch, Data::PolicyWeights], [Data::ProximalLogprobs]),
+            LearnerCall::Values => {
+                inference(Model::Critic).with([Data::Batch, Data::CriticWeights], [Data::Values])
+            }
+            LearnerCall::Advantages => self.advantages(),
+            LearnerCall::Policy => self.policy(),
+            LearnerCall::Critic => self.critic(),
+        }
+    }
+
+    fn is_distillation(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Distillation(_))
+    }
+
+    /// The data if the learners have the call.
+    fn if_called(&self, call: LearnerCall, data: Data) -> Option<Data> {
+        self.calls.contains(&call).then_some(data)
+    }
+
+    /// Log-probabilities of the reference model or of a teacher in the learners.
+    fn reference(&self) -> Option<Data> {
+        let distillation = self.is_distillation();
+        let data = if distillation { Data::TeacherLogprobs } else { Data::ReferenceLogprobs };
+        self.if_called(LearnerCall::Reference, data)
+    }
+
+    fn advantages(&self) -> Call {
+        let policy = self.algorithm.policy();
+        let is_reward = policy.as_ref().is_some_and(|policy| policy.kl_term == KlTerm::Reward);
+        let inputs = [
+            Some(Data::Batch),
+            self.reference().filter(|_| is_reward),
+            self.if_called(LearnerCall::Proximal, Data::ProximalLogprobs),
+            self.if_called(LearnerCall::Values, Data::Values),
+        ];
+        let outputs = [
+            policy.as_ref().map(|_| Data::Advantages),
+            self.if_called(LearnerCall::Critic, Data::Returns),
+            Some(Data::LossWeights),
+        ];
+        let name = if policy.is_some() { "advantages" } else { "weights" };
+        Call::new(name, Kind::Transform, Workers::Learners, Phase::Training)
+            .with(inputs.into_iter().flatten(), outputs.into_iter().flatten())
+    }
+
+    fn policy(&self) -> Call {
+        let inputs = [
+            Some(Data::Batch),
+            Some(Data::PolicyWeights),
+            self.reference(),
+            self.if_called(LearnerCall::Proximal, Data::ProximalLogprobs),
+            self.algorithm.policy().map(|_| Data::Advantages),
+            Some(Data::LossWeights),
+        ];
+        let scores = self.algorithm.trains_scores();
+        let model = if scores { Model::Reward } else { Model::Policy };
+        self.train(model, self.policy_note())
+            .with(inputs.into_iter().flatten(), [Data::NewPolicyWeights])
+    }
+
+    fn critic(&self) -> Call {
+        let inputs =
+            [Data::Batch, Data::CriticWeights, Data::Values, Data::Returns, Data::LossWeights];
+        self.train(Model::Critic, self.adapters()).with(inputs, [Data::NewCriticWeights])
+    }
+
+    fn train(&self, model: Model, note: Option<String>) -> Call {
+        let name = format!("train {}", model.name());
+        let call = Call::new(name, Kind::Train, Workers::Learners, Phase::Training).of(model);
+        Call { updates: updates(self.spec, self.algorithm), ..call.noting(note) }
+    }
+
+    fn adapters(&self) -> Option<String> {
+        let lora = self.spec.lora.as_ref()?;
+        Some(format!("trains adapters of rank {} over frozen weights", lora.rank))
+    }
+
+    fn policy_note(&self) -> Option<String> {
+        let signals =
+            self.algorithm.signals(&self.spec.rollout, updates(self.spec, self.algorithm));
+        let whole = signals.contains(&Signal::Policy).then(|| {
+            "a forward pass over whole completions precedes each pass with gradients".to_owned()
+        });
+        let warmup = match self.algorithm {
+            Algorithm::Ppo(ppo) => ppo.critic_warmup_steps,
+            _ => 0,
+        };
+        let warmup = (warmup > 0)
+            .then(|| format!("steps 1 to {warmup} have forward passes only, no update"));
+        let notes: Vec<String> = [self.adapters(), whole, warmup].into_iter().flatten().collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+}
+
+/// A forward pass of the learners over the batch.
+fn inference(model: Model) -> Call {
+    let name = format!("infer {}", model.name());
+    Call::new(name, Kind::Inference, Workers::Learners, Phase::Training).of(model)
+}

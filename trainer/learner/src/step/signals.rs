@@ -1,0 +1,75 @@
+//! First calls of a step: passes without gradients, then advantages and weights of tokens.
+
+use std::time::Instant;
+
+use rljob_crds::algorithm::ModelRole;
+use rljob_crds::dataflow::LearnerCall;
+use tch::{Cuda, Device};
+
+use super::Prepared;
+use super::calls::CallTimes;
+use super::micro_batch::MicroBatch;
+use crate::heartbeat;
+use crate::memory::Phase;
+use crate::model::{PackedTokens, TokenValues};
+use crate::models::Models;
+use crate::objective::{Signal, Statistics, SumError};
+use crate::trainer::{StepError, Trainer};
+
+impl Trainer {
+    /// Computes the signals and lets the objective complete the streams: the first calls of a step.
+    /// Every rank makes the same passes and sums in the same order.
+    pub(super) fn prepare(
+        &mut self,
+        signals: &[Signal],
+        prepared: &mut Prepared<'_>,
+    ) -> Result<Statistics, StepError> {
+        self.calls = CallTimes::default();
+        let temperature = self.temperature();
+        let models = &mut self.models;
+        let logprobs = |models: &mut Models, role, packed: &PackedTokens| {
+            models.logprobs(role, packed, temperature).map(|tokens| Some(tokens.logprobs_N))
+        };
+        for signal in signals {
+            let began = Instant::now();
+            for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
+                heartbeat::advance_after(self.ranks.device())?;
+                self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
+                match signal {
+                    Signal::Reference => {
+                        streams.reference_logprobs_N =
+                            logprobs(models, ModelRole::Reference, packed)?;
+                    }
+                    Signal::Proximal => {
+                        streams.proximal_logprobs_N = logprobs(models, ModelRole::Policy, packed)?;
+                    }
+                    Signal::Values => {
+                        let TokenValues { values_N, end_Q } = models.values(packed)?;
+                        (streams.values_N, streams.end_values_Q) = (Some(values_N), Some(end_Q));
+                    }
+                    Signal::Policy => {}
+                }
+            }
+            if let Some(call) = signal.call() {
+                wait(self.ranks.device());
+                self.calls.end(call, began);
+            }
+        }
+        let began = Instant::now();
+        let mut streams: Vec<_> =
+            prepared.micro_batches.iter_mut().map(|micro_batch| &mut micro_batch.streams).collect();
+        let sum = |values: &mut [f64]| {
+            self.ranks.sum_slice(values).map_err(|error| SumError(Box::new(error)))
+        };
+        let statistics = self.objective.prepare(&prepared.advantages, &mut streams, &sum)?;
+        self.calls.end(LearnerCall::Advantages, began);
+        Ok(statistics)
+    }
+}
+
+/// Waits until a GPU has done what was launched.
+fn wait(device: Device) {
+    if let Device::Cuda(index) = device {
+        Cuda::synchronize(index as i64);
+    }
+}
