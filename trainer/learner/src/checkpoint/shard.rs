@@ -114,14 +114,14 @@ impl Snapshot {
         let files = names.into_iter().zip(division);
         let files = files.map(|(name, of)| (name, tensors.by_ref().take(of.len()).collect()));
         let files: Vec<(String, Vec<(String, HostBytes)>)> = files.collect();
-        files.into_par_iter().map(|(name, tensors)| write_file(folder, &name, tensors)).collect()
+        files.into_par_iter().map(|(name, tensors)| write_file(folder, &name, &tensors)).collect()
     }
 }
 
 fn write_file(
     folder: &Path,
     name: &str,
-    tensors: Vec<(String, HostBytes)>,
+    tensors: &[(String, HostBytes)],
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(name);
     let partial = temporary(&path);
