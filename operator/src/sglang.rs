@@ -48,6 +48,11 @@ pub const OWN_FLAGS: [&str; 29] = [
     "--enable-http2",
 ];
 
+/// Variable of the server's process, and its value: seconds after which it closes an idle
+/// connection. Connections idle while learners train, and with the default of 5 s each sample of
+/// the next step would begin with a TLS handshake.
+pub const KEEP_ALIVE: (&str, &str) = ("SGLANG_TIMEOUT_KEEP_ALIVE", "3600");
+
 /// Waits for the file `$0`, then becomes the command `$@`. As process 1 of a container a shell
 /// ignores SIGTERM unless it has a handler.
 const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1 & wait $!; done; \

@@ -25,8 +25,8 @@
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
 //!
-//! Only `chaos` and `quickstart` know the project; the other modules are independent of what is tested. All programs are
-//! real; the harness only emulates the Hugging Face hub.
+//! Only `chaos` and `quickstart` know the project; the other modules are independent of what is
+//! tested. All programs are real; the harness only emulates the Hugging Face hub.
 
 pub mod api;
 pub mod audit;

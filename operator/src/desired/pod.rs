@@ -268,6 +268,8 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     if is_sglang(job, role) {
         // torch.compile names its cache after the user, who has no name in an image made for root.
         environment.push(value("USER", "rljob"));
+        let (name, seconds) = sglang::KEEP_ALIVE;
+        environment.push(value(name, seconds));
     }
     if role == Role::Trainer && job.spec.trainer.processes() > 1 {
         environment.push(value("OMP_NUM_THREADS", "1"));

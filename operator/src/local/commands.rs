@@ -151,7 +151,8 @@ fn sglang(
     let command = sglang::after_download(&config.spec, &config.model_directory, command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
     let visible = gpus::of_engine(&machine.gpus, &config.spec, index);
-    let environment = vec![(VISIBLE_GPUS, visible)];
+    let (keep_alive, seconds) = sglang::KEEP_ALIVE;
+    let environment = vec![(VISIBLE_GPUS, visible), (keep_alive, seconds.to_owned())];
     ProcessSpec {
         exits_with_stdin: true,
         ..engine(index, "rljob", words.map(OsString::from).collect(), environment)
@@ -213,7 +214,10 @@ mod tests {
         for (job, expected) in [(job(1, 2), ["0", "1", "2,3"]), (job(0, 0), ["", "", ""])] {
             let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
             let environments: Vec<_> = specs.into_iter().map(|spec| spec.environment).collect();
-            let visible = expected.map(|names| vec![("CUDA_VISIBLE_DEVICES", names.to_owned())]);
+            let keep_alive = ("SGLANG_TIMEOUT_KEEP_ALIVE", "3600".to_owned());
+            let mut visible =
+                expected.map(|names| vec![("CUDA_VISIBLE_DEVICES", names.to_owned())]);
+            visible[..2].iter_mut().for_each(|engine| engine.push(keep_alive.clone()));
             assert_eq!(environments, [&[vec![]], &visible[..]].concat());
         }
     }

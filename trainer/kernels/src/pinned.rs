@@ -37,7 +37,7 @@ impl PinnedVector {
 }
 
 /// A copy of tensors of a GPU in page-locked memory of the host. The host queues it and continues;
-/// whoever reads the bytes waits for the GPU.
+/// a reader of the bytes waits for the GPU.
 #[derive(Debug)]
 pub struct HostCopy {
     #[cfg(feature = "cuda")]
