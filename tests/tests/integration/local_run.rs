@@ -75,7 +75,7 @@ pub(crate) fn folder_with(jobs: &str) -> TempDir {
 }
 
 fn fill(folder: &Path, jobs: &str) {
-    quickstart::generate(folder, 16_000).unwrap();
+    quickstart::generate(folder, 4_000).unwrap();
     fs::write(folder.join("jobs.yaml"), jobs).unwrap();
 }
 
