@@ -194,16 +194,25 @@ impl<'a> Session<'a> {
         self.record_epoch()?;
         let facts = self.facts().await;
         self.record_progress(facts.coordinator.as_ref());
+        let ending = self.handle(&facts).await?;
         if let Some(status) = &facts.coordinator {
-            self.status_file.update(status, Instant::now());
+            match ending {
+                Some(_) => self.status_file.write(status, Instant::now()),
+                None => self.status_file.update(status, Instant::now()),
+            }
         }
-        self.show_restart(&facts)?;
+        Ok(ending)
+    }
+
+    /// Shows and does what the facts demand; the ending if the run has ended.
+    async fn handle(&mut self, facts: &Facts) -> Result<Option<Ending>, SessionError> {
+        self.show_restart(facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
-        let decision = decide(self.job, &facts, Timestamp::now());
-        self.show_wait(wait(self.job, &facts, &decision))?;
+        let decision = decide(self.job, facts, Timestamp::now());
+        self.show_wait(wait(self.job, facts, &decision))?;
         if decision.keeps_running() {
-            self.send_desired(&facts).await;
+            self.send_desired(facts).await;
         }
         Ok(match decision {
             Decision::Stall { reason, message } => {
@@ -215,7 +224,7 @@ impl<'a> Session<'a> {
                 None
             }
             Decision::Release | Decision::Suspended | Decision::Queued { .. } => {
-                Some(released(&facts))
+                Some(released(facts))
             }
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
@@ -227,7 +236,7 @@ impl<'a> Session<'a> {
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
             | Decision::Expired(outcome) => {
-                Some(Ending::Failed(self.cause(&outcome.message, &facts)))
+                Some(Ending::Failed(self.cause(&outcome.message, facts)))
             }
         })
     }

@@ -30,9 +30,13 @@ impl StatusFile {
         let is_due = self.written.as_ref().is_none_or(|(at, written)| {
             now.saturating_duration_since(*at) >= PERIOD && written != status
         });
-        if !is_due {
-            return;
+        if is_due {
+            self.write(status, now);
         }
+    }
+
+    /// Writes a report, however recent the last one is. A failure is only logged.
+    pub fn write(&mut self, status: &CoordinatorStatus, now: Instant) {
         let partial = self.path.with_extension("json.partial");
         let write = || {
             fs::write(&partial, serde_json::to_vec(status)?)?;
@@ -64,5 +68,7 @@ mod tests {
         assert_eq!(read(), of(1));
         file.update(&of(2), start + PERIOD);
         assert_eq!(read(), of(2));
+        file.write(&of(3), start + PERIOD);
+        assert_eq!(read(), of(3), "the last report of a run");
     }
 }

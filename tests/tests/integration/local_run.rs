@@ -12,6 +12,7 @@ use rljob_protocol::status::EvaluationMetrics;
 use rljob_tests::process::{run, wait_until};
 use rljob_tests::quickstart;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
@@ -76,7 +77,26 @@ pub(crate) fn folder_with(jobs: &str) -> TempDir {
 
 fn fill(folder: &Path, jobs: &str) {
     quickstart::generate(folder, 4_000).unwrap();
+    teach_second_turns(&folder.join("teacher.jsonl"));
     fs::write(folder.join("jobs.yaml"), jobs).unwrap();
+}
+
+/// Asks every other question again after the teacher's answer, with the right sum as completion:
+/// workflows need a policy that is sometimes right in a second turn.
+fn teach_second_turns(teacher: &Path) {
+    let rows = fs::read_to_string(teacher).unwrap();
+    let rows = rows.lines().enumerate().map(|(index, line)| {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let [question, answer] = ["question", "completion"].map(|key| row[key].as_str().unwrap());
+        if index % 2 == 0 {
+            return format!("{row}\n");
+        }
+        let terms = question.trim_end_matches('=').split('+');
+        let sum: u32 = terms.map(|term| term.parse::<u32>().unwrap()).sum();
+        let question = format!("{question}{answer}<eos> {question}");
+        format!("{}\n", json!({"question": question, "completion": format!("{sum:03}")}))
+    });
+    fs::write(teacher, rows.collect::<String>()).unwrap();
 }
 
 fn artifacts(runs: &Path) -> Artifacts {

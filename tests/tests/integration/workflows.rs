@@ -85,12 +85,12 @@ fn check_samples(directory: &Path) {
 }
 
 /// Every sample has the sum of the rewards of its turns: those of the environment (1 for a right
-/// sum, else -0.25) and of `correct` (1 or 0), the second ones by half. This policy seldom finds a
-/// right sum in the second turn.
+/// sum, else -0.25) and of `correct` (1 or 0), the second ones by half.
 fn check_episodes(directory: &Path) {
     let turns = "json_array_length(turn_rewards)";
     for (turns_and_reward, exists) in [
         (format!("{turns} = 1 AND reward = 2"), true),
+        (format!("{turns} = 2 AND reward = 0.75"), true),
         (format!("{turns} = 2 AND reward = -0.375"), true),
         (format!("{turns} = 1 AND reward != 2"), false),
         (format!("{turns} = 2 AND reward NOT IN (0.75, -0.375)"), false),
