@@ -16,7 +16,7 @@ pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 const TOKENS_PER_EVENT: u32 = 32;
 
 /// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
-pub const OWN_FLAGS: [&str; 29] = [
+pub const OWN_FLAGS: [&str; 30] = [
     "--model-path",
     "--model",
     "--host",
@@ -35,6 +35,7 @@ pub const OWN_FLAGS: [&str; 29] = [
     "--incremental-streaming-output",
     "--stream-output",
     "--stream-interval",
+    "--skip-tokenizer-init",
     "--log-level",
     "--log-level-http",
     "--config",
@@ -97,6 +98,10 @@ pub fn arguments(
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
     ];
+    if !reads_text(spec) {
+        // Requests and answers are tokens: without its tokenizer, no process decodes their text.
+        arguments.push("--skip-tokenizer-init".to_owned());
+    }
     if spec.inference.ranks() > 1 {
         arguments.push(format!("--tp-size={}", spec.inference.ranks()));
     }
@@ -111,6 +116,13 @@ pub fn arguments(
     let config_file = tokens.join(SGLANG_CONFIG_FILE);
     arguments.extend(["--config".to_owned(), config_file.display().to_string()]);
     arguments
+}
+
+/// Whether the server needs its tokenizer: it searches the text of completions for stop strings, of
+/// the run or of an agent's requests, and its minimum length names the tokenizer's end of sequence.
+fn reads_text(spec: &RLJobSpec) -> bool {
+    let rollout = &spec.rollout;
+    spec.agent().is_some() || rollout.min_new_tokens > 0 || !rollout.stop.is_empty()
 }
 
 /// Starts `command` once the model folder is complete, if the coordinator downloads it.
@@ -155,6 +167,8 @@ pub fn own_flag(argument: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::validate::test_support::validated;
 
@@ -174,6 +188,7 @@ mod tests {
             "--stream-interval=32",
             "--ssl-certfile=/tokens/tls-inference.pem",
             "--ssl-keyfile=/tokens/tls-inference.pem",
+            "--skip-tokenizer-init",
             "--config",
             "/tokens/sglang.yaml",
         ];
@@ -182,7 +197,7 @@ mod tests {
         spec.model.weights = InitialWeights::Random;
         spec.training.precision = Some(Precision::BF16);
         spec.training.deterministic = true;
-        spec.inference = serde_json::from_value(serde_json::json!({
+        spec.inference = serde_json::from_value(json!({
             "sglang": {"extraArgs": ["--mem-fraction-static=0.8"]},
             "resources": {"limits": {"nvidia.com/gpu": 4}},
         }))
@@ -190,9 +205,21 @@ mod tests {
         let all = arguments(&spec, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[12..15],
+            all[13..16],
             ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
         );
+    }
+
+    #[test]
+    fn the_server_has_a_tokenizer_only_for_stop_strings_and_minimum_lengths() {
+        let spec = &validated().spec;
+        assert!(!reads_text(spec));
+        for rollout in [json!({"stop": ["\n"]}), json!({"minNewTokens": 1})] {
+            let mut rollout = rollout;
+            rollout["batchSize"] = json!(1);
+            let rollout = serde_json::from_value(rollout).unwrap();
+            assert!(reads_text(&RLJobSpec { rollout, ..spec.clone() }));
+        }
     }
 
     #[test]
@@ -203,7 +230,7 @@ mod tests {
         };
         assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
         spec.model =
-            serde_json::from_value(serde_json::json!({"huggingFace": {"repo": "a/b"}})).unwrap();
+            serde_json::from_value(json!({"huggingFace": {"repo": "a/b"}})).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let words = command(&spec, folder.path());
         let mut child = std::process::Command::new(&words[0])
@@ -224,7 +251,7 @@ mod tests {
             across_pods(spec, "sums-inference.lab.svc", ["echo".to_owned(), "a b".to_owned()])
         };
         assert_eq!(command(&spec), ["echo", "a b"]);
-        spec.inference = serde_json::from_value(serde_json::json!({
+        spec.inference = serde_json::from_value(json!({
             "sglang": {}, "podsPerReplica": 3, "resources": {"limits": {"nvidia.com/gpu": 8}},
         }))
         .unwrap();

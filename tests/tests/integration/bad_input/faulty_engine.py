@@ -121,6 +121,7 @@ for name in [
     "--enable-deterministic-inference",
     "--enable-metrics",
     "--incremental-streaming-output",
+    "--skip-tokenizer-init",
 ]:
     flags.add_argument(name, action="store_true")
 flags = flags.parse_args()
