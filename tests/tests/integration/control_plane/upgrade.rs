@@ -90,6 +90,9 @@ fn job_of_previous_version(state: &str) -> Fixture {
     }
     fixture.start_operator();
     fixture.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
+    // A job is reconciling before it has pods: the coordinator of epoch 1 must have been seen.
+    fixture.wait_for_status(&json!({"epoch": 1}));
+    fixture.running_pod("sample-trainer-0");
     fixture.wait_until_idle();
     fixture.kill_operator();
     render_previous_version(&fixture);
