@@ -5,7 +5,7 @@
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-openai setup-mcp setup-browser \
 	setup-network setup-cuda build-cuda quickstart test lint build unit e2e e2e-network \
 	e2e-sglang chaos bench docs compat advisories fuzz asan manifests dashboards krew objectives \
-	gangs
+	learning gangs thorough
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -81,6 +81,17 @@ objectives: setup-libtorch ## Train the quick start's model with every objective
 	rm -rf target/objectives
 	python3 bench/objectives.py target/quick/rljob target/objectives
 
+# Objectives of the figure besides GRPO, whose run comes first.
+CURVES := gspo reinforce-plus-plus ppo ppo-value-head lora
+
+learning: setup-libtorch ## Draw what six objectives learn with three seeds (half an hour)
+	cargo build --profile quick --locked $(QUICKSTART)
+	rm -rf target/learning
+	mkdir -p target/learning
+	for seed in 1 2 3; do python3 bench/objectives.py target/quick/rljob target/learning/$$seed \
+		--seed $$seed --only $(CURVES) || exit; done
+	$$(bench/plots/setup.sh)/bin/python bench/curves.py target/learning docs/learning.svg
+
 test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 
 dashboards: ## Write the Grafana dashboards of the chart from scripts/dashboards.py
@@ -134,6 +145,9 @@ e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --skip e2e::network:: \
 		--nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
+
+thorough: setup build ## Test the operator under all faults and misuse, of which `make test` takes a part
+	RLJOB_THOROUGH=1 $(CARGO_TEST) --test integration control_plane::faults
 
 e2e-network: setup setup-network build ## Run a job on a node that enforces NetworkPolicies
 	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture

@@ -229,8 +229,7 @@ mod tests {
             after_download(spec, folder, ["echo".to_owned(), "a b".to_owned()])
         };
         assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
-        spec.model =
-            serde_json::from_value(json!({"huggingFace": {"repo": "a/b"}})).unwrap();
+        spec.model = serde_json::from_value(json!({"huggingFace": {"repo": "a/b"}})).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let words = command(&spec, folder.path());
         let mut child = std::process::Command::new(&words[0])
@@ -256,7 +255,7 @@ mod tests {
         }))
         .unwrap();
         let flags = arguments(&spec, Path::new("/m"), "::", Path::new("/tokens"));
-        assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
+        assert_eq!(flags[13..15], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);
         let printed = |pod: &str| {
             let mut shell = std::process::Command::new(&words[0]);

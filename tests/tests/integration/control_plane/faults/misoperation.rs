@@ -9,10 +9,12 @@ use rljob_tests::process::wait_until;
 use serde_json::{Map, Value, json};
 
 use super::super::operator::LIMIT;
-use super::fixture::{Fixture, differences, is_true, run_parallel};
+use super::fixture::{Fixture, differences, is_true, run_parallel, sample};
 
 /// Jobs tested in parallel, each with a share of the values.
 const JOBS: usize = 4;
+/// Of accepted misoperations, one in this many is done outside `make thorough`.
+const SHARE: usize = 4;
 
 /// A job that sets most fields.
 fn rich() -> Value {
@@ -168,6 +170,7 @@ fn a_suspended_job_recovers_from_every_misoperation() {
     assert!(patches.len() > 50, "{patches:#?}");
     eprintln!("{} misoperations are accepted while the job is suspended", patches.len());
     drop(first);
+    let patches = sample(patches, SHARE);
     run_parallel((0..JOBS).collect(), |job| {
         let fixture = Fixture::running("misused", &rich());
         fixture.patch(&json!({"suspend": true}));
@@ -198,6 +201,7 @@ fn running_finishing_and_deleted_jobs_survive_every_misoperation() {
     let frozen: Vec<&Value> =
         patches.iter().filter(|patch| !mutable.contains(&outermost(patch).as_str())).collect();
     assert_eq!(frozen, Vec::<&Value>::new(), "frozen fields of a running job were accepted");
+    let patches = sample(patches, SHARE);
     misuse(&fixture, patches.iter().cloned());
     assert_eq!(fixture.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
 
