@@ -3,6 +3,7 @@
 //! configured control planes: plain StatefulSets ([`floor`]) and TrainJobs on Kubeflow Trainer with
 //! JobSet ([`kubeflow`]).
 //!
+//! With the argument `upgrade`, only the upgrade of an operator with 200 running jobs ([`upgrade`]).
 //! `RLJOB_SCALE_JOBS` changes the number of jobs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
@@ -11,8 +12,10 @@ mod coordinators;
 mod floor;
 mod job;
 mod kubeflow;
+mod operator;
 mod rljobs;
 mod stage;
+mod upgrade;
 
 /// Time until all objects exist, and memory while idle after that.
 struct Seen {
@@ -22,11 +25,17 @@ struct Seen {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    if std::env::args().nth(1).as_deref() == Some("coordinators") {
+    let mode = std::env::args().nth(1);
+    let is_upgrade = mode.as_deref() == Some("upgrade");
+    if mode.as_deref() == Some("coordinators") {
         return runtime.block_on(coordinators::serve());
     }
-    let jobs = std::env::var("RLJOB_SCALE_JOBS").ok().map_or(1000, |text| text.parse().unwrap());
+    let default = if is_upgrade { 200 } else { 1000 };
+    let jobs = std::env::var("RLJOB_SCALE_JOBS").ok().map_or(default, |text| text.parse().unwrap());
     runtime.block_on(async {
+        if is_upgrade {
+            return upgrade::measure(jobs).await;
+        }
         let ours = rljobs::measure(jobs).await;
         floor::measure(jobs).await;
         kubeflow::measure(jobs, &ours).await;

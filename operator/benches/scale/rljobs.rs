@@ -3,13 +3,11 @@
 //!
 //! ```text
 //!  create all jobs ─▶ all children   scale-children
-//!   ─▶ all Running                    scale-memory, scale-writes
+//!   ─▶ all Running                    scale-memory, scale-writes, scale-scrape
 //!   ─▶ a minute idle, touch all jobs  scale-idle-cpu, scale-idle-calls
 //!   ─▶ all Succeeded                  scale-job-writes
 //! ```
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -22,22 +20,23 @@ use kube::core::ApiResource;
 use rljob_crds::RLJob;
 use rljob_tests::bench::{Aim, row};
 use rljob_tests::sandbox::Program;
-use rljob_tests::{Cluster, files, scrape};
+use rljob_tests::{Cluster, files};
 use serde_json::json;
 
 use super::Seen;
 use super::job::{CHILDREN, job};
-use super::stage::{Stage, Usage, each_job, until};
+use super::operator::{Operator, Reading, cores};
+use super::stage::{SETTLE, Stage, Usage, each_job, until};
 
-/// Time for operations in progress to finish.
-const SETTLE: Duration = Duration::from_secs(20);
 /// Touches of every job.
 const TOUCHES: usize = 5;
 /// Length of the idle phase.
 const REST: Duration = Duration::from_secs(60);
-const PORT: u16 = 18082;
+/// Default image of the operator.
+const IMAGE: &str = "rljob:bench";
 
-fn kinds() -> [ApiResource; 6] {
+/// Kinds of the children that the operator creates.
+pub fn kinds() -> [ApiResource; 6] {
     [
         ApiResource::erase::<Secret>(&()),
         ApiResource::erase::<ConfigMap>(&()),
@@ -48,76 +47,13 @@ fn kinds() -> [ApiResource; 6] {
     ]
 }
 
-/// The operator process and its metrics.
-struct Operator {
-    program: Program,
-    metrics: SocketAddr,
-}
-
-/// Metrics and usage of the operator at one time.
-struct Reading {
-    at: Instant,
-    samples: BTreeMap<String, f64>,
-    usage: Usage,
-}
-
-impl Operator {
-    fn start(cluster: &Cluster) -> Self {
-        let arguments = [
-            format!("KUBECONFIG={}", cluster.kubeconfig().display()),
-            env!("CARGO_BIN_EXE_rljob-operator").to_owned(),
-            "--image=rljob:bench".to_owned(),
-            format!("--listen=0.0.0.0:{PORT}"),
-        ];
-        let program = cluster.start_program("operator", "env".as_ref(), &arguments).unwrap();
-        Self { program, metrics: SocketAddr::from((cluster.address(), PORT)) }
-    }
-
-    fn read(&self) -> Reading {
-        Reading {
-            at: Instant::now(),
-            samples: scrape::metrics(self.metrics).unwrap(),
-            usage: Usage::of(&self.program),
-        }
-    }
-}
-
-/// Cores used between two readings.
-fn cores(first: &Reading, second: &Reading) -> f64 {
-    (second.usage.cpu_seconds - first.usage.cpu_seconds)
-        / second.at.duration_since(first.at).as_secs_f64()
-}
-
-impl Reading {
-    fn sample(&self, name: &str) -> f64 {
-        self.samples.get(name).copied().unwrap_or_default()
-    }
-
-    fn requests(&self, verbs: &[&str]) -> f64 {
-        verbs
-            .iter()
-            .map(|verb| self.sample(&format!("rljob_api_requests_total{{verb=\"{verb}\"}}")))
-            .sum()
-    }
-
-    fn writes(&self) -> f64 {
-        self.requests(&["create", "update", "patch", "delete"])
-    }
-
-    fn jobs(&self, state: &str) -> usize {
-        self.sample(&format!("rljob_jobs{{state=\"{state}\"}}")) as usize
-    }
-
-    fn passes(&self) -> f64 {
-        self.sample("rljob_reconcile_duration_seconds_count")
-    }
-}
-
 /// A running benchmark.
-struct Bench {
-    stage: Stage,
+pub struct Bench {
+    /// Serves the coordinators of all jobs.
+    _coordinators: Program,
+    pub operator: Operator,
+    pub stage: Stage,
     rljobs: Api<RLJob>,
-    operator: Operator,
     jobs: usize,
     start: Instant,
     /// Reading of the operator before the first job.
@@ -125,7 +61,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn start(jobs: usize) -> Self {
+    pub async fn start(jobs: usize) -> Self {
         let stage = Stage::start("rljob.dev/job").await;
         let (cluster, kubectl) = (&stage.cluster, stage.cluster.kubectl());
         kubectl
@@ -138,14 +74,22 @@ impl Bench {
         kubectl
             .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
             .unwrap();
-        let operator = Operator::start(cluster);
-        until("the operator", async || scrape::get(operator.metrics, "/readyz").is_ok()).await;
+        let operator = Operator::start(cluster, IMAGE).await;
+        let coordinators = start_coordinators(cluster);
         let (rljobs, before) = (Api::default_namespaced(stage.client.clone()), operator.read());
-        Self { stage, rljobs, operator, jobs, start: Instant::now(), before }
+        Self {
+            _coordinators: coordinators,
+            operator,
+            stage,
+            rljobs,
+            jobs,
+            start: Instant::now(),
+            before,
+        }
     }
 
-    /// Creates all jobs. Returns the seconds until all children exist.
-    async fn create(&self) -> f64 {
+    /// Creates all jobs. Returns the seconds until all jobs and until all children exist.
+    pub async fn create(&self) -> (f64, f64) {
         let (kinds, jobs) = (kinds(), self.jobs);
         let others = self.stage.count(&kinds).await;
         let create = async {
@@ -156,7 +100,20 @@ impl Bench {
             self.start.elapsed().as_secs_f64()
         };
         let all = self.stage.wait_for("all children", &kinds, others + jobs * CHILDREN, self.start);
-        let (created, seconds) = tokio::join!(create, all);
+        tokio::join!(create, all)
+    }
+
+    /// Waits until all jobs run and operations in progress have finished. Returns the seconds until
+    /// they ran.
+    pub async fn wait_until_running(&self) -> f64 {
+        until("every job to run", async || self.operator.read().jobs("Running") >= self.jobs).await;
+        let running = self.start.elapsed().as_secs_f64();
+        tokio::time::sleep(SETTLE).await;
+        running
+    }
+
+    fn report_children(&self, (created, seconds): (f64, f64)) {
+        let jobs = self.jobs;
         let cpu = self.operator.read().usage.cpu_seconds - self.before.usage.cpu_seconds;
         let figures = format!(
             "s until {jobs} jobs had their {} children, of which {created:.1} s to create the \
@@ -164,15 +121,23 @@ impl Bench {
             jobs * CHILDREN
         );
         row("scale-children", &figures, seconds, Aim::AtMost(25.0));
-        seconds
+    }
+
+    /// Size and duration of a scrape.
+    fn report_scrape(&self) {
+        let start = Instant::now();
+        let text = self.operator.scrape();
+        let (seconds, megabytes) = (start.elapsed().as_secs_f64(), text.len() as f64 / 1e6);
+        let figures = format!("MB of metrics for {} jobs", self.jobs);
+        row("scale-scrape-size", &figures, megabytes, Aim::AtMost(2.0));
+        row("scale-scrape-time", "ms for these metrics", seconds * 1000.0, Aim::AtMost(50.0));
     }
 
     /// Waits until all jobs run, then idles. Returns the cores for polling coordinators, and the
     /// cores in total.
     async fn rest(&self) -> (f64, Usage) {
-        until("every job to run", async || self.operator.read().jobs("Running") >= self.jobs).await;
-        let running = self.start.elapsed().as_secs_f64();
-        tokio::time::sleep(SETTLE).await;
+        let running = self.wait_until_running().await;
+        self.report_scrape();
         let first = self.operator.read();
         tokio::time::sleep(REST).await;
         let second = self.operator.read();
@@ -264,31 +229,22 @@ impl Bench {
     }
 }
 
+/// Serves the coordinators of all jobs at the addresses of their pods.
+fn start_coordinators(cluster: &Cluster) -> Program {
+    cluster.run("ip", &["route", "add", "local", "10.244.0.0/16", "dev", "lo"]).unwrap();
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let config = format!("KUBECONFIG={}", cluster.kubeconfig().display());
+    let arguments = [config, own, "coordinators".to_owned()];
+    cluster.start_program("coordinators", "env".as_ref(), &arguments).unwrap()
+}
+
 /// Measures; returns the values for comparisons.
 pub async fn measure(jobs: usize) -> Seen {
     let bench = Bench::start(jobs).await;
-    bench
-        .stage
-        .cluster
-        .run("ip", &["route", "add", "local", "10.244.0.0/16", "dev", "lo"])
-        .unwrap();
-    let own = std::env::current_exe().unwrap();
-    let _coordinators = bench
-        .stage
-        .cluster
-        .start_program(
-            "coordinators",
-            "env".as_ref(),
-            &[
-                format!("KUBECONFIG={}", bench.stage.cluster.kubeconfig().display()),
-                own.display().to_string(),
-                "coordinators".to_owned(),
-            ],
-        )
-        .unwrap();
-    let seconds = bench.create().await;
+    let created = bench.create().await;
+    bench.report_children(created);
     let (cores, usage) = bench.rest().await;
     bench.touch(cores).await;
     bench.end().await;
-    Seen { seconds, usage }
+    Seen { seconds: created.1, usage }
 }

@@ -20,6 +20,8 @@ use tokio_util::task::AbortOnDropHandle;
 const REQUESTS: usize = 8;
 /// Timeout of every wait.
 const LIMIT: Duration = Duration::from_secs(400);
+/// Time for operations in progress to finish.
+pub const SETTLE: Duration = Duration::from_secs(20);
 /// Name of the node.
 const NODE: &str = "stage";
 /// Interval of node heartbeats; the node controller waits 50 s for one.
