@@ -18,6 +18,18 @@ pub struct TokenValues {
     pub end_Q: Tensor,
 }
 
+impl TokenValues {
+    /// Values by a head `[1, H]` of the normed states of [`Model::valued_rows`].
+    pub(super) fn new(normed_RH: &Tensor, head_1H: &Tensor, packed: &PackedTokens) -> Self {
+        let values_R = values(normed_RH, head_1H);
+        let (trained, sequences) = (packed.num_trained(), packed.last_Q.numel() as i64);
+        Self {
+            values_N: values_R.narrow(0, 0, trained),
+            end_Q: values_R.narrow(0, trained, sequences),
+        }
+    }
+}
+
 impl Model {
     /// Values of the trained tokens and of the ends of sequences, without gradients.
     ///
@@ -29,14 +41,20 @@ impl Model {
         packed: &PackedTokens,
     ) -> Result<TokenValues, ModelError> {
         self.require(Head::Scalar)?;
+        let top = self.valued_rows(parameters, packed)?;
+        Ok(TokenValues::new(&top.normed_NH, &top.head_VH, packed))
+    }
+
+    /// Runs forward to the norm of the rows that have a value: those that predict the trained
+    /// tokens, then the last one of each sequence.
+    pub(super) fn valued_rows(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+    ) -> Result<Top, ModelError> {
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let rows_R = Tensor::f_cat(&[&packed.predictors_N, &packed.last_Q], 0)?;
-        let values_R = values(&self.top(parameters, &rows_R, &x_TH)?);
-        let (trained, sequences) = (packed.num_trained(), packed.last_Q.numel() as i64);
-        Ok(TokenValues {
-            values_N: values_R.narrow(0, 0, trained),
-            end_Q: values_R.narrow(0, trained, sequences),
-        })
+        self.top(parameters, &rows_R, &x_TH)
     }
 
     /// Runs the micro-batch forward and backward. `loss` gets the values `[N]` and returns the
@@ -67,14 +85,13 @@ impl Model {
         self.require(Head::Scalar)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
         let top = self.top(parameters, rows_N, &x_TH)?;
-        let dvalues_N1 = loss(&values(&top)).to_kind(top.normed_NH.kind()).unsqueeze(1);
+        let [dvalues_N1, dhead_1H] = derivatives(&top.normed_NH, &top.head_VH, loss);
         let dnormed_NH = dvalues_N1.matmul(&top.head_VH);
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
         let last = self.config.num_hidden_layers + 1;
         let gradient = parameters.gradient(last)?.with_values();
         let views = self.block(last).views(&gradient.flat);
-        for (mut view, part) in views.into_iter().zip([dnorm_H, dvalues_N1.tr().mm(&top.normed_NH)])
-        {
+        for (mut view, part) in views.into_iter().zip([dnorm_H, dhead_1H]) {
             let _ = view.f_add_(&part)?;
         }
         parameters.add_gradient(last, gradient)?;
@@ -84,6 +101,19 @@ impl Model {
     }
 }
 
-pub(super) fn values(top: &Top) -> Tensor {
-    top.normed_NH.matmul(&top.head_VH.tr()).to_kind(Kind::Float).squeeze_dim(-1)
+/// Outputs `[N]` of a head `[1, H]` for normed states `[N, H]`, fp32.
+pub(super) fn values(normed_NH: &Tensor, head_1H: &Tensor) -> Tensor {
+    normed_NH.matmul(&head_1H.tr()).to_kind(Kind::Float).squeeze_dim(-1)
+}
+
+/// Derivatives of the total loss by the outputs of a head, `[N, 1]`, and by its weights, `[1, H]`.
+/// `loss` gets the outputs and returns the derivative by each.
+pub(super) fn derivatives(
+    normed_NH: &Tensor,
+    head_1H: &Tensor,
+    loss: &mut dyn FnMut(&Tensor) -> Tensor,
+) -> [Tensor; 2] {
+    let dvalues_N1 = loss(&values(normed_NH, head_1H)).to_kind(normed_NH.kind()).unsqueeze(1);
+    let dhead_1H = dvalues_N1.tr().mm(normed_NH);
+    [dvalues_N1, dhead_1H]
 }
