@@ -28,8 +28,7 @@ mod value_head;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
-pub use value_head::ValueHead;
-pub use values::TokenValues;
+pub use values::{TokenValues, ValueHead};
 
 /// A model: shape and layout, without weights.
 #[derive(Clone, Debug, PartialEq)]

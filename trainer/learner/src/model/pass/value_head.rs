@@ -9,38 +9,9 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use tch::Tensor;
-
-use super::values::derivatives;
-use super::{Head, Model, TokenLogprobs, TokenValues};
+use super::values::weights;
+use super::{Head, Model, TokenLogprobs, TokenValues, ValueHead};
 use crate::model::{ModelError, PackedTokens, Parameters};
-
-/// A value head in a pass with gradients.
-pub struct ValueHead<'a> {
-    /// Parameters of a model with [`Head::Value`].
-    pub parameters: &'a mut dyn Parameters,
-    /// Gets the values `[N]` and returns the derivative of the total loss with respect to each.
-    pub loss: &'a mut dyn FnMut(&Tensor) -> Tensor,
-}
-
-impl ValueHead<'_> {
-    /// Runs the head forward and backward; adds the derivative by the normed states to `dnormed`.
-    pub(super) fn forward_backward(
-        self,
-        normed_NH: &Tensor,
-        dnormed_NH: Option<&mut Tensor>,
-    ) -> Result<(), ModelError> {
-        let head_1H = weights(self.parameters)?;
-        let [dvalues_N1, dhead_1H] = derivatives(normed_NH, &head_1H, self.loss);
-        if let Some(dnormed_NH) = dnormed_NH {
-            let _ = dnormed_NH.f_addmm_(&dvalues_N1, &head_1H)?;
-        }
-        let mut gradient = self.parameters.gradient(0)?.with_values();
-        let _ = gradient.flat.f_add_(&dhead_1H.f_view([-1])?)?;
-        self.parameters.add_gradient(0, gradient)?;
-        self.parameters.end_pass()
-    }
-}
 
 impl Model {
     /// Values by a value head with these parameters, without gradients.
@@ -91,8 +62,4 @@ impl Model {
         let top = self.top(parameters, &packed.predictors_N, &x_TH)?;
         value_head.forward_backward(&top.normed_NH, None)
     }
-}
-
-fn weights(value_head: &mut dyn Parameters) -> Result<Tensor, ModelError> {
-    Ok(value_head.weights(0, None)?.f_view([1, -1])?)
 }

@@ -1,5 +1,6 @@
-//! Passes of a model with a scalar head: the value of each trained token, computed from the hidden
-//! state of the token before it, and the value after the last token of each sequence.
+//! Passes of a model with a scalar head, or through the value head of a policy: the value of each
+//! trained token, computed from the hidden state of the token before it, and the value after the
+//! last token of each sequence.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -27,6 +28,33 @@ impl TokenValues {
             values_N: values_R.narrow(0, 0, trained),
             end_Q: values_R.narrow(0, trained, sequences),
         }
+    }
+}
+
+/// A value head in a pass with gradients.
+pub struct ValueHead<'a> {
+    /// Parameters of a model with [`Head::Value`].
+    pub parameters: &'a mut dyn Parameters,
+    /// Gets the values `[N]` and returns the derivative of the total loss with respect to each.
+    pub loss: &'a mut dyn FnMut(&Tensor) -> Tensor,
+}
+
+impl ValueHead<'_> {
+    /// Runs the head forward and backward; adds the derivative by the normed states to `dnormed`.
+    pub(super) fn forward_backward(
+        self,
+        normed_NH: &Tensor,
+        dnormed_NH: Option<&mut Tensor>,
+    ) -> Result<(), ModelError> {
+        let head_1H = weights(self.parameters)?;
+        let [dvalues_N1, dhead_1H] = derivatives(normed_NH, &head_1H, self.loss);
+        if let Some(dnormed_NH) = dnormed_NH {
+            let _ = dnormed_NH.f_addmm_(&dvalues_N1, &head_1H)?;
+        }
+        let mut gradient = self.parameters.gradient(0)?.with_values();
+        let _ = gradient.flat.f_add_(&dhead_1H.f_view([-1])?)?;
+        self.parameters.add_gradient(0, gradient)?;
+        self.parameters.end_pass()
     }
 }
 
@@ -101,6 +129,11 @@ impl Model {
     }
 }
 
+/// Weights `[1, H]` of a value head.
+pub(super) fn weights(value_head: &mut dyn Parameters) -> Result<Tensor, ModelError> {
+    Ok(value_head.weights(0, None)?.f_view([1, -1])?)
+}
+
 /// Outputs `[N]` of a head `[1, H]` for normed states `[N, H]`, fp32.
 pub(super) fn values(normed_NH: &Tensor, head_1H: &Tensor) -> Tensor {
     normed_NH.matmul(&head_1H.tr()).to_kind(Kind::Float).squeeze_dim(-1)
@@ -108,7 +141,7 @@ pub(super) fn values(normed_NH: &Tensor, head_1H: &Tensor) -> Tensor {
 
 /// Derivatives of the total loss by the outputs of a head, `[N, 1]`, and by its weights, `[1, H]`.
 /// `loss` gets the outputs and returns the derivative by each.
-pub(super) fn derivatives(
+fn derivatives(
     normed_NH: &Tensor,
     head_1H: &Tensor,
     loss: &mut dyn FnMut(&Tensor) -> Tensor,
