@@ -32,7 +32,7 @@ pub struct AlgorithmSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpo: Option<GrpoSpec>,
     /// Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347) with a critic, a model
-    /// of the policy's size that learns the value of each token.
+    /// of the policy's size or a value head on the policy, that learns the value of each token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppo: Option<PpoSpec>,
     /// Supervised fine-tuning: cross entropy of the completion tokens.
@@ -97,7 +97,7 @@ pub enum ModelRole {
     Policy,
     /// The policy before training, for a KL penalty and for `dpo`; the teacher of `distillation`.
     Reference,
-    /// A value model that is trained beside the policy.
+    /// A value model that is trained beside the policy, or the policy's value head.
     Critic,
     /// A model that scores completions.
     Reward,
@@ -235,10 +235,15 @@ impl<'a> Algorithm<'a> {
         }
     }
 
+    /// Whether the critic is a value head on the policy.
+    pub fn has_value_head(self) -> bool {
+        matches!(self, Self::Ppo(PpoSpec { value_head: Some(_), .. }))
+    }
+
     /// Optimizer of the critic, if the algorithm trains one.
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {
-            Self::Ppo(ppo) => Some(ppo.critic_optimizer.as_ref().unwrap_or(policy).clone()),
+            Self::Ppo(ppo) => Some(ppo.critic_optimizer(policy)),
             Self::Grpo(_)
             | Self::Sft(_)
             | Self::Dpo(_)

@@ -3,10 +3,11 @@
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─▶ reward of the last token
 //!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
-//!    ─ discount, gaeLambda, values of the critic
-//!    ─▶ return of each token ─ valueClip ─▶ loss of the critic
+//!    ─ discount, gaeLambda, values of the critic, or of valueHead
+//!    ─▶ return of each token ─ valueClip ─▶ loss of the critic, × valueHead.lossWeight
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh, cClip,
 //!       behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
+//!  Without `valueHead`, the critic is a second model; with it, an output of the policy.
 //! ```
 
 use kube::KubeSchema;
@@ -48,6 +49,11 @@ use crate::optimizer::OptimizerSpec;
     validation = Rule::new("!has(self.adaptiveKl) || self.klCoefficient > 0.0")
         .message("adaptiveKl needs a klCoefficient above 0, with which it begins")
 )]
+#[x_kube(
+    validation = Rule::new("!has(self.valueHead) || !has(self.criticOptimizer)")
+        .message("criticOptimizer is not used with valueHead, which has the settings of \
+                 spec.optimizer and valueHead.learningRate; remove it")
+)]
 pub struct PpoSpec {
     /// Samples per prompt. Default 1.
     #[serde(default = "one")]
@@ -71,12 +77,19 @@ pub struct PpoSpec {
     #[serde(default = "value_clip")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub value_clip: f64,
-    /// Steps at the start that train the critic only. Default 0.
+    /// Makes the critic a linear layer on the policy's final norm, with one output for each token,
+    /// instead of a second model. One pass computes the losses of both, and the gradient of both
+    /// reaches the policy's weights. Default a critic of the policy's size with weights that the
+    /// policy does not share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_head: Option<ValueHead>,
+    /// Steps at the start that train the critic only; of a policy with `valueHead`, the head only.
+    /// Default 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub critic_warmup_steps: u32,
-    /// Optimizer of the critic. Default the settings of `spec.optimizer`; fields that are left out
-    /// of a setting have the defaults of an optimizer.
+    /// Optimizer of the critic, not with `valueHead`. Default the settings of `spec.optimizer`;
+    /// fields that are left out of a setting have the defaults of an optimizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic_optimizer: Option<OptimizerSpec>,
     /// Lower clip of the importance ratio at 1 − clipLow. Default 0.2.
@@ -136,6 +149,22 @@ pub struct PpoSpec {
     pub behavior_weight: Option<BehaviorWeight>,
 }
 
+/// Value head on the policy. It begins with zeros, and has the settings of `spec.optimizer` except
+/// the learning rate. Its gradient and that of the policy's weights are clipped separately.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ValueHead {
+    /// Coefficient c₁ of the loss of values in policy loss + c₁ · loss of values (Schulman et al.,
+    /// arXiv 1707.06347, equation 9). Default 0.1.
+    #[serde(default = "loss_weight")]
+    #[schemars(range(min = 0.000_001, max = 1000.0))]
+    pub loss_weight: f64,
+    /// Learning rate of the head after warm-up. Default that of `spec.optimizer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub learning_rate: Option<f64>,
+}
+
 /// Controller of the KL coefficient (Ziegler et al., arXiv 1909.08593). After a step of n samples
 /// with the mean divergence `referenceKl`, the coefficient is multiplied by 1 + e · n ÷ horizon,
 /// where e is referenceKl ÷ target − 1 within ± 0.2 and n ÷ horizon is at most 1. Checkpoints
@@ -151,6 +180,10 @@ pub struct AdaptiveKl {
     #[serde(default = "horizon")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub horizon: u32,
+}
+
+fn loss_weight() -> f64 {
+    0.1
 }
 
 fn horizon() -> u32 {
@@ -182,6 +215,13 @@ fn over_batch() -> NormalizationSpec {
 }
 
 impl PpoSpec {
+    /// Optimizer of the critic or value head, beside that of the policy.
+    pub fn critic_optimizer(&self, policy: &OptimizerSpec) -> OptimizerSpec {
+        let own = self.critic_optimizer.as_ref().unwrap_or(policy);
+        let of_head = self.value_head.as_ref().and_then(|head| head.learning_rate);
+        OptimizerSpec { learning_rate: of_head.unwrap_or(own.learning_rate), ..own.clone() }
+    }
+
     /// Settings of rewards and of the policy's loss, which are those of `grpo`: its advantages are
     /// replaced by the estimates of the critic.
     pub fn policy(&self) -> GrpoSpec {
@@ -218,6 +258,7 @@ impl Default for PpoSpec {
             discount: unity(),
             gae_lambda: unity(),
             value_clip: value_clip(),
+            value_head: None,
             critic_warmup_steps: 0,
             critic_optimizer: None,
             clip_low: clip(),

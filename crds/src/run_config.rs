@@ -41,7 +41,7 @@ pub struct RunConfig {
 /// whose loss would change a run has a later one in [`protocol`].
 pub const PROTOCOL: u32 = 2;
 
-/// Protocol version of runs without training or on pairs, and of runs with `lora`,
+/// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters or `rewards` of
 /// data, tokens of servers or `inference.podsPerReplica`, which older coordinators and learners
 /// would ignore.
@@ -49,9 +49,11 @@ const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
 pub fn protocol(spec: &RLJobSpec) -> u32 {
-    let kind = spec.algorithm.resolve().map(Algorithm::data);
+    let algorithm = spec.algorithm.resolve();
+    let kind = algorithm.map(Algorithm::data);
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
+        && !algorithm.is_some_and(Algorithm::has_value_head)
         && spec.rollout.workflow.is_none()
         && spec.weight_sync.running_completions.is_none()
         && spec.inference.pods_per_engine() == 1

@@ -120,15 +120,16 @@ impl Phase {
 pub enum LearnerCall {
     /// Log-probabilities under the reference model, or a teacher that the learners hold.
     Reference,
-    /// Log-probabilities under the policy before the step's first update.
+    /// Log-probabilities under the policy before the step's first update, and the values of its
+    /// value head, if it has one.
     Proximal,
-    /// Values before the critic's first update.
+    /// Values before the first update of the critic, or of a policy with a value head.
     Values,
     /// Advantages and weights of trained tokens.
     Advantages,
-    /// Passes and updates of the trained model.
+    /// Passes and updates of the trained model, with its value head if it has one.
     Policy,
-    /// Passes and updates of the critic.
+    /// Passes and updates of a critic that is a second model.
     Critic,
 }
 

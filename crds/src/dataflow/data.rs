@@ -13,7 +13,7 @@ pub enum Data {
     Pairs,
     /// The trained model before the step.
     PolicyWeights,
-    /// The critic before the step.
+    /// The critic, or the policy's value head, before the step.
     CriticWeights,
     /// Weights that engines sample with.
     EngineWeights,
@@ -51,7 +51,7 @@ pub enum Data {
     LossWeights,
     /// The trained model after the step.
     NewPolicyWeights,
-    /// The critic after the step.
+    /// The critic, or the policy's value head, after the step.
     NewCriticWeights,
     /// Results of an evaluation.
     Estimates,

@@ -15,7 +15,8 @@ pub fn updates(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> u32 {
 }
 
 /// The calls of the learners, in the order in which they run: first the passes without gradients,
-/// then advantages and weights, then each update of the policy and of the critic.
+/// then advantages and weights, then each update of the policy and of the critic. A value head is
+/// updated with the policy.
 pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerCall> {
     if !spec.algorithm.has_learners() {
         return Vec::new();
@@ -23,6 +24,7 @@ pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerC
     let is_served = algorithm.teacher_server().is_some();
     let signals = algorithm.signals(&spec.rollout, updates(spec, algorithm));
     let critic = algorithm.model_roles().contains(&ModelRole::Critic);
+    let critic = critic && !algorithm.has_value_head();
     let updates = [Some(LearnerCall::Policy), critic.then_some(LearnerCall::Critic)];
     let is_made = |call: &LearnerCall| !is_served || *call != LearnerCall::Reference;
     let passes = signals.into_iter().filter_map(Signal::call).filter(is_made);
@@ -52,8 +54,11 @@ impl Declaration<'_> {
             LearnerCall::Reference => {
                 inference(Model::Reference).with([Data::Batch], [Data::ReferenceLogprobs])
             }
-            LearnerCall::Proximal => inference(Model::Policy)
-                .with([Data::Batch, Data::PolicyWeights], [Data::ProximalLogprobs]),
+            LearnerCall::Proximal => self.proximal(),
+            LearnerCall::Values if self.algorithm.has_value_head() => {
+                let inputs = [Data::Batch, Data::PolicyWeights, Data::CriticWeights];
+                inference(Model::Policy).with(inputs, [Data::Values])
+            }
             LearnerCall::Values => {
                 inference(Model::Critic).with([Data::Batch, Data::CriticWeights], [Data::Values])
             }
@@ -72,6 +77,25 @@ impl Declaration<'_> {
         self.calls.contains(&call).then_some(data)
     }
 
+    /// The datum if the algorithm has a critic, of either kind.
+    fn of_critic(&self, data: Data) -> Option<Data> {
+        self.algorithm.model_roles().contains(&ModelRole::Critic).then_some(data)
+    }
+
+    /// The datum if the policy has a value head.
+    fn of_value_head(&self, data: Data) -> Option<Data> {
+        self.algorithm.has_value_head().then_some(data)
+    }
+
+    fn proximal(&self) -> Call {
+        let inputs = [Data::Batch, Data::PolicyWeights].into_iter();
+        let outputs = std::iter::once(Data::ProximalLogprobs);
+        inference(Model::Policy).with(
+            inputs.chain(self.of_value_head(Data::CriticWeights)),
+            outputs.chain(self.of_value_head(Data::Values)),
+        )
+    }
+
     /// Log-probabilities of the reference model or of a teacher in the learners.
     fn reference(&self) -> Option<Data> {
         let distillation = self.is_distillation();
@@ -86,11 +110,11 @@ impl Declaration<'_> {
             Some(Data::Batch),
             self.reference().filter(|_| is_reward),
             self.if_called(LearnerCall::Proximal, Data::ProximalLogprobs),
-            self.if_called(LearnerCall::Values, Data::Values),
+            self.of_critic(Data::Values),
         ];
         let outputs = [
             policy.as_ref().map(|_| Data::Advantages),
-            self.if_called(LearnerCall::Critic, Data::Returns),
+            self.of_critic(Data::Returns),
             Some(Data::LossWeights),
         ];
         let name = if policy.is_some() { "advantages" } else { "weights" };
@@ -102,15 +126,19 @@ impl Declaration<'_> {
         let inputs = [
             Some(Data::Batch),
             Some(Data::PolicyWeights),
+            self.of_value_head(Data::CriticWeights),
             self.reference(),
             self.if_called(LearnerCall::Proximal, Data::ProximalLogprobs),
+            self.of_value_head(Data::Values),
             self.algorithm.policy().map(|_| Data::Advantages),
+            self.of_value_head(Data::Returns),
             Some(Data::LossWeights),
         ];
+        let outputs = [Some(Data::NewPolicyWeights), self.of_value_head(Data::NewCriticWeights)];
         let scores = self.algorithm.trains_scores();
         let model = if scores { Model::Reward } else { Model::Policy };
         self.train(model, self.policy_note())
-            .with(inputs.into_iter().flatten(), [Data::NewPolicyWeights])
+            .with(inputs.into_iter().flatten(), outputs.into_iter().flatten())
     }
 
     fn critic(&self) -> Call {
@@ -140,8 +168,12 @@ impl Declaration<'_> {
             Algorithm::Ppo(ppo) => ppo.critic_warmup_steps,
             _ => 0,
         };
-        let warmup = (warmup > 0)
-            .then(|| format!("steps 1 to {warmup} have forward passes only, no update"));
+        let done = if self.algorithm.has_value_head() {
+            "update the value head only"
+        } else {
+            "have forward passes only, no update"
+        };
+        let warmup = (warmup > 0).then(|| format!("steps 1 to {warmup} {done}"));
         let notes: Vec<String> = [self.adapters(), whole, warmup].into_iter().flatten().collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }

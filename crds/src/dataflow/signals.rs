@@ -12,13 +12,14 @@ use crate::ppo::PpoSpec;
 pub enum Signal {
     /// Log-probabilities under the reference model, or the teacher that takes its place.
     Reference,
-    /// Log-probabilities under the policy before the step's first update.
+    /// Log-probabilities under the policy before the step's first update, and the values of its
+    /// value head, if it has one.
     Proximal,
     /// Log-probabilities and entropies under the current policy, before each pass with gradients.
     /// The loss then gets whole micro-batches, as objectives with a ratio per sequence need;
     /// without it, chunks that may split sequences.
     Policy,
-    /// Values under the critic before the step's first update.
+    /// Values under the critic, or the policy's value head, before the step's first update.
     Values,
 }
 
@@ -61,7 +62,9 @@ impl PpoSpec {
     /// Signals of a step of `updates` updates, in the order of their passes.
     pub fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
         let mut signals = self.policy().signals(rollout, updates);
-        signals.push(Signal::Values);
+        if self.value_head.is_none() || !signals.contains(&Signal::Proximal) {
+            signals.push(Signal::Values);
+        }
         signals
     }
 }

@@ -85,6 +85,31 @@ fn ppo_infers_reference_policy_and_critic_one_after_another_on_the_learners() {
 }
 
 #[test]
+fn the_calls_of_the_policy_compute_and_train_its_value_head() {
+    let of = |parts: Value| lines(parts)[ROLLOUTS.len()..].to_vec();
+    let head = json!({"ppo": {"valueHead": {}}});
+    let expected = [
+        "6a infer policy (learners): batch policyWeights criticWeights -> proximalLogprobs values",
+        "7a advantages (learners): batch proximalLogprobs values -> advantages returns lossWeights",
+        "8a train policy (learners): batch policyWeights criticWeights proximalLogprobs values \
+         advantages returns lossWeights -> newPolicyWeights newCriticWeights",
+    ];
+    assert_eq!(of(json!({"algorithm": head.clone()})), expected);
+    let one_update = json!({"algorithm": head, "training": {"steps": 9}});
+    let expected = [
+        "6a infer policy (learners): batch policyWeights criticWeights -> values",
+        "7a advantages (learners): batch values -> advantages returns lossWeights",
+        "8a train policy (learners): batch policyWeights criticWeights values advantages returns \
+         lossWeights -> newPolicyWeights newCriticWeights",
+    ];
+    assert_eq!(of(one_update), expected);
+    let warm = json!({"ppo": {"valueHead": {}, "criticWarmupSteps": 3}});
+    let plan = plan(&spec(json!({"algorithm": warm}))).unwrap();
+    let notes: Vec<_> = plan.calls().filter_map(|call| call.note.as_deref()).collect();
+    assert_eq!(notes.last(), Some(&"steps 1 to 3 update the value head only"));
+}
+
+#[test]
 fn pairs_need_no_engines() {
     let dpo = json!({"algorithm": {"dpo": {}}, "rewards": []});
     let expected = [

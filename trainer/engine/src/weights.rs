@@ -110,7 +110,7 @@ impl Weights {
         };
         let embedding = first.tensor("embed_tokens.weight")?;
         let head = match head {
-            Head::Scalar => last.tensor("score.weight")?,
+            Head::Scalar | Head::Value => last.tensor("score.weight")?,
             Head::LanguageModel if config.tie_word_embeddings => embedding.shallow_clone(),
             Head::LanguageModel => last.tensor("lm_head.weight")?,
         };

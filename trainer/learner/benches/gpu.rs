@@ -33,6 +33,7 @@ use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
 use rljob_learner::ranks::Ranks;
 use rljob_learner::spans::Spans;
+use rljob_learner::step::calls::CallTimes;
 use rljob_learner::trainer::Trainer;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use serde_json::json;
@@ -160,6 +161,7 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
         spec,
         phase: Phase::default(),
         spans: Spans::default(),
+        calls: CallTimes::default(),
     }
 }
 

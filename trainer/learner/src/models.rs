@@ -5,8 +5,10 @@
 //!  policy       language model   yes         yes                   model folder or seed
 //!  reference    language model   no          no                    those of the policy
 //!  critic       scalar           yes         yes, under its role   those of the policy, head 0
+//!               value            yes         yes, under its role   0
 //!  reward       scalar           no          no                    given by the algorithm
 //! ```
+//! A critic with a value head is an output of the policy: its passes run the policy's layers.
 //! The policy of an algorithm that trains a reward model has a scalar head, which begins with 0.
 //! With `spec.lora`, trained models are adapters over one frozen base, the initial weights of the
 //! policy, which is also the reference.
@@ -15,6 +17,8 @@
     not(test),
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
+
+mod critic;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -29,7 +33,7 @@ use crate::fsdp::{
     AdaptedParameters, Base, FrozenParameters, Passes, ShardedParameters, TrainedParameters,
 };
 use crate::model::lora::Lora;
-use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs, TokenValues};
+use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
 use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
 
@@ -245,16 +249,6 @@ impl Models {
         let (model, parameters) = self.parts(role)?;
         let logprobs = model.logprobs(parameters, packed, temperature);
         logprobs.map_err(|error| RoleError::Pass(role, error))
-    }
-
-    /// Values under the critic, without gradients. A collective.
-    ///
-    /// # Errors
-    /// There is no critic, or the pass fails.
-    pub fn values(&mut self, packed: &PackedTokens) -> Result<TokenValues, RoleError> {
-        let (model, parameters) = self.parts(ModelRole::Critic)?;
-        let values = model.values(parameters, packed);
-        values.map_err(|error| RoleError::Pass(ModelRole::Critic, error))
     }
 
     fn parts(&mut self, role: ModelRole) -> Result<(&Model, &mut dyn Parameters), RoleError> {

@@ -9,6 +9,7 @@
 mod device;
 mod error;
 mod frozen;
+mod heads;
 mod initial;
 pub mod memory;
 
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rljob_crds::algorithm::{ModelRole, OptimizerSpec, Sharding};
+use rljob_crds::algorithm::{ModelRole, Sharding};
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_http::{ClientTls, Role};
@@ -32,6 +33,7 @@ pub use self::error::StartError;
 
 use self::device::{compute_kind, device, passes};
 use self::frozen::{adapters, base, frozen_models};
+use self::heads::{critic, headed};
 use self::initial::initial_blocks;
 use crate::checkpoint::{self, CheckpointWriter, Places, SnapshotMemory, model_shape};
 use crate::coordinator_client::CoordinatorClient;
@@ -39,7 +41,7 @@ use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::{Phase, of_all_ranks, planned};
-use crate::model::{Head, Model, ModelConfig, ModelError};
+use crate::model::{Model, ModelConfig, ModelError};
 use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::publish::broadcast::Broadcaster;
@@ -221,8 +223,8 @@ pub fn first_trainer(
         Ok(TrainedModel::adapted(model, &ranks, optimizer, passes, (lora, base), masters)?)
     };
     let mut others = frozen_models(&spec, &model, &ranks, (model_directory, base.as_ref()))?;
-    if let Some(optimizer) = critic_optimizer(&spec)? {
-        let critic = start(model.clone().with_head(Head::Scalar), optimizer)?;
+    if let Some((critic, optimizer)) = critic(&spec, &model)? {
+        let critic = start(critic, optimizer)?;
         others.insert(ModelRole::Critic, RoleModel::Trained(Box::new(critic)));
     }
     let policy = start(model, spec.optimizer.clone())?;
@@ -248,8 +250,7 @@ pub fn restored_trainer(
         Some((lora, base)) => adapters_shape(&lora, &base),
         None => model_shape(model.layout()),
     };
-    let of_critic = critic_optimizer(&spec)?;
-    let critic = of_critic.map(|optimizer| (model.clone().with_head(Head::Scalar), optimizer));
+    let critic = critic(&spec, &model)?;
     let mut shapes = BTreeMap::from([(ModelRole::Policy, shape(&model))]);
     if let Some((critic, _)) = &critic {
         shapes.insert(ModelRole::Critic, shape(critic));
@@ -288,17 +289,4 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     let objective = objective::new(algorithm, &spec.rollout);
     let (phase, spans, calls) = (Phase::default(), Spans::default(), CallTimes::default());
     Ok(Trainer { ranks, models, objective, spec, phase, spans, calls })
-}
-
-/// The model with the head that the algorithm trains.
-fn headed(spec: &RLJobSpec, model: Model) -> Result<Model, StartError> {
-    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
-    let head = if algorithm.trains_scores() { Head::Scalar } else { Head::LanguageModel };
-    Ok(model.with_head(head))
-}
-
-/// Optimizer of the critic, if the algorithm trains one.
-fn critic_optimizer(spec: &RLJobSpec) -> Result<Option<OptimizerSpec>, StartError> {
-    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
-    Ok(algorithm.critic_optimizer(&spec.optimizer))
 }

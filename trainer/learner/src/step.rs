@@ -7,16 +7,16 @@
 //!        ──▶ signals: forward passes that the objective asks for ──▶ objective: prepare
 //!        ──▶ for each minibatch
 //!              for each micro-batch: forward, objective's loss, backward ──▶ sum over ranks
-//!              clip, AdamW; the same for the critic, if the algorithm trains one
+//!              clip, AdamW; the same for the critic, if the algorithm trains one; a value head
+//!              shares the passes of the policy
 //!        ──▶ report: StepMetrics
 //! ```
 //! Losses are weighted sums over the minibatch's tokens on all ranks; there is no other averaging.
 
-#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
-
 pub mod calls;
 mod critic;
 pub mod micro_batch;
+mod policy;
 mod report;
 mod scores;
 mod signals;
@@ -29,14 +29,11 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
 use rljob_protocol::metrics::{self, StepMetrics};
 use rljob_protocol::prompts::Prompts;
-use tch::Tensor;
 
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{Chunk, Model};
 use crate::models::TrainedModel;
-use crate::objective::{Deferred, Signal, StepAdvantages, TokenLoss};
-use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
+use crate::objective::{Signal, StepAdvantages};
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 use micro_batch::{MicroBatch, check_groups, check_place, micro_batches};
@@ -56,6 +53,12 @@ impl Prepared<'_> {
     fn samples(&self, minibatch: u32) -> Vec<usize> {
         let mine = |index: &usize| self.header.samples[*index].minibatch == minibatch;
         (0..self.header.samples.len()).filter(mine).collect()
+    }
+
+    /// Trainable tokens of a minibatch on all ranks.
+    fn trainable_tokens(&self, minibatch: u32) -> u64 {
+        let tokens = |index: usize| self.advantages.samples[index].trainable_tokens;
+        self.samples(minibatch).into_iter().map(|index| u64::from(tokens(index))).sum()
     }
 
     /// This rank's micro-batches of a minibatch.
@@ -151,13 +154,18 @@ impl Trainer {
             signals.iter().filter(|signal| wanted.contains(signal)).count() as f64
         };
         let epochs = f64::from(self.objective.epochs());
+        let values = count(&[Signal::Values]);
+        // A value head needs forward passes of the policy for values, and to be trained alone.
+        let (warmup, of_head) =
+            if self.models.has_value_head() { (2.0, values) } else { (1.0, 0.0) };
         let thirds = |role| match role {
             ModelRole::Policy => {
-                let update = if self.trains_policy(step) { 3.0 } else { 1.0 };
+                let update = if self.trains_policy(step) { 3.0 } else { warmup };
                 epochs * (update + count(&[Signal::Policy]))
                     + count(&[Signal::Reference, Signal::Proximal])
+                    + of_head
             }
-            _ => 3.0 * epochs + count(&[Signal::Values]),
+            _ => 3.0 * epochs + values,
         };
         let of_model = |(role, trained): (ModelRole, &TrainedModel)| {
             let model = &trained.model;
@@ -187,109 +195,23 @@ impl Trainer {
         report: &mut StepMetrics,
     ) -> Result<Sums, StepError> {
         let began = Instant::now();
-        let samples = prepared.samples(minibatch);
-        let trainable_tokens: u64 = samples
-            .iter()
-            .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
-            .sum();
-        let mut sums = Sums::default();
         let trains_policy = self.trains_policy(report.step);
-        if trains_policy {
-            self.models.policy.parameters.begin_minibatch(prepared.of(minibatch).count());
-        }
-        for micro_batch in prepared.of(minibatch) {
-            sums = sums.plus(if self.scores() {
-                self.score_backward(micro_batch)?
-            } else if trains_policy {
-                self.forward_backward(micro_batch, prepared.whole)?
-            } else {
-                self.forward(micro_batch)?.0
-            });
-        }
+        let (sums, of_head) = self.policy_passes(minibatch, prepared, trains_policy)?;
         tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Update;
         let mut sums = sums.read();
         let [loss] = self.ranks.sum([sums.loss.value()])?;
+        let is_updated = trains_policy && self.update_policy(loss, minibatch, prepared, report)?;
+        let critic = self.update_critic(of_head, minibatch, prepared, report, began)?;
+        if trains_policy && !is_updated {
+            return Ok(Sums { statistics: critic, ..Sums::default() });
+        }
+        sums.statistics = sums.statistics.plus(critic);
         let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
         let all = all * f64::from(self.objective.epochs());
-        if !trains_policy {
-            let critic = self.update_critic(minibatch, prepared, report, began)?;
-            sums.statistics = sums.statistics.plus(critic);
-            report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
-            return Ok(sums);
-        }
-        let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
-        let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
-        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
-        if update.skipped {
-            report.scalars.add(metrics::SKIPPED, 1.0);
-            tracing::warn!(
-                step = report.step,
-                minibatch,
-                loss,
-                gradient_norm = update.gradient_norm,
-                "skipped an update because loss or gradient is not finite"
-            );
-            let give_up = optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW;
-            if give_up {
-                return Err(StepError::NotFinite { samples });
-            }
-            let statistics = self.update_critic(minibatch, prepared, report, began)?;
-            return Ok(Sums { statistics, ..Sums::default() });
-        }
-        let critic = self.update_critic(minibatch, prepared, report, began)?;
-        sums.statistics = sums.statistics.plus(critic);
-        report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
-        report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
-        Ok(sums)
-    }
-
-    /// A micro-batch without gradients: sums, and the derivative `[N]` of its loss.
-    fn forward(&mut self, micro_batch: &MicroBatch) -> Result<(Sums, Tensor), StepError> {
-        let MicroBatch { packed, streams, .. } = micro_batch;
-        heartbeat::advance_after(self.ranks.device())?;
-        self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
-        let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
-        let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
-        let entropy = Deferred::sum(&policy.entropy_N);
-        Ok((Sums { loss, entropy, statistics }, gradient_N))
-    }
-
-    fn forward_backward(
-        &mut self,
-        micro_batch: &MicroBatch,
-        whole: bool,
-    ) -> Result<Sums, StepError> {
-        let (temperature, mut sums) = (self.temperature(), Sums::default());
-        let MicroBatch { minibatch, packed, streams } = micro_batch;
-        tracing::debug!(minibatch, "forward");
-        heartbeat::advance_after(self.ranks.device())?;
-        let mut whole_gradient_N = None;
-        if whole {
-            let (of_whole, gradient_N) = self.forward(micro_batch)?;
-            // The pass with gradients adds the entropy.
-            sums = Sums { entropy: Deferred::default(), ..of_whole };
-            whole_gradient_N = Some(gradient_N);
-        }
-        self.phase = Phase::Training { tokens: packed.num_tokens() };
-        let objective = &self.objective;
-        let mut gradient = |chunk: &Chunk| {
-            tracing::debug!(minibatch, tokens = ?chunk.range, "backward");
-            let entropy = Deferred::sum(&chunk.tokens.entropy_N);
-            let (of_chunk, gradient_N) = if let Some(gradient_N) = &whole_gradient_N {
-                (Sums { entropy, ..Sums::default() }, chunk.of(gradient_N))
-            } else {
-                let streams = streams.narrow(&chunk.range);
-                let TokenLoss { gradient_N, loss, statistics } =
-                    objective.loss(&chunk.tokens, &streams);
-                (Sums { loss, entropy, statistics }, gradient_N)
-            };
-            sums = std::mem::take(&mut sums).plus(of_chunk);
-            gradient_N
-        };
-        let TrainedModel { model, parameters, .. } = &mut self.models.policy;
-        Model::forward_backward(model, parameters, packed, temperature, &mut gradient)?;
+        let tokens = prepared.trainable_tokens(minibatch) as f64;
+        report.scalars.add(metrics::LOSS, loss * tokens / all);
         Ok(sums)
     }
 }

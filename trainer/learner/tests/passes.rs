@@ -67,7 +67,7 @@ fn gradients(
     parameters.zero_gradients();
     for packed in micro_batches {
         model
-            .forward_backward(parameters, packed, 1.0, &mut |chunk| {
+            .forward_backward(parameters, None, packed, 1.0, &mut |chunk| {
                 sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.full_like(0.01)).0
             })
             .unwrap();
@@ -114,7 +114,7 @@ fn calls_of(
 ) -> Vec<(&'static str, usize)> {
     let mut recorded = Recorded { inner, calls: Vec::new() };
     model
-        .forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| {
+        .forward_backward(&mut recorded, None, &packed(lengths), 1.0, &mut |chunk| {
             sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.ones_like()).0
         })
         .unwrap();

@@ -130,7 +130,7 @@ fn passes(model: &Model, compute: Kind, micro_batches: &[PackedTokens]) -> Passe
             loss += (&chunk.tokens.logprobs_N * &gradient).sum(Kind::Double).double_value(&[]);
             gradient
         };
-        model.forward_backward(&mut parameters, packed, TEMPERATURE, &mut of_chunk).unwrap();
+        model.forward_backward(&mut parameters, None, packed, TEMPERATURE, &mut of_chunk).unwrap();
     }
     let gradients = parameters.gradients().iter().map(Tensor::copy).collect();
     Passes { logprobs: Tensor::cat(&logprobs, 0), loss, gradients }

@@ -124,13 +124,13 @@ registry! {
     PROXIMAL_SECONDS, "proximalSeconds", "s", Learner, 3,
         "Time in passes of the policy before the first update; absent where no pass is needed.";
     VALUE_SECONDS, "valueSeconds", "s", Learner, 3,
-        "Time in passes of the critic before the first update; only of `ppo`.";
+        "Time in passes for values alone before the first update; only of `ppo`.";
     ADVANTAGE_SECONDS, "advantageSeconds", "s", Learner, 3,
         "Time in which advantages and weights of tokens are computed from these passes.";
     POLICY_SECONDS, "policySeconds", "s", Learner, 3,
         "Time in passes with gradients and updates of the policy, or of a trained reward model.";
     CRITIC_SECONDS, "criticSeconds", "s", Learner, 3,
-        "Time in passes with gradients and updates of the critic; only of `ppo`.";
+        "Time in passes with gradients and updates of the critic; absent with `ppo.valueHead`.";
     WAIT_SECONDS, "waitSeconds", "s", Learner, 3,
         "Time in which the learners had no instruction before this step: samples were missing.";
     MFU, "mfu", "1", Learner, 3,

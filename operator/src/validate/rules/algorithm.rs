@@ -279,7 +279,11 @@ pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem
         let message = "needs a klCoefficient above 0, with which it begins";
         problems.push(Problem::new("spec.algorithm.ppo.adaptiveKl", message));
     }
-    if let Some(optimizer) = &ppo.critic_optimizer {
+    if ppo.value_head.is_some() && ppo.critic_optimizer.is_some() {
+        let message = "is not used with valueHead, which has the settings of spec.optimizer and \
+            valueHead.learningRate; remove it";
+        problems.push(Problem::new("spec.algorithm.ppo.criticOptimizer", message));
+    } else if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer("spec.algorithm.ppo.criticOptimizer", optimizer, steps, problems);
     }
 }

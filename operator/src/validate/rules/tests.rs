@@ -98,6 +98,11 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
     let begins = "spec.algorithm.ppo.adaptiveKl: needs a klCoefficient above 0, with which it \
         begins";
     assert_eq!(with(adaptive(0.0), 5), [begins]);
+    let head = json!({"valueHead": {}, "criticOptimizer": {"learningRate": 0.1}});
+    let not_used = "spec.algorithm.ppo.criticOptimizer: is not used with valueHead, which has the \
+        settings of spec.optimizer and valueHead.learningRate; remove it";
+    assert_eq!(with(head, 5), [not_used]);
+    assert_eq!(with(json!({"valueHead": {"learningRate": 0.1}}), 5), Vec::<String>::new());
     let others = json!({
         "rewardNormalization": {}, "overlongPenalty": {"tokens": 4096},
         "criticOptimizer": {"warmupSteps": 6, "epsilon": 0.0},

@@ -298,6 +298,12 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "adaptiveKl needs a klCoefficient above 0, with which it begins",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {
+                "valueHead": {}, "criticOptimizer": {},
+            }}}}),
+            "criticOptimizer is not used with valueHead",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {"rewardNormalization": {}}}}}),
             "groupSize 1 needs rewardNormalization",
         ),

@@ -14,11 +14,23 @@ const LAST: &str = "step-12.";
 
 #[test]
 fn kills_do_not_change_policy_or_critic_of_ppo() {
-    let ppo = "practise:spec.algorithm={ppo: {epochs: 2, criticWarmupSteps: 2, klCoefficient: \
-               0.05, criticOptimizer: {learningRate: 0.001}}}";
-    let minibatches = "practise:spec.training.minibatches=2";
-    let (expected, output) = end(practise("ppo", &[ppo, minibatches], &[]));
-    let mut run = practise("ppo-killed", &[ppo, minibatches], &[]);
+    assert_kills_change_nothing("ppo", "criticOptimizer: {learningRate: 0.001}");
+}
+
+#[test]
+fn kills_do_not_change_policy_or_value_head_of_ppo() {
+    assert_kills_change_nothing("value-head", "valueHead: {learningRate: 0.01}");
+}
+
+/// Compares a run of PPO with these settings of its critic with one whose processes are killed.
+fn assert_kills_change_nothing(name: &str, critic: &str) {
+    let ppo = format!(
+        "practise:spec.algorithm={{ppo: {{epochs: 2, criticWarmupSteps: 2, klCoefficient: 0.05, \
+         {critic}}}}}"
+    );
+    let sets = [ppo.as_str(), "practise:spec.training.minibatches=2"];
+    let (expected, output) = end(practise(name, &sets, &[]));
+    let mut run = practise(&format!("{name}-killed"), &sets, &[]);
     run.wait_for_steps(1);
     run.kill_learner_at_log_line(1, "backward"); // the critic alone is trained
     run.wait_for_steps(4);

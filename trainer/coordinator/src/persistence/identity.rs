@@ -78,6 +78,10 @@ impl Identity {
         if algorithm.resolve().and_then(Algorithm::teacher_server).is_some() {
             hash.update("teacher.server");
         }
+        // Checkpoints of a value head have no model of the critic.
+        if algorithm.resolve().is_some_and(Algorithm::has_value_head) {
+            hash.update("ppo.valueHead");
+        }
         if let Some(lora) = &config.spec.lora {
             hash.update(serde_json::to_string(lora)?);
         }

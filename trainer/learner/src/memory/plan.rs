@@ -7,7 +7,8 @@
 //!  gradients     4 · S
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
-//!  critic        weights, gradients, optimizer and buffers of the critic
+//!  critic        weights, gradients, optimizer and buffers of the critic; a value head, of the
+//!                hidden size, is not counted
 //!  frozen        e · S of each frozen model, a teacher of another shape too, and e · its buffers
 //!                of whole blocks
 //!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its

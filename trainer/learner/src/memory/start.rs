@@ -84,8 +84,8 @@ pub(super) fn with_settings<T>(
 ) -> T {
     let algorithm = spec.algorithm.resolve();
     let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
-    let critic_optimizer =
-        algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
+    let second = algorithm.filter(|algorithm| !algorithm.has_value_head());
+    let critic_optimizer = second.and_then(|second| second.critic_optimizer(&spec.optimizer));
     let critic_layout = trained_layout(&model.clone().with_head(Head::Scalar), spec);
     let trained = trained_layout(model, spec);
     let critic = critic_optimizer

@@ -35,7 +35,7 @@ impl Family {
             _ => None,
         };
         let (suffix, other, hint) = match head {
-            Head::LanguageModel => (LANGUAGE_MODEL, CLASSIFIER, "serves it with"),
+            Head::LanguageModel | Head::Value => (LANGUAGE_MODEL, CLASSIFIER, "serves it with"),
             Head::Scalar => (CLASSIFIER, LANGUAGE_MODEL, "serves it without"),
         };
         of(suffix).ok_or_else(|| {

@@ -21,6 +21,9 @@ pub enum Head {
     LanguageModel,
     /// One value per token, of a critic or reward model.
     Scalar,
+    /// One value per token, from the final norm of another model: the value head of a policy. Such
+    /// a model is its head alone.
+    Value,
 }
 
 /// Chunks of the rows `0..num_tokens`.

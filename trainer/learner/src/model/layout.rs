@@ -7,6 +7,8 @@
 //!                   (│ separates views of one GEMM)
 //!  block L+1        model.norm │ lm_head (unless tied) or score (scalar head)
 //! ```
+//! A value head, which is on another model, has one block: score.
+//!
 //! q, k and v are adjacent, as are their biases, and gate and up, so that each group is one matrix
 //! or vector without a copy.
 
@@ -14,7 +16,7 @@ use tch::Tensor;
 
 use super::{Head, ModelConfig};
 
-/// Name of a scalar head, that of transformers' sequence classifiers.
+/// Name of a scalar or value head, that of transformers' sequence classifiers.
 pub const SCORE: &str = "score.weight";
 
 /// A tensor of a block.
@@ -81,15 +83,18 @@ impl ModelLayout {
     /// The layout of a model of this shape with this head.
     pub fn with_head(config: &ModelConfig, head: Head) -> Self {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let with_score = |layout: Layout| layout.with(SCORE.to_owned(), &[1, hidden]);
+        let norm = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
+        let last = match head {
+            Head::Value => return Self { blocks: vec![with_score(Layout::default())] },
+            Head::Scalar => with_score(norm),
+            Head::LanguageModel if config.tie_word_embeddings => norm,
+            Head::LanguageModel => norm.with("lm_head.weight".to_owned(), &[vocab, hidden]),
+        };
         let mut blocks =
             vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
         blocks.extend((0..config.num_hidden_layers).map(|layer| layer_layout(config, layer)));
-        let last = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
-        blocks.push(match head {
-            Head::Scalar => last.with(SCORE.to_owned(), &[1, hidden]),
-            Head::LanguageModel if config.tie_word_embeddings => last,
-            Head::LanguageModel => last.with("lm_head.weight".to_owned(), &[vocab, hidden]),
-        });
+        blocks.push(last);
         Self { blocks }
     }
 

@@ -24,6 +24,7 @@ impl Model {
         let queries = (config.num_attention_heads * config.head_dim) as f64;
         let keys = (config.num_key_value_heads * config.head_dim) as f64;
         let outputs = if self.head() == Head::LanguageModel { vocabulary } else { 1.0 };
+        let layers = if self.head() == Head::Value { 0.0 } else { layers };
         let weights = hidden * (2.0 * queries + 2.0 * keys + 3.0 * inner);
         let (rows, trained) = (packed.num_tokens() as f64, packed.num_trained() as f64);
         6.0 * layers * weights * rows

@@ -6,6 +6,8 @@
 //!                     adds gradients of              L+1, (0 if tied),      L..=1, 0
 //!  logprobs           gathers weights of   0, 1..=L, L+1, (0 if tied)
 //! ```
+//! A value head has separate parameters, which a pass uses after block L+1.
+//!
 //! An empty micro-batch makes the same calls with tensors without rows. Of layers that
 //! are computed again only the input is kept, and the forward pass is repeated with the weights of
 //! the backward pass, so that the calls are the same. They are the first ones: when their turn
@@ -22,10 +24,11 @@ use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Pa
 
 mod logprobs;
 mod scores;
+mod value_head;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
-pub use values::TokenValues;
+pub use values::{TokenValues, ValueHead};
 
 /// A model: shape and layout, without weights.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,6 +8,12 @@
 //!           V_clip = V_old + clamp(V − V_old, ± valueClip)
 //!           derivative: weight · (V − R), or 0 where V_clip ≠ V has the larger loss
 //! ```
+//! With `valueHead`, the critic is an output of the policy, and its loss is multiplied by the
+//! coefficient c₁ = `lossWeight` (equation 9):
+//!
+//! ```text
+//!  loss = loss of the policy + c₁ · loss of the critic
+//! ```
 //! With `adaptiveKl`, klCoefficient changes after each step ([`kl_controller`]).
 //! The first `criticWarmupSteps` steps train the critic only.
 
@@ -115,10 +121,13 @@ impl Objective for Ppo {
 
     fn value_loss(&self, values_N: &Tensor, streams: &TokenStreams) -> TokenLoss {
         let (Some(old_N), Some(returns_N)) = (&streams.values_N, &streams.returns_N) else {
-            let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-            return TokenLoss { gradient_N, loss: Deferred::default(), statistics };
+            return TokenLoss::none(values_N);
         };
-        value_loss(self.spec.value_clip, [values_N, old_N, returns_N, &streams.weights_N])
+        let weights_N = match &self.spec.value_head {
+            Some(head) => &streams.weights_N * head.loss_weight,
+            None => streams.weights_N.shallow_clone(),
+        };
+        value_loss(self.spec.value_clip, [values_N, old_N, returns_N, &weights_N])
     }
 
     fn statistics(&self) -> Vec<Statistic> {

@@ -12,7 +12,7 @@ use super::error::StartError;
 use super::initial::initial_blocks;
 use crate::fsdp::{Base, FrozenParameters};
 use crate::model::lora::Lora;
-use crate::model::{Model, ModelError};
+use crate::model::{Head, Model, ModelError};
 use crate::models::{FrozenModel, RoleModel};
 use crate::ranks::Ranks;
 use crate::teacher::Teacher;
@@ -31,13 +31,14 @@ pub(super) fn base(
     Ok(Some(Base::new(Rc::clone(ranks), compute_kind(spec.precision()), blocks)?))
 }
 
-/// Adapters of a model, if the spec has them.
+/// Adapters of a model, if the spec has them. A value head has no layers to adapt.
 pub(super) fn adapters(
     spec: &RLJobSpec,
     model: &Model,
     base: Option<&Base>,
 ) -> Option<(Lora, Base)> {
-    Some((Lora::new(model, spec.lora.as_ref()?), base?.clone()))
+    let lora = spec.lora.as_ref().filter(|_| model.head() != Head::Value)?;
+    Some((Lora::new(model, lora), base?.clone()))
 }
 
 /// The reference model, if the algorithm needs one: the teacher, or the weights before training.

@@ -1,10 +1,10 @@
-//! Weights before training: of the model folder, or random; a scalar head is 0.
+//! Weights before training: of the model folder, or random; a scalar or value head is 0.
 
 use std::path::Path;
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::model::InitialWeights;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::model::layout::TensorSpec;
 use crate::model::{Head, Model, ModelError, ModelLayout, hugging_face, random};
@@ -13,12 +13,16 @@ use crate::model::{Head, Model, ModelError, ModelLayout, hugging_face, random};
 pub(super) type Blocks = dyn Iterator<Item = Result<Tensor, ModelError>>;
 
 /// The weights before training, one flat vector per block in the kind of the files, read a few
-/// blocks ahead; a scalar head is 0.
+/// blocks ahead; a scalar or value head is 0.
 pub(super) fn initial_blocks(
     spec: &RLJobSpec,
     model: &Model,
     model_directory: &Path,
 ) -> Result<Box<Blocks>, ModelError> {
+    if model.head() == Head::Value {
+        let zeros = Tensor::f_zeros([model.layout().numel()], (Kind::Float, Device::Cpu))?;
+        return Ok(Box::new(std::iter::once(Ok(zeros))));
+    }
     let language_model = ModelLayout::new(model.config());
     let blocks: Box<Blocks> = match spec.model.weights {
         InitialWeights::Pretrained => {
@@ -29,7 +33,7 @@ pub(super) fn initial_blocks(
         }
     };
     Ok(match model.head() {
-        Head::LanguageModel => blocks,
+        Head::LanguageModel | Head::Value => blocks,
         Head::Scalar => Box::new(with_zero_head(blocks, model.layout())),
     })
 }

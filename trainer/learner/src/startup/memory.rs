@@ -4,7 +4,7 @@ use rljob_crds::RunConfig;
 
 use super::device::compute_kind;
 use super::error::StartError;
-use super::headed;
+use super::heads::headed;
 use crate::memory::described;
 use crate::model::{Model, ModelConfig};
 use crate::teacher::Teacher;

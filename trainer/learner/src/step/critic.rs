@@ -5,40 +5,85 @@ use std::time::Instant;
 use rljob_crds::algorithm::ModelRole;
 use rljob_crds::dataflow::LearnerCall;
 use rljob_protocol::metrics::{self, StepMetrics};
+use tch::Tensor;
 
 use super::Prepared;
 use super::sums::Sums;
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::models::TrainedModel;
-use crate::objective::Statistics;
+use crate::objective::{Objective, Statistics, TokenStreams};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 
+/// The loss of values of a micro-batch as passes call it; adds its sums to `sums`.
+pub(super) fn value_loss<'a>(
+    objective: &'a dyn Objective,
+    streams: &'a TokenStreams,
+    sums: &'a mut Sums,
+) -> impl FnMut(&Tensor) -> Tensor + use<'a> {
+    move |values| {
+        let part = objective.value_loss(values, streams);
+        let (loss, statistics) = (part.loss, part.statistics);
+        *sums = std::mem::take(sums).plus(Sums { loss, statistics, ..Sums::default() });
+        part.gradient_N
+    }
+}
+
 impl Trainer {
     /// Ends the policy's part of a minibatch, which began at `began`. Then one optimizer update of
     /// the critic, if there is one; returns this rank's statistics, or none if the update is
-    /// skipped.
+    /// skipped. `of_head` has the sums of a value head if the passes of the policy have trained it;
+    /// the update of a value head is in the policy's part.
     pub(super) fn update_critic(
         &mut self,
+        of_head: Option<Sums>,
         minibatch: u32,
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
         began: Instant,
     ) -> Result<Statistics, StepError> {
-        self.calls.end(LearnerCall::Policy, began);
+        let mut call = (LearnerCall::Policy, began);
+        if !self.models.has_value_head() {
+            self.calls.end(LearnerCall::Policy, began);
+            call = (LearnerCall::Critic, Instant::now());
+        }
         if self.models.trained_mut(ModelRole::Critic).is_none() {
             return Ok(Statistics::default());
         }
-        let began = Instant::now();
-        let statistics = self.train_critic(minibatch, prepared, report)?;
-        self.calls.end(LearnerCall::Critic, began);
+        let sums = match of_head {
+            Some(sums) => sums,
+            None => self.critic_passes(minibatch, prepared)?,
+        };
+        let statistics = self.end_critic(sums, minibatch, prepared, report)?;
+        self.calls.end(call.0, call.1);
         Ok(statistics)
     }
 
-    fn train_critic(
+    /// Passes of the critic with gradients.
+    fn critic_passes(
         &mut self,
+        minibatch: u32,
+        prepared: &Prepared<'_>,
+    ) -> Result<Sums, StepError> {
+        if let Some(critic) = self.models.trained_mut(ModelRole::Critic) {
+            critic.parameters.begin_minibatch(prepared.of(minibatch).count());
+        }
+        let mut sums = Sums::default();
+        for micro_batch in prepared.of(minibatch) {
+            heartbeat::advance_after(self.ranks.device())?;
+            self.phase = Phase::Training { tokens: micro_batch.packed.num_tokens() };
+            let mut loss = value_loss(self.objective.as_ref(), &micro_batch.streams, &mut sums);
+            self.models.values_forward_backward(&micro_batch.packed, &mut loss)?;
+        }
+        Ok(sums)
+    }
+
+    /// The optimizer update after passes of the critic with these sums.
+    fn end_critic(
+        &mut self,
+        sums: Sums,
         minibatch: u32,
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
@@ -48,29 +93,13 @@ impl Trainer {
             algorithm.and_then(|algorithm| algorithm.critic_optimizer(&self.spec.optimizer));
         let optimizer = optimizer.as_ref().unwrap_or(&self.spec.optimizer);
         let learning_rate = learning_rate(optimizer, report.step, self.spec.training.steps);
-        let mut sums = Sums::default();
-        let objective = &self.objective;
-        let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
-            return Ok(sums.statistics);
-        };
-        let TrainedModel { model, parameters, optimizer } = critic;
-        parameters.begin_minibatch(prepared.of(minibatch).count());
-        for micro_batch in prepared.of(minibatch) {
-            heartbeat::advance_after(self.ranks.device())?;
-            self.phase = Phase::Training { tokens: micro_batch.packed.num_tokens() };
-            let streams = &micro_batch.streams;
-            let mut gradient = |values: &tch::Tensor| {
-                let part = objective.value_loss(values, streams);
-                let (loss, statistics) = (part.loss, part.statistics);
-                let of_part = Sums { loss, statistics, ..Sums::default() };
-                sums = std::mem::take(&mut sums).plus(of_part);
-                part.gradient_N
-            };
-            model.values_forward_backward(parameters, &micro_batch.packed, &mut gradient)?;
-        }
         self.phase = Phase::Update;
         let sums = sums.read();
         let [loss] = self.ranks.sum([sums.loss.value()])?;
+        let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
+            return Ok(sums.statistics);
+        };
+        let TrainedModel { parameters, optimizer, .. } = critic;
         let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
         if !update.skipped {
             report.scalars.set(metrics::CRITIC_GRADIENT_NORM, update.gradient_norm);

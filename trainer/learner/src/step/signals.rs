@@ -11,9 +11,8 @@ use super::calls::CallTimes;
 use super::micro_batch::MicroBatch;
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{PackedTokens, TokenValues};
-use crate::models::Models;
-use crate::objective::{Signal, Statistics, SumError};
+use crate::model::TokenValues;
+use crate::objective::{Signal, Statistics, SumError, TokenStreams};
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
@@ -27,9 +26,6 @@ impl Trainer {
         self.calls = CallTimes::default();
         let temperature = self.temperature();
         let models = &mut self.models;
-        let logprobs = |models: &mut Models, role, packed: &PackedTokens| {
-            models.logprobs(role, packed, temperature).map(|tokens| Some(tokens.logprobs_N))
-        };
         for signal in signals {
             let began = Instant::now();
             for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
@@ -37,16 +33,15 @@ impl Trainer {
                 self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
                 match signal {
                     Signal::Reference => {
-                        streams.reference_logprobs_N =
-                            logprobs(models, ModelRole::Reference, packed)?;
+                        let tokens = models.logprobs(ModelRole::Reference, packed, temperature)?;
+                        streams.reference_logprobs_N = Some(tokens.logprobs_N);
                     }
                     Signal::Proximal => {
-                        streams.proximal_logprobs_N = logprobs(models, ModelRole::Policy, packed)?;
+                        let (tokens, values) = models.proximal(packed, temperature)?;
+                        streams.proximal_logprobs_N = Some(tokens.logprobs_N);
+                        keep_values(streams, values);
                     }
-                    Signal::Values => {
-                        let TokenValues { values_N, end_Q } = models.values(packed)?;
-                        (streams.values_N, streams.end_values_Q) = (Some(values_N), Some(end_Q));
-                    }
+                    Signal::Values => keep_values(streams, Some(models.values(packed)?)),
                     Signal::Policy => {}
                 }
             }
@@ -64,6 +59,12 @@ impl Trainer {
         let statistics = self.objective.prepare(&prepared.advantages, &mut streams, &sum)?;
         self.calls.end(LearnerCall::Advantages, began);
         Ok(statistics)
+    }
+}
+
+fn keep_values(streams: &mut TokenStreams, values: Option<TokenValues>) {
+    if let Some(TokenValues { values_N, end_Q }) = values {
+        (streams.values_N, streams.end_values_Q) = (Some(values_N), Some(end_Q));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Training steps on one and two ranks: golden bits in `bits`, calls of the plan in `calls`,
-//! comparison with PyTorch in `peer`, PPO in `ppo`, adapters in `lora`, pairs in `pairs`,
-//! checkpoints in `resume`, custom objectives in `custom`, shared prompts in `prompts`.
+//! comparison with PyTorch in `peer`, PPO in `ppo` and `value_head`, adapters in `lora`, pairs in
+//! `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in `prompts`.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 mod bits;
 mod calls;
@@ -11,6 +13,7 @@ mod peer;
 mod ppo;
 mod prompts;
 mod resume;
+mod value_head;
 
 use std::path::Path;
 use std::rc::Rc;

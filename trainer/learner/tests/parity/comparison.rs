@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 #[path = "pairs.rs"]
 mod pairs;
+#[path = "values.rs"]
+mod values;
 
 const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
@@ -204,7 +206,7 @@ impl<P: Compared> Comparison<P> {
             gradient
         };
         self.model
-            .forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure)
+            .forward_backward(&mut self.parameters, None, &self.packed, TEMPERATURE, &mut closure)
             .unwrap();
         self.compare(&format!("{name}.loss"), &Tensor::from(total));
         for (tensor, gradient) in self.parameters.named_gradients(&self.model) {
@@ -275,9 +277,10 @@ fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     }
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO and DPO for the model in
-/// `folder`, with prompts computed for each sequence and once. Returns the largest difference of a
-/// logit, and the largest difference of a loss or gradient, relative in norm and absolute in value.
+/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO, PPO and DPO for the
+/// model in `folder`, with prompts computed for each sequence and once. Returns the largest
+/// difference of a logit, and the largest difference of a loss or gradient, relative in norm and
+/// absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     compare(python, folder, None, |model, blocks| {
         WholeParameters::new(model.layout(), blocks, Kind::Float)
@@ -298,10 +301,12 @@ pub fn compare<P: Compared>(
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
     compare_passes(&mut comparison, &case);
     compare_pairs(&mut comparison, &case);
+    values::compare_values(&mut comparison, &case);
     comparison.packed = case.sharing(comparison.model.config().vocab_size);
     assert_eq!(comparison.packed.num_tokens(), 57 - 2 - 6);
     compare_passes(&mut comparison, &case);
     compare_pairs(&mut comparison, &case);
+    values::compare_values(&mut comparison, &case);
 
     let parameter = Tensor::from_slice(&adamw_parameter());
     let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());

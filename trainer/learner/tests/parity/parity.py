@@ -68,6 +68,23 @@ ratio = torch.exp(logprobs - (logprobs.detach() - torch.tensor(case["shift"])))
 clipped = ratio.clamp(1 - case["clip_low"], 1 + case["clip_high"])
 record("grpo", torch.maximum(-advantages * ratio, -advantages * clipped).sum() / logprobs.numel())
 
+# PPO with a value head on the final norm: the loss above + 0.3 · the clipped loss of values.
+score = torch.sin(torch.arange(model.config.hidden_size, dtype=torch.float32) * 0.61)
+score.requires_grad_()
+_, logprobs, advantages = forward()
+values = torch.cat([
+    model.model(torch.tensor(tokens)[None]).last_hidden_state[0, :-1][mask[1:] == 1] @ score
+    for tokens, mask in zip(case["sequences"], map(torch.tensor, case["masks"]))
+])
+shift = torch.tensor(case["shift"])
+ratio = torch.exp(logprobs - (logprobs.detach() - shift))
+clipped = ratio.clamp(1 - case["clip_low"], 1 + case["clip_high"])
+policy = torch.maximum(-advantages * ratio, -advantages * clipped)
+old = values.detach() - shift
+bounded = old + (values - old).clamp(-0.2, 0.2)
+errors = torch.maximum((values - advantages).square(), (bounded - advantages).square()) / 2
+record("ppo", (policy + 0.3 * errors).mean(), {**trained, "score.weight": score})
+
 
 def pairs():
     """Sums of the log-ratios of each sequence to the reference, and numbers of tokens."""

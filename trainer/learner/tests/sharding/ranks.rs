@@ -89,7 +89,7 @@ fn rank(
             total += value.value();
             gradient_N
         };
-        model.forward_backward(&mut parameters, &packed, 0.7, &mut loss).unwrap();
+        model.forward_backward(&mut parameters, None, &packed, 0.7, &mut loss).unwrap();
     }
     let whole = |shard: &rljob_learner::fsdp::Shard| {
         let Some(group) = ranks.group() else { return shard.gradient.shallow_clone() };

@@ -10,7 +10,7 @@ use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{rms_norm, rms_norm_backward};
 use tch::{Kind, Tensor};
 
-use super::Model;
+use super::{Model, ValueHead};
 use crate::model::{Gradient, Head, ModelError, PackedTokens, Parameters, head};
 
 /// A chunk of the trained tokens of a micro-batch.
@@ -41,20 +41,23 @@ pub struct TokenLogprobs {
 impl Model {
     /// Runs the micro-batch forward and backward. `loss` gets each chunk of trained tokens once, in
     /// order, and returns the derivative of the total loss with respect to each of its
-    /// log-probabilities; the gradients are added to `parameters`.
+    /// log-probabilities; the gradients are added to `parameters`. With a value head, they have
+    /// those of its loss, too.
     ///
     /// # Errors
     /// The model has another head, or its weights or gradients are not available.
     pub fn forward_backward(
         &self,
         parameters: &mut dyn Parameters,
+        value_head: Option<ValueHead<'_>>,
         packed: &PackedTokens,
         temperature: f64,
         loss: &mut dyn FnMut(&Chunk) -> Tensor,
     ) -> Result<(), ModelError> {
         self.require(Head::LanguageModel)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
-        let dx_TH = self.top_forward_backward(parameters, packed, &x_TH, temperature, loss)?;
+        let dx_TH =
+            self.top_forward_backward(parameters, value_head, packed, &x_TH, temperature, loss)?;
         drop(x_TH);
         self.layers_backward(parameters, packed, kept, dx_TH)
     }
@@ -72,13 +75,24 @@ impl Model {
         self.require(Head::LanguageModel)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let top = self.top(parameters, &packed.predictors_N, &x_TH)?;
-        let options = (Kind::Float, x_TH.device());
+        self.logprobs_of(packed, &top.normed_NH, &top.head_VH, temperature)
+    }
+
+    /// Log-probabilities of the trained tokens from the normed states that predict them.
+    pub(super) fn logprobs_of(
+        &self,
+        packed: &PackedTokens,
+        normed_NH: &Tensor,
+        head_VH: &Tensor,
+        temperature: f64,
+    ) -> Result<TokenLogprobs, ModelError> {
+        let options = (Kind::Float, normed_NH.device());
         let (logprobs_N, entropy_N) = (
             Tensor::empty([packed.num_trained()], options),
             Tensor::empty([packed.num_trained()], options),
         );
-        for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let logits_CV = normed_CH.matmul(&top.head_VH.tr());
+        for (range, targets_C, normed_CH) in self.chunks(packed, normed_NH) {
+            let logits_CV = normed_CH.matmul(&head_VH.tr());
             let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
             logprobs_N
                 .narrow(0, range.start, range.end - range.start)
@@ -125,10 +139,11 @@ impl Model {
         })
     }
 
-    /// Runs final norm and head forward and backward; returns `dx` `[T, H]`.
+    /// Runs final norm and heads forward and backward; returns `dx` `[T, H]`.
     fn top_forward_backward(
         &self,
         parameters: &mut dyn Parameters,
+        value_head: Option<ValueHead<'_>>,
         packed: &PackedTokens,
         x_TH: &Tensor,
         temperature: f64,
@@ -136,7 +151,7 @@ impl Model {
     ) -> Result<Tensor, ModelError> {
         let top = self.top(parameters, &packed.predictors_N, x_TH)?;
         let mut gradients = TopGradients::new(self, parameters)?;
-        let dnormed_NH = top.normed_NH.empty_like();
+        let mut dnormed_NH = top.normed_NH.empty_like();
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
             let logits_CV = normed_CH.matmul(&top.head_VH.tr());
             let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
@@ -152,6 +167,9 @@ impl Model {
             if let Some(head_VH) = &mut gradients.head_VH {
                 weight_gradient(Write::Add, head_VH, &dlogits_CV, &normed_CH)?;
             }
+        }
+        if let Some(value_head) = value_head {
+            value_head.forward_backward(&top.normed_NH, Some(&mut dnormed_NH))?;
         }
         let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H, None)?;
         if let Some(norm_H) = &mut gradients.norm_H {

@@ -21,7 +21,8 @@ impl Model {
     ) -> Result<Tensor, ModelError> {
         self.require(Head::Scalar)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
-        Ok(values(&self.top(parameters, &packed.last_Q, &x_TH)?))
+        let top = self.top(parameters, &packed.last_Q, &x_TH)?;
+        Ok(values(&top.normed_NH, &top.head_VH))
     }
 
     /// Runs the micro-batch forward and backward. `loss` gets the scores `[Q]` and returns the

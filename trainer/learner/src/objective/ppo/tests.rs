@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 
 use super::{Ppo, value_loss};
 use crate::model::TokenLogprobs;
-use crate::objective::{Objective, Statistic, StepAdvantages, TokenStreams};
+use crate::objective::{Objective, Statistic, StepAdvantages, TokenLoss, TokenStreams};
 
 fn tensor(values: &[f32]) -> Tensor {
     Tensor::from_slice(values)
@@ -93,6 +93,22 @@ fn the_critics_derivative_matches_autograd_within_and_beyond_the_clip() {
         let clipped = loss.statistics.get(Statistic::Mean(VALUE_CLIP_FRACTION));
         assert_eq!(clipped > 0.0, clip > 0.0, "clip {clip}");
     }
+}
+
+#[test]
+fn the_loss_of_a_value_head_has_a_coefficient_and_its_mean_none() {
+    let (mut streams, _) = prepared(&json!({}));
+    streams.weights_N = tensor(&[0.1, 0.2, 0.3, 0.2, 0.2]);
+    let values = streams.values_N.as_ref().unwrap() + 0.25;
+    let loss = |settings| ppo(&settings).value_loss(&values, &streams);
+    let critic = loss(json!({"valueClip": 0.1}));
+    let head = loss(json!({"valueClip": 0.1, "valueHead": {"lossWeight": 0.25}}));
+    close(&[head.loss.value()], &[critic.loss.value() * 0.25], 1e-7);
+    let scaled: Vec<f64> = floats(&critic.gradient_N).iter().map(|slope| slope * 0.25).collect();
+    close(&floats(&head.gradient_N), &scaled, 1e-7);
+    let mean = |of: &TokenLoss| of.statistics.get(Statistic::Mean(VALUE_LOSS));
+    assert!(mean(&critic) > 0.0);
+    close(&[mean(&head)], &[mean(&critic)], 0.0);
 }
 
 #[test]

@@ -54,6 +54,9 @@ fn a_step_makes_the_calls_of_its_plan_in_its_order() {
     assert_planned(&json!({"ppo": {}}), 1, &["value", "advantage", "policy", "critic"]);
     let all = ["reference", "proximal", "value", "advantage", "policy", "critic"];
     assert_planned(&json!({"ppo": {"klCoefficient": 0.1, "epochs": 2}}), 1, &all);
+    let head = json!({"ppo": {"valueHead": {}}});
+    assert_planned(&head, 1, &["value", "advantage", "policy"]);
+    assert_planned(&head, 2, &proximal);
     assert_planned(&json!({"sft": {}}), 2, &update);
     assert_planned(&json!({"dpo": {}}), 2, &["reference", "advantage", "policy"]);
     assert_planned(&json!({"rewardModel": {}}), 1, &update);

@@ -1,0 +1,131 @@
+//! Passes of the policy over a minibatch, with its value head if it has one, and its update.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::metrics::{self, StepMetrics};
+use tch::Tensor;
+
+use super::Prepared;
+use super::critic::value_loss;
+use super::micro_batch::MicroBatch;
+use super::sums::Sums;
+use crate::heartbeat;
+use crate::memory::Phase;
+use crate::model::{Chunk, ValueHead};
+use crate::models::TrainedModel;
+use crate::objective::{Deferred, TokenLoss};
+use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
+use crate::trainer::{StepError, Trainer};
+
+impl Trainer {
+    /// The passes over a minibatch, with gradients if the policy is trained: sums of the policy,
+    /// and of its value head, if the passes have trained one.
+    pub(super) fn policy_passes(
+        &mut self,
+        minibatch: u32,
+        prepared: &Prepared<'_>,
+        trains_policy: bool,
+    ) -> Result<(Sums, Option<Sums>), StepError> {
+        if trains_policy {
+            self.models.begin_minibatch(prepared.of(minibatch).count());
+        }
+        let has_head = trains_policy && self.models.has_value_head();
+        let (mut sums, mut of_head) = (Sums::default(), has_head.then(Sums::default));
+        for micro_batch in prepared.of(minibatch) {
+            sums = sums.plus(if self.scores() {
+                self.score_backward(micro_batch)?
+            } else if trains_policy {
+                self.forward_backward(micro_batch, prepared.whole, of_head.as_mut())?
+            } else {
+                self.forward(micro_batch)?.0
+            });
+        }
+        Ok((sums, of_head))
+    }
+
+    /// A micro-batch without gradients: sums, and the derivative `[N]` of its loss.
+    pub(super) fn forward(
+        &mut self,
+        micro_batch: &MicroBatch,
+    ) -> Result<(Sums, Tensor), StepError> {
+        let MicroBatch { packed, streams, .. } = micro_batch;
+        heartbeat::advance_after(self.ranks.device())?;
+        self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
+        let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
+        let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
+        let entropy = Deferred::sum(&policy.entropy_N);
+        Ok((Sums { loss, entropy, statistics }, gradient_N))
+    }
+
+    /// A micro-batch with gradients. The sums of a value head are added to `of_head`.
+    fn forward_backward(
+        &mut self,
+        micro_batch: &MicroBatch,
+        whole: bool,
+        of_head: Option<&mut Sums>,
+    ) -> Result<Sums, StepError> {
+        let (temperature, mut sums) = (self.temperature(), Sums::default());
+        let MicroBatch { minibatch, packed, streams } = micro_batch;
+        tracing::debug!(minibatch, "forward");
+        heartbeat::advance_after(self.ranks.device())?;
+        let mut whole_gradient_N = None;
+        if whole {
+            let (of_whole, gradient_N) = self.forward(micro_batch)?;
+            // The pass with gradients adds the entropy.
+            sums = Sums { entropy: Deferred::default(), ..of_whole };
+            whole_gradient_N = Some(gradient_N);
+        }
+        self.phase = Phase::Training { tokens: packed.num_tokens() };
+        let objective = self.objective.as_ref();
+        let mut gradient = |chunk: &Chunk| {
+            tracing::debug!(minibatch, tokens = ?chunk.range, "backward");
+            let entropy = Deferred::sum(&chunk.tokens.entropy_N);
+            let (of_chunk, gradient_N) = if let Some(gradient_N) = &whole_gradient_N {
+                (Sums { entropy, ..Sums::default() }, chunk.of(gradient_N))
+            } else {
+                let streams = streams.narrow(&chunk.range);
+                let TokenLoss { gradient_N, loss, statistics } =
+                    objective.loss(&chunk.tokens, &streams);
+                (Sums { loss, entropy, statistics }, gradient_N)
+            };
+            sums = std::mem::take(&mut sums).plus(of_chunk);
+            gradient_N
+        };
+        let (TrainedModel { model, parameters, .. }, head) = self.models.policy_and_value_head();
+        let mut of_values = of_head.map(|sums| value_loss(objective, streams, sums));
+        let head = head.zip(of_values.as_mut());
+        let head = head.map(|(head, loss)| ValueHead { parameters: &mut head.parameters, loss });
+        model.forward_backward(parameters, head, packed, temperature, &mut gradient)?;
+        Ok(sums)
+    }
+
+    /// The optimizer update of the policy; returns whether it was made, not skipped.
+    pub(super) fn update_policy(
+        &mut self,
+        loss: f64,
+        minibatch: u32,
+        prepared: &Prepared<'_>,
+        report: &mut StepMetrics,
+    ) -> Result<bool, StepError> {
+        let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
+        let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
+        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
+        if !update.skipped {
+            report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
+            return Ok(true);
+        }
+        report.scalars.add(metrics::SKIPPED, 1.0);
+        tracing::warn!(
+            step = report.step,
+            minibatch,
+            loss,
+            gradient_norm = update.gradient_norm,
+            "skipped an update because loss or gradient is not finite"
+        );
+        if optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
+            return Err(StepError::NotFinite { samples: prepared.samples(minibatch) });
+        }
+        Ok(false)
+    }
+}
