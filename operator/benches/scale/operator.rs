@@ -20,7 +20,7 @@ pub struct Operator {
 
 /// Metrics and usage of the operator at one time.
 pub struct Reading {
-    at: Instant,
+    pub at: Instant,
     samples: BTreeMap<String, f64>,
     pub usage: Usage,
 }
