@@ -82,12 +82,6 @@ impl WorkflowSpec {
         environment.chain(servers)
     }
 
-    /// Working folders of tools.
-    pub fn folders_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let tools = self.tools.iter_mut().flat_map(|of| &mut of.tools);
-        tools.filter_map(|tool| tool.command.as_mut()?.folder.as_mut())
-    }
-
     /// Whether programs run: agents or tools.
     pub fn runs_programs(&self) -> bool {
         let mut tools = self.tools.iter().flat_map(|of| &of.tools);

@@ -22,6 +22,7 @@ mod data;
 mod evaluation;
 mod full_disk;
 mod model_reward;
+mod moved;
 mod pairs;
 mod process;
 mod restore;
