@@ -34,6 +34,7 @@ pub struct Prepared {
 /// # Errors
 /// Every problem, one per line.
 pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
+    rljob_http::check_authorities()?;
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets, args.evaluation.as_ref())?;
     let runs = std::path::absolute(&args.dir)

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
 
+mod authorities;
 mod critic;
 mod data;
 mod evaluation;
