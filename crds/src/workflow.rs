@@ -88,6 +88,15 @@ impl WorkflowSpec {
         self.agent.is_some() || tools.any(|tool| tool.command.is_some())
     }
 
+    /// Maximum number of completions of a sample.
+    pub fn max_turns(&self) -> Option<u32> {
+        let multi_turn = self.multi_turn.as_ref().map(|of| of.max_turns);
+        let environment = || self.environment.as_ref().map(|of| of.max_turns);
+        let tools = || self.tools.as_ref().map(|of| of.max_turns);
+        let agent = || self.agent.as_ref().map(|of| of.max_turns);
+        multi_turn.or_else(environment).or_else(tools).or_else(agent)
+    }
+
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
         let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
