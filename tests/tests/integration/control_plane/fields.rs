@@ -116,6 +116,9 @@ impl Field {
             _ => vec![json!(1)],
         };
         values.extend(schema["minimum"].as_f64().map(|minimum| number(schema, minimum - 1.0)));
+        // A number without a point is compared with the whole part of a minimum.
+        let fraction = schema["minimum"].as_f64().filter(|minimum| minimum.fract() > 0.0);
+        values.extend(fraction.map(|minimum| json!(minimum.floor() as i64)));
         values.extend(schema["maximum"].as_f64().map(|maximum| number(schema, maximum + 1.0)));
         values.extend(schema["enum"].as_array().map(|_| json!("Unknown")));
         values.extend(schema["minLength"].as_u64().map(|_| json!("")));
@@ -270,6 +273,9 @@ fn every_field_is_explained() {
     assert_eq!(missing, Vec::<String>::new());
     let explained = cluster().kubectl().run(&["explain", "rljob.spec.rewards.weight"]).unwrap();
     assert!(explained.contains("FIELD: weight <number>"), "{explained}");
+    let path = "rljob.spec.algorithm.grpo.klEstimator";
+    let explained = cluster().kubectl().run(&["explain", path]).unwrap();
+    assert!(["- `K1`: x", "- `K3`: e"].iter().all(|line| explained.contains(line)), "{explained}");
 }
 
 fn undescribed(schema: &Value, path: &str, missing: &mut Vec<String>) {
