@@ -101,9 +101,13 @@ krew: ## Build the archive of the kubectl plugin and its krew manifest in target
 	cargo build --release --locked --package rljob-operator --bin rljob
 	scripts/krew.sh target/release/rljob target/krew
 
-manifests: setup-helm ## Render manifests/install.yaml from charts/rljob
+manifests: setup-helm ## Render manifests/install.yaml and manifests/components from charts/rljob
 	scripts/install_manifest.sh >manifests/install.yaml.part
 	mv manifests/install.yaml.part manifests/install.yaml
+	for name in dashboards kueue pod-monitor prometheus-rule; do \
+		objects=manifests/components/$$name/objects.yaml; \
+		scripts/component_manifest.sh $$name >$$objects.part && mv $$objects.part $$objects || exit; \
+	done
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::storage::VOLUME_SOURCES;
 use crate::template::object;
-use crate::{RLJob, freeze};
+use crate::{RLJob, enum_values, freeze};
 
 /// Resource names in `requests` and `limits`, which bounds the cost of rules about them.
 const MAX_RESOURCES: i64 = 32;
@@ -21,6 +21,7 @@ pub fn crd() -> CustomResourceDefinition {
         let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(root) = root {
             default_status(root);
+            enum_values::describe(root);
             correct(root);
             let spec = root.properties.as_mut().and_then(|properties| properties.get_mut("spec"));
             if let Some(spec) = spec {
@@ -90,12 +91,13 @@ fn one_of(names: &[&str]) -> String {
 }
 
 /// Replaces unsigned formats, which the API server does not know; makes optional fields not
-/// nullable; describes quantities in one line; bounds maps of resources.
+/// nullable; describes quantities in one line; bounds maps of resources; checks minima of integers.
 fn correct(schema: &mut JSONSchemaProps) {
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = Some("int64".to_owned());
     }
     schema.nullable = None;
+    check_minimum(schema);
     if schema.x_kubernetes_int_or_string == Some(true) {
         schema.description = Some("Quantity, for example 500m, 2 or 4Gi.".to_owned());
     }
@@ -111,4 +113,18 @@ fn correct(schema: &mut JSONSchemaProps) {
         }
         correct(values);
     }
+}
+
+/// Adds a rule beside a minimum that is a fraction: for values without a point, the API server
+/// compares with its whole part, and 0 would not be below 0.01.
+fn check_minimum(schema: &mut JSONSchemaProps) {
+    let minimum = schema.minimum.filter(|minimum| *minimum > 0.0 && minimum.fract() != 0.0);
+    let Some(minimum) = minimum.filter(|_| schema.type_.as_deref() == Some("number")) else {
+        return;
+    };
+    schema.x_kubernetes_validations.get_or_insert_default().push(ValidationRule {
+        rule: format!("self >= {minimum}"),
+        message: Some(format!("must be at least {minimum}")),
+        ..ValidationRule::default()
+    });
 }

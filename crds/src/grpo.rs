@@ -85,7 +85,8 @@ pub struct GrpoSpec {
     /// Aggregation of token losses. Default Token.
     #[serde(default)]
     pub loss_aggregation: LossAggregation,
-    /// Penalty on completions whose length approaches `rollout.maxNewTokens` (DAPO, arXiv
+    /// Penalty on samples whose trained tokens approach the maximum: `rollout.maxNewTokens`, or in
+    /// a workflow the smaller of `maxTurns` · `rollout.maxNewTokens` and `maxTokens` (DAPO, arXiv
     /// 2503.14476). Default no penalty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlong_penalty: Option<OverlongPenalty>,
@@ -136,12 +137,12 @@ fn clip() -> f64 {
 
 impl GrpoSpec {
     /// Reward that is normalized: with overlong penalty, shaped and clipped. `tokens` is the number
-    /// of trained tokens.
-    pub fn shaped_reward(&self, reward: f64, tokens: u32, max_new_tokens: u32) -> f64 {
+    /// of trained tokens, `max_tokens` its maximum.
+    pub fn shaped_reward(&self, reward: f64, tokens: u32, max_tokens: u32) -> f64 {
         let penalty = self.overlong_penalty.as_ref().map_or(0.0, |overlong| {
-            let start = f64::from(max_new_tokens) - f64::from(overlong.tokens);
-            let over = f64::from(tokens) - start;
-            (-over / f64::from(overlong.tokens) * overlong.factor).min(0.0)
+            let start = f64::from(max_tokens) - f64::from(overlong.tokens);
+            let share = (f64::from(tokens) - start) / f64::from(overlong.tokens);
+            -share.clamp(0.0, 1.0) * overlong.factor
         });
         let shaping = &self.reward_shaping;
         ((reward + penalty + shaping.bias) * shaping.scale).clamp(-shaping.clip, shaping.clip)
@@ -198,14 +199,14 @@ pub enum LossAggregation {
     Constant,
 }
 
-/// Penalty that increases linearly over the last tokens before `rollout.maxNewTokens`.
+/// Penalty that increases linearly over the last tokens before the maximum of a sample.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OverlongPenalty {
     /// Number of tokens over which the penalty increases from 0 to `factor`.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub tokens: u32,
-    /// Penalty of a completion of `rollout.maxNewTokens` tokens. Default 1.
+    /// Penalty of a sample with the maximum number of tokens. Default 1.
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub factor: f64,

@@ -82,6 +82,7 @@ pub mod run_config;
 pub mod prune;
 
 pub mod crd;
+mod enum_values;
 
 pub mod freeze;
 

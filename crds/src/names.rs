@@ -43,7 +43,8 @@ pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
 pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
 /// Condition: a complete checkpoint exists.
 pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
-/// Condition: False if a setting of the spec has no effect; absent otherwise.
+/// Condition: False if a setting of the spec has no effect, or one that is rarely meant; absent
+/// otherwise.
 pub const CONDITION_SETTINGS_EFFECTIVE: &str = "SettingsEffective";
 /// Condition: False while an experiment tracker does not take the metrics; absent otherwise.
 pub const CONDITION_METRICS_TRACKED: &str = "MetricsTracked";

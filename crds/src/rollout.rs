@@ -127,6 +127,17 @@ fn max_attempts() -> u32 {
     4
 }
 
+impl RolloutSpec {
+    /// Maximum number of trained tokens of a sample: of one completion, or of the turns of a
+    /// workflow within its `maxTokens`. The context of the model may be shorter.
+    pub fn max_trained_tokens(&self) -> u32 {
+        let workflow = self.workflow.as_ref();
+        let turns = workflow.and_then(WorkflowSpec::max_turns).unwrap_or(1);
+        let limit = workflow.and_then(WorkflowSpec::max_tokens).unwrap_or(u32::MAX);
+        self.max_new_tokens.saturating_mul(turns).min(limit)
+    }
+}
+
 impl Default for RolloutSpec {
     fn default() -> Self {
         Self {
@@ -141,6 +152,38 @@ impl Default for RolloutSpec {
             stale_samples: StaleSamples::default(),
             dynamic_sampling: None,
             workflow: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::RolloutSpec;
+    use crate::grpo::{GrpoSpec, OverlongPenalty};
+
+    #[test]
+    fn the_overlong_penalty_ends_at_the_longest_sample() {
+        let overlong_penalty = Some(OverlongPenalty { tokens: 10, factor: 2.0 });
+        let grpo = GrpoSpec { overlong_penalty, ..GrpoSpec::default() };
+        let rollout = |workflow| -> RolloutSpec {
+            let spec = json!({"maxNewTokens": 20, "workflow": workflow});
+            serde_json::from_value(spec).unwrap()
+        };
+        let turns = |limit| {
+            let settings = json!({"maxTurns": 3, "feedback": "no", "maxTokens": limit});
+            json!({ "multiTurn": settings })
+        };
+        for (rollout, longest) in [
+            (rollout(json!(null)), 20),
+            (rollout(turns(json!(null))), 60),
+            (rollout(turns(json!(50))), 50),
+        ] {
+            assert_eq!(rollout.max_trained_tokens(), longest);
+            let of = |tokens| grpo.shaped_reward(1.0, tokens, rollout.max_trained_tokens());
+            let rewards = [longest - 11, longest - 5, longest, longest + 40].map(of);
+            assert_eq!(rewards.map(f64::to_bits), [1.0_f64, 0.0, -1.0, -1.0].map(f64::to_bits));
         }
     }
 }

@@ -33,6 +33,10 @@ pub struct RunConfig {
     /// Model folder in the file system of the processes: `spec.model.path`, the downloaded
     /// repository, or the export of another job. The latter two may not be complete yet.
     pub model_directory: PathBuf,
+    /// The `spec.model.path` that identifies the model in the run store; none if it is that of
+    /// `spec`. Set by local runs whose model has moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_identity: Option<String>,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
 }

@@ -82,16 +82,19 @@ impl WorkflowSpec {
         environment.chain(servers)
     }
 
-    /// Working folders of tools.
-    pub fn folders_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let tools = self.tools.iter_mut().flat_map(|of| &mut of.tools);
-        tools.filter_map(|tool| tool.command.as_mut()?.folder.as_mut())
-    }
-
     /// Whether programs run: agents or tools.
     pub fn runs_programs(&self) -> bool {
         let mut tools = self.tools.iter().flat_map(|of| &of.tools);
         self.agent.is_some() || tools.any(|tool| tool.command.is_some())
+    }
+
+    /// Maximum number of completions of a sample.
+    pub fn max_turns(&self) -> Option<u32> {
+        let multi_turn = self.multi_turn.as_ref().map(|of| of.max_turns);
+        let environment = || self.environment.as_ref().map(|of| of.max_turns);
+        let tools = || self.tools.as_ref().map(|of| of.max_turns);
+        let agent = || self.agent.as_ref().map(|of| of.max_turns);
+        multi_turn.or_else(environment).or_else(tools).or_else(agent)
     }
 
     /// Maximum number of tokens of a sample after its prompt.

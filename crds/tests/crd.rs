@@ -91,6 +91,32 @@ fn every_field_has_a_description() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// `kubectl explain` prints the description of a field, and of an enum only its values.
+#[test]
+fn every_value_of_an_enum_is_described() {
+    let crd = serde_json::to_value(crd()).unwrap();
+    let mut missing = Vec::new();
+    walk_enums("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+fn walk_enums(path: &str, schema: &serde_json::Value, missing: &mut Vec<String>) {
+    let text = schema["description"].as_str().unwrap_or_default();
+    for values in [&schema["enum"], &schema["items"]["enum"]] {
+        // A constant has one value.
+        let values = values.as_array().filter(|values| values.len() > 1).into_iter().flatten();
+        let values = values.filter_map(|value| value.as_str());
+        let unexplained = values.filter(|value| !text.contains(&format!("\n- `{value}`: ")));
+        missing.extend(unexplained.map(|value| format!("{path}: {value}")));
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        walk_enums(&format!("{path}.{name}"), property, missing);
+    }
+    if schema["items"]["properties"].is_object() {
+        walk_enums(&format!("{path}[]"), &schema["items"], missing);
+    }
+}
+
 fn walk(path: &str, schema: &JSONSchemaProps, missing: &mut Vec<String>) {
     for (name, property) in schema.properties.iter().flatten() {
         let path = format!("{path}.{name}");

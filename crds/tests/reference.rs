@@ -140,7 +140,9 @@ impl Page {
             .flatten();
         let kind = type_of(field, section.as_deref());
         let default = default_of(field, is_required);
-        let text = cell(field["description"].as_str().unwrap_or_default());
+        // Values of an enum are the lines of a list.
+        let text = field["description"].as_str().unwrap_or_default();
+        let text = text.split("\n- ").map(cell).collect::<Vec<_>>().join("<br>");
         format!("| `{name}` | {kind} | {default} | {text} |")
     }
 }

@@ -39,6 +39,7 @@ pub mod files;
 pub mod firewall;
 pub mod gitops;
 pub mod helm;
+pub mod https;
 pub mod hub;
 pub mod idle_node;
 pub mod image;

@@ -61,13 +61,20 @@ impl DatasetSpec {
         sources
     }
 
-    /// The paths of all sources.
-    pub fn paths_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let evaluation = self.evaluation.iter_mut().flat_map(|evaluation| {
-            let suites = evaluation.suites.iter_mut().filter_map(|suite| suite.path.as_mut());
-            evaluation.path.as_mut().into_iter().chain(suites)
+    /// The paths of all sources, with their fields.
+    pub fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut String)> {
+        let train = self.train.path.iter_mut().map(|path| ("train.path".to_owned(), path));
+        let parts = self.train.mixture.iter_mut().enumerate().filter_map(|(index, part)| {
+            Some((format!("train.mixture[{index}].path"), part.path.as_mut()?))
         });
-        let parts = self.train.mixture.iter_mut().filter_map(|part| part.path.as_mut());
-        self.train.path.as_mut().into_iter().chain(parts).chain(evaluation)
+        let evaluation = self.evaluation.iter_mut().flat_map(|evaluation| {
+            let suites = evaluation.suites.iter_mut().enumerate().filter_map(|(index, suite)| {
+                Some((format!("evaluation.suites[{index}].path"), suite.path.as_mut()?))
+            });
+            let path = evaluation.path.iter_mut();
+            path.map(|path| ("evaluation.path".to_owned(), path)).chain(suites)
+        });
+        let all = train.chain(parts).chain(evaluation);
+        all.map(|(field, path)| (format!("spec.dataset.{field}"), path))
     }
 }

@@ -28,6 +28,7 @@ pub fn check(
         run_directory: PathBuf::new(),
         bucket: None,
         model_directory: PathBuf::from(model),
+        model_identity: None,
         spec: job.spec.clone(),
     };
     ask(&config, program, arguments)

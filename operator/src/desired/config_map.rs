@@ -30,6 +30,7 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
         uid: job.uid.clone(),
         run_directory,
         model_directory,
+        model_identity: None,
         spec: job.spec.clone(),
     }
 }

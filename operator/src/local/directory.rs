@@ -7,6 +7,7 @@
 //!    state.json    epoch and outcome
 //!    status.json   newest report of the coordinator
 //!    run.json      run configuration, read by all processes
+//!    inputs.json   paths and digests of the inputs
 //!    tokens/       tokens, certificates and sglang.yaml, 0600 in 0700, new in every run
 //!    logs/         one file per process
 //!    tensorboard/  event files
@@ -40,6 +41,8 @@ pub const LOCK_FILE: &str = "lock";
 pub const STATE_FILE: &str = "state.json";
 /// Newest report of the coordinator, for the dashboard.
 pub const STATUS_FILE: &str = "status.json";
+/// Paths and digests of the inputs.
+pub const INPUTS_FILE: &str = "inputs.json";
 /// Folder of logs, one file per process.
 pub const LOGS_DIR: &str = "logs";
 
@@ -64,11 +67,20 @@ pub enum DirectoryError {
     Locked(PathBuf),
     /// The spec differs from that of the run.
     #[error(
-        "{directory} has a run of another spec: {} differ; restore them, pass --accept-changes to \
-         continue with the new ones, or choose another --dir",
-        fields.join(", ")
+        "{directory} has a run of another spec: {} differ{}; restore them, pass --accept-changes \
+         to continue with the new ones, or choose another --dir",
+        fields.join(", "),
+        match &contents[..] {
+            [] => String::new(),
+            contents => format!(", and the contents of {} are others", contents.join(", ")),
+        }
     )]
-    Changed { directory: PathBuf, fields: Vec<String> },
+    Changed {
+        directory: PathBuf,
+        fields: Vec<String>,
+        /// Fields of inputs at other paths whose contents differ.
+        contents: Vec<String>,
+    },
     /// Fewer steps than are done.
     #[error(
         "spec.training.steps is {steps}, but the run in {directory} has done {done} steps: set it \
@@ -269,7 +281,14 @@ impl RunDirectory {
         write().map_err(failed("write", &path))
     }
 
-    fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<Option<T>, DirectoryError> {
+    /// Reads a JSON file of the directory; none if it does not exist.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Malformed`].
+    pub fn read<T: for<'de> Deserialize<'de>>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, DirectoryError> {
         let path = self.path.join(name);
         match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
@@ -281,7 +300,10 @@ impl RunDirectory {
     }
 
     /// Writes a temporary file, syncs and renames it: atomic for readers and crashes.
-    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), DirectoryError> {
+    ///
+    /// # Errors
+    /// [`DirectoryError::Io`].
+    pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), DirectoryError> {
         let path = self.path.join(name);
         let partial = self.path.join(format!("{name}.partial"));
         let write = || {

@@ -8,11 +8,11 @@ use std::path::{Component, Path, PathBuf};
 use kube::ResourceExt;
 use rljob_crds::names::EXPORT_DIR;
 use rljob_crds::restore::S3Checkpoint;
-use rljob_crds::workflow::WorkflowSpec;
 use rljob_crds::{RLJob, RunConfig};
 
 use super::edited::{EditError, edit, named_problems, once};
 use super::evaluate::{EvaluateArgs, SelectError};
+use super::paths::paths_mut;
 use super::set::{Set, SetError};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
 
@@ -130,30 +130,7 @@ fn at(file: &Path, error: EditError) -> JobsError {
 }
 
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
-    let spec = &mut job.spec;
-    let dataset = &mut spec.dataset;
-    let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
-    let teacher = spec.algorithm.distillation.iter_mut().flat_map(|own| &mut own.teacher.path);
-    for path in
-        spec.model.path.iter_mut().chain(teacher).chain(dataset.paths_mut()).chain(checkpoint)
-    {
-        *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
-    }
-    // A name without a slash is searched in PATH.
-    let agent = spec.rollout.workflow.iter_mut().flat_map(|workflow| &mut workflow.agent);
-    let agent = agent.map(|agent| &mut agent.command);
-    let rewards = spec.rewards.iter_mut().flat_map(|reward| &mut reward.command);
-    let commands = rewards.map(|reward| &mut reward.command).chain(agent);
-    let programs = commands.filter_map(|command| command.first_mut());
-    for program in programs.filter(|program| program.contains('/')) {
-        *program = normal(&folder.join(&*program)).to_string_lossy().into_owned();
-    }
-    for reward in &mut spec.rewards {
-        if let Some(function) = &mut reward.python {
-            function.path = normal(&folder.join(&function.path)).to_string_lossy().into_owned();
-        }
-    }
-    for path in spec.rollout.workflow.iter_mut().flat_map(WorkflowSpec::folders_mut) {
+    for (_, path) in paths_mut(&mut job.spec) {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
     job
@@ -252,8 +229,8 @@ mod tests {
         let set = "spec.rollout.workflow.tools.tools=[{name: add, description: Adds., command: \
             {command: [./add], folder: ../tools}}]";
         let mut job = read(MINIMAL, &[set, "spec.dataset.train.format=Chat"]).unwrap().remove(0);
-        let workflow = job.spec.rollout.workflow.as_mut().unwrap();
-        assert_eq!(workflow.folders_mut().collect::<Vec<_>>(), ["/home/a/tools"]);
+        let (_, folder) = paths_mut(&mut job.spec).pop().unwrap();
+        assert_eq!(folder, "/home/a/tools");
         assert_eq!(
             read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(),
             Some("/models/tiny")

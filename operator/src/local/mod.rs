@@ -28,6 +28,7 @@ pub mod chrome_trace;
 pub mod client;
 pub mod commands;
 pub mod comparison;
+mod contents;
 pub mod directory;
 mod edited;
 pub mod evaluate;
@@ -37,6 +38,7 @@ pub mod inspect;
 pub mod interrupts;
 pub mod jobs;
 pub mod lines;
+mod paths;
 mod prepare;
 pub mod process;
 pub mod processes;
@@ -51,12 +53,12 @@ mod watchdog;
 
 pub use args::RunArgs;
 use commands::Machine;
-use directory::{RunDirectory, State};
+use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
 use inspect::Run;
 use interrupts::Interrupts;
 pub use prepare::check;
-use prepare::{Prepared, prepare, reject_changes, reject_fewer_steps, run_config};
+use prepare::{Prepared, Start, prepare, reject_fewer_steps};
 use processes::Processes;
 use screen::print_line;
 use session::{Ending, Session};
@@ -108,25 +110,9 @@ async fn run_job(
     for warning in warnings(&job.spec) {
         print_line(&format!("{}: warning: {warning}", job.name))?;
     }
-    let config = run_config(job, runs, args.use_bucket, &directory)?;
-    if !args.accept_changes {
-        reject_changes(job, &directory)?;
-    }
-    reject_fewer_steps(job, &directory)?;
-    let state = directory.state()?;
-    let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
-    if state.succeeded && job.spec.training.steps <= finished_steps {
-        let further = "to train further, raise spec.training.steps; ";
-        let further = if job.spec.algorithm.has_learners() { further } else { "" };
-        print_line(&format!(
-            "{}: already finished; {further}to run it again, remove {}",
-            job.name,
-            directory.path().display()
-        ))?;
+    let Some(config) = record_start(job, runs, args, &directory)? else {
         return Ok(Ending::Succeeded);
-    }
-    directory.record(&State { succeeded: false, failure: None, ..state })?;
-    directory.write_run_config(&config)?;
+    };
     let what = if job.spec.algorithm.has_learners() {
         format!("{} steps", job.spec.training.steps)
     } else {
@@ -146,6 +132,38 @@ async fn run_job(
     })?;
     finish(&config, &directory, started.elapsed().as_secs_f64())?;
     Ok(ending)
+}
+
+/// Checks the run directory and records the start of a run. Returns no configuration if the run has
+/// finished.
+fn record_start(
+    job: &ValidatedJob,
+    runs: &Path,
+    args: &RunArgs,
+    directory: &RunDirectory,
+) -> anyhow::Result<Option<RunConfig>> {
+    let opened = Start::new(job, runs, args.use_bucket, directory)?;
+    if !args.accept_changes {
+        opened.reject_changes(directory)?;
+    }
+    reject_fewer_steps(job, directory)?;
+    let state = directory.state()?;
+    let finished_steps = opened.previous.as_ref().map_or(0, |config| config.spec.training.steps);
+    if state.succeeded && job.spec.training.steps <= finished_steps {
+        let further = "to train further, raise spec.training.steps; ";
+        let further = if job.spec.algorithm.has_learners() { further } else { "" };
+        print_line(&format!(
+            "{}: already finished; {further}to run it again, remove {}",
+            job.name,
+            directory.path().display()
+        ))?;
+        return Ok(None);
+    }
+    directory.record(&State { succeeded: false, failure: None, ..state })?;
+    directory.write_run_config(&opened.config)?;
+    // After it: a record of earlier paths is compared again, a later one would not match.
+    directory.write(INPUTS_FILE, &opened.inputs.inputs)?;
+    Ok(Some(opened.config))
 }
 
 fn start<'a>(

@@ -15,7 +15,8 @@ use rustix::fs::{Access, access};
 
 use super::args::RunArgs;
 use super::commands::Machine;
-use super::directory::{DirectoryError, RunDirectory};
+use super::contents::{Inputs, Located};
+use super::directory::{DirectoryError, INPUTS_FILE, RunDirectory};
 use super::set::Set;
 use super::{gpus, inputs, jobs};
 use crate::validate::ValidatedJob;
@@ -33,6 +34,7 @@ pub struct Prepared {
 /// # Errors
 /// Every problem, one per line.
 pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
+    rljob_http::check_authorities()?;
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets, args.evaluation.as_ref())?;
     let runs = std::path::absolute(&args.dir)
@@ -77,8 +79,8 @@ pub fn check(args: &RunArgs) -> anyhow::Result<()> {
         let rejected = || format!("failed to run {}", job.name);
         let directory = RunDirectory::open(&path).with_context(rejected)?;
         directory.check_inside(&runs).with_context(rejected)?;
-        run_config(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
-        reject_changes(job, &directory).with_context(rejected)?;
+        let start = Start::new(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
+        start.reject_changes(&directory).with_context(rejected)?;
         reject_fewer_steps(job, &directory).with_context(rejected)?;
     }
     Ok(())
@@ -133,27 +135,72 @@ pub fn reject_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyho
     Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
 }
 
-/// Rejects a spec that differs from that of the existing run in fields that change its samples.
-pub fn reject_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
-    let Some(previous) = directory.previous()? else { return Ok(()) };
-    let fields =
-        frozen_changes(&serde_json::to_value(&previous.spec)?, &serde_json::to_value(&job.spec)?);
-    if fields.is_empty() {
-        return Ok(());
-    }
-    Err(DirectoryError::Changed { directory: directory.path().to_owned(), fields }.into())
+/// A start of a run, which the directory may already contain.
+pub struct Start {
+    /// Run configuration of the processes.
+    pub config: RunConfig,
+    pub inputs: Located,
+    /// Configuration of the existing run, with the current paths of inputs whose contents are the
+    /// same.
+    pub previous: Option<RunConfig>,
 }
 
-/// Run configuration of the processes. An existing run keeps its UID, and its bucket, model and
-/// algorithm cannot change.
-pub fn run_config(
+impl Start {
+    /// An existing run keeps its UID, and its bucket, model and algorithm cannot change. Reads the
+    /// inputs of a run that has moved.
+    pub fn new(
+        job: &ValidatedJob,
+        runs: &Path,
+        use_bucket: bool,
+        directory: &RunDirectory,
+    ) -> Result<Self, DirectoryError> {
+        let mut config = first_config(job, runs, use_bucket, directory);
+        let previous = directory.previous()?;
+        let recorded: Inputs = directory.read(INPUTS_FILE)?.unwrap_or_default();
+        let inputs = Located::new(&recorded, previous.as_ref(), &config);
+        let Some(previous) = previous else {
+            if config.uid.is_empty() {
+                config.uid = directory.generate_uid()?;
+            }
+            return Ok(Self { config, inputs, previous: None });
+        };
+        let previous = inputs.at_current_paths(&recorded, previous);
+        if let Some(what) = mismatch(&previous, &config, &inputs) {
+            return Err(DirectoryError::Mismatch { directory: directory.path().to_owned(), what });
+        }
+        config.model_identity = inputs.model_identity(&config);
+        // A restarted failed run gets a new UID, so that its coordinator starts with no restarts.
+        config.uid = if directory.state()?.failure.is_some() {
+            directory.generate_uid()?
+        } else {
+            previous.uid.clone()
+        };
+        Ok(Self { config, inputs, previous: Some(previous) })
+    }
+
+    /// Rejects a spec that differs from that of the existing run in fields that change its samples.
+    pub fn reject_changes(&self, directory: &RunDirectory) -> anyhow::Result<()> {
+        let Some(previous) = &self.previous else { return Ok(()) };
+        let [before, now] =
+            [previous, &self.config].map(|config| serde_json::to_value(&config.spec));
+        let fields = frozen_changes(&before?, &now?);
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let (directory, contents) = (directory.path().to_owned(), self.inputs.changed.clone());
+        Err(DirectoryError::Changed { directory, fields, contents }.into())
+    }
+}
+
+/// Run configuration of a job that has not begun.
+fn first_config(
     job: &ValidatedJob,
     runs: &Path,
     use_bucket: bool,
     directory: &RunDirectory,
-) -> Result<RunConfig, DirectoryError> {
+) -> RunConfig {
     let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
-    let mut config = RunConfig {
+    RunConfig {
         protocol: rljob_crds::run_config::protocol(&job.spec),
         namespace: job.namespace.clone(),
         name: job.name.clone(),
@@ -161,31 +208,26 @@ pub fn run_config(
         run_directory: directory.path().to_owned(),
         bucket: source.map(|source| BucketConfig::of(source, &job.namespace, &job.name, None)),
         model_directory: jobs::model_directory(runs, job),
+        model_identity: None,
         spec: job.spec.clone(),
-    };
-    let Some(previous) = directory.previous()? else {
-        if config.uid.is_empty() {
-            config.uid = directory.generate_uid()?;
-        }
-        return Ok(config);
-    };
-    let mismatch = |what| DirectoryError::Mismatch { directory: directory.path().to_owned(), what };
-    if previous.bucket != config.bucket {
-        return Err(mismatch("bucket (--use-bucket, spec.storage.s3)"));
     }
+}
+
+/// What differs between two configurations that cannot be of one run.
+fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Option<&'static str> {
     let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
-    if (&previous.model_directory, &previous.spec.model)
-        != (&config.model_directory, &config.spec.model)
+    if previous.bucket != config.bucket {
+        return Some("bucket (--use-bucket, spec.storage.s3)");
+    }
+    // A downloaded model is in the run directory.
+    let is_folder = config.spec.model.hugging_face.is_none();
+    if previous.spec.model != config.spec.model
+        || (is_folder && previous.model_directory != config.model_directory)
     {
-        return Err(mismatch("spec.model"));
+        let has_moved = inputs.changed.iter().any(|field| field.starts_with("spec.model"));
+        return Some(if has_moved { "spec.model (other contents)" } else { "spec.model" });
     }
-    if algorithm(&previous) != algorithm(&config) {
-        return Err(mismatch("spec.algorithm"));
-    }
-    // A restarted failed run gets a new UID, so that its coordinator starts with no restarts.
-    config.uid =
-        if directory.state()?.failure.is_some() { directory.generate_uid()? } else { previous.uid };
-    Ok(config)
+    (algorithm(previous) != algorithm(config)).then_some("spec.algorithm")
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Settings that have no effect in combination with others. Such a job can run.
+//! Settings that have no effect in combination with others, or one that is rarely meant. Such a job
+//! can run.
 
 use kube::ResourceExt;
 use rljob_crds::algorithm::{OptimizerSpec, Sharding};
@@ -10,22 +11,25 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
+use devices::check_devices;
 use inputs::{check_fields, check_mounts};
 use optimizer::check_optimizer;
 use policy::check_policy;
 use running::check_running;
 use sampling::check_unsampled;
 
+mod devices;
 mod inputs;
 mod optimizer;
 mod policy;
 mod running;
 mod sampling;
 
-/// Every setting that is set and has no effect, with the reason.
+/// Every setting that is set and has no effect, or one that is rarely meant, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
     check_fields(spec, &mut warnings);
+    check_devices(spec, &mut warnings);
     if let Some(algorithm) = spec.algorithm.resolve() {
         check_policy(spec, algorithm, &mut warnings);
     }

@@ -141,6 +141,17 @@ fn a_release_for_one_namespace_has_roles_instead_of_cluster_roles() {
 }
 
 #[test]
+fn components_are_rendered_from_the_chart() {
+    for name in ["dashboards", "kueue", "pod-monitor", "prometheus-rule"] {
+        let script = workspace().join("scripts/component_manifest.sh");
+        let rendered = run(Command::new(script).arg(name)).unwrap();
+        let path = workspace().join(format!("manifests/components/{name}/objects.yaml"));
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(committed, rendered, "{name}: run `make manifests` and review the difference");
+    }
+}
+
+#[test]
 fn install_yaml_is_rendered_from_the_chart() {
     let rendered = run(&mut Command::new(workspace().join("scripts/install_manifest.sh"))).unwrap();
     let path = workspace().join("manifests/install.yaml");

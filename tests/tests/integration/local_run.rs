@@ -17,11 +17,13 @@ use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
 
+mod authorities;
 mod critic;
 mod data;
 mod evaluation;
 mod full_disk;
 mod model_reward;
+mod moved;
 mod pairs;
 mod process;
 mod restore;

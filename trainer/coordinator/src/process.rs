@@ -60,6 +60,7 @@ pub struct Options {
 
 /// Downloads the Hugging Face model of a run in a bucket into the scratch space of this pod.
 pub async fn download_model(options: &Options) -> anyhow::Result<()> {
+    rljob_http::check_authorities()?;
     Ok(hub::download_model(&read_config(options)?).await?)
 }
 
@@ -76,6 +77,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     raise_open_files();
+    rljob_http::check_authorities()?;
     let config = read_config(options)?;
     let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
     tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;

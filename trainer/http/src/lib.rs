@@ -1,4 +1,5 @@
-//! HTTP servers and reads with limits, and mutual TLS between the roles of a job.
+//! HTTP servers and reads with limits, mutual TLS between the roles of a job, and TLS of clients of
+//! servers outside the job.
 //!
 //! ```text
 //!  accept ─▶ Connections ── room, or the oldest idle connection is closed ─▶ task
@@ -18,6 +19,7 @@
 mod authority;
 mod connections;
 mod identity;
+mod outside;
 mod read;
 mod role;
 mod serve;
@@ -27,6 +29,9 @@ mod tls;
 
 pub use authority::{Authority, AuthorityError, SEED_BYTES};
 pub use identity::TlsError;
+pub use outside::{
+    AuthoritiesError, check_authorities, local_authorities, outside_client, outside_tls, untrusted,
+};
 pub use read::{ReadError, read};
 pub use role::Role;
 pub use serve::{Limits, Routes, listen, serve};

@@ -49,6 +49,10 @@ impl From<HubError> for Attempt {
 
 impl From<reqwest::Error> for Attempt {
     fn from(error: reqwest::Error) -> Self {
+        if let Some(advice) = rljob_http::untrusted(&error) {
+            let url = error.url().map(ToString::to_string).unwrap_or_default();
+            return Self::Fatal(HubError::Untrusted { url, advice });
+        }
         Self::Transient { detail: format!("{:#}", anyhow::Error::from(error)), wait: None }
     }
 }
@@ -60,7 +64,8 @@ impl HubClient {
         let base = base
             .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host())
             .ok_or_else(|| HubError::Endpoint(settings.endpoint.clone()))?;
-        let http = reqwest::Client::builder()
+        rljob_http::check_authorities().map_err(HubError::Authorities)?;
+        let http = rljob_http::outside_client()
             .user_agent(concat!("rljob/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)

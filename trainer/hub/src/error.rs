@@ -12,6 +12,11 @@ pub enum HubError {
     RepositoryName(String),
     #[error("failed to create an HTTP client")]
     Client(#[source] reqwest::Error),
+    #[error(transparent)]
+    Authorities(rljob_http::AuthoritiesError),
+    /// The authority of the server's certificate is unknown.
+    #[error("failed to reach {url}: {advice}")]
+    Untrusted { url: String, advice: &'static str },
     #[error("failed to read the Hugging Face token {}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
     /// The argument describes the token's source.

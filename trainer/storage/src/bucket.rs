@@ -16,8 +16,8 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::path::Path as Key;
 use object_store::{
-    BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload, RetryConfig,
+    BackoffConfig, Certificate, ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, RetryConfig,
 };
 use rljob_crds::BucketConfig;
 use sha2::{Digest, Sha256};
@@ -50,6 +50,12 @@ pub struct Bucket {
 impl Bucket {
     /// Opens the prefix without sending a request.
     pub fn open(config: &BucketConfig) -> Result<Self, StorageError> {
+        rljob_http::check_authorities()?;
+        let failed = |source| StorageError::Bucket {
+            action: "open",
+            place: format!("s3://{}", config.bucket),
+            source,
+        };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&config.bucket)
             .with_region(&config.region)
@@ -60,7 +66,7 @@ impl Bucket {
                 max_retries: 0,
                 retry_timeout: Duration::ZERO,
             })
-            .with_client_options(ClientOptions::new().with_timeout(REQUEST_TIMEOUT));
+            .with_client_options(client_options().map_err(failed)?);
         if let Some(endpoint) = &config.endpoint {
             builder =
                 builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
@@ -68,11 +74,6 @@ impl Bucket {
         if let Some(folder) = &config.credentials {
             builder = builder.with_credentials(Arc::new(KeyFiles(folder.clone())));
         }
-        let failed = |source| StorageError::Bucket {
-            action: "open",
-            place: format!("s3://{}", config.bucket),
-            source,
-        };
         let store = Arc::new(builder.build().map_err(failed)?);
         Ok(Self {
             store,
@@ -264,7 +265,10 @@ impl Bucket {
         name: &str,
     ) -> impl FnOnce(Error) -> StorageError {
         let place = self.place(name);
-        move |source| StorageError::Bucket { action, place, source }
+        move |source| match rljob_http::untrusted(&source) {
+            Some(advice) => StorageError::Untrusted { action, place, advice },
+            None => StorageError::Bucket { action, place, source },
+        }
     }
 
     /// Blocks on a call, with retries as in [`Self::retry`].
@@ -302,13 +306,23 @@ impl Bucket {
 }
 
 /// Whether a repeated call may succeed: no response, 5xx, 429 or 408. Missing objects, denied
-/// access and bad requests are final.
+/// access, bad requests and untrusted certificates are final.
 fn is_transient(error: &Error) -> bool {
     let refused = |text: &str| {
         text.contains("status code: 4")
             && !["status code: 429", "status code: 408"].iter().any(|code| text.contains(code))
     };
-    matches!(error, Error::Generic { .. }) && !refused(&line(error))
+    matches!(error, Error::Generic { .. })
+        && !refused(&line(error))
+        && rljob_http::untrusted(error).is_none()
+}
+
+/// Settings of the HTTP client, with the authorities of the system.
+fn client_options() -> Result<ClientOptions, Error> {
+    let options = ClientOptions::new().with_timeout(REQUEST_TIMEOUT);
+    rljob_http::local_authorities().iter().try_fold(options, |options, authority| {
+        Ok(options.with_root_certificate(Certificate::from_der(authority)?))
+    })
 }
 
 /// An error and its causes in one line.

@@ -7,6 +7,11 @@ pub enum StorageError {
     /// The bucket's server rejected the request or was unavailable for too long.
     #[error("failed to {action} `{place}`")]
     Bucket { action: &'static str, place: String, source: object_store::Error },
+    /// The authority of the server's certificate is unknown.
+    #[error("failed to {action} `{place}`: {advice}")]
+    Untrusted { action: &'static str, place: String, advice: &'static str },
+    #[error(transparent)]
+    Authorities(#[from] rljob_http::AuthoritiesError),
     #[error("`{place}` has {found} bytes after its upload, expected {expected}")]
     Size { place: String, found: u64, expected: u64 },
     #[error("`{place}` is larger than {limit} bytes")]

@@ -171,11 +171,15 @@ pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     }
     let Some(grpo) = algorithm.policy() else { return };
     let (grpo, path) = (grpo.as_ref(), format!("spec.algorithm.{}", algorithm.name()));
-    let max_new_tokens = spec.rollout.max_new_tokens;
-    if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > max_new_tokens) {
+    let most = spec.rollout.max_trained_tokens();
+    if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > most) {
+        let limit = match &spec.rollout.workflow {
+            None => "rollout.maxNewTokens",
+            Some(_) => "the longest sample of rollout.workflow",
+        };
         problems.push(Problem::new(
             format!("{path}.overlongPenalty.tokens"),
-            format!("must not exceed rollout.maxNewTokens = {max_new_tokens}"),
+            format!("must not exceed {limit} = {most}"),
         ));
     }
     if grpo.group_size == 1 {

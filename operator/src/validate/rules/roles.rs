@@ -67,13 +67,22 @@ pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         ));
     }
     for (index, argument) in inference.extra_args().iter().enumerate() {
-        if let Some(flag) = sglang::own_flag(argument) {
-            problems.push(Problem::new(
-                format!("spec.inference.sglang.extraArgs[{index}]"),
-                format!("the run sets {flag}; remove it"),
-            ));
-        }
+        let message = match (joined(argument), sglang::own_flag(argument)) {
+            (Some((flag, value)), _) => {
+                format!("an item is one argument: write {flag}={value}, or two items")
+            }
+            (None, Some(flag)) => format!("the run sets {flag}; remove it"),
+            (None, None) => continue,
+        };
+        let path = format!("spec.inference.sglang.extraArgs[{index}]");
+        problems.push(Problem::new(path, message));
     }
+}
+
+/// Flag and value of an item that joins them by a space.
+fn joined(argument: &str) -> Option<(&str, &str)> {
+    let (flag, value) = argument.split_once(char::is_whitespace)?;
+    (flag.starts_with('-') && !flag.contains('=')).then_some((flag, value.trim_start()))
 }
 
 pub(super) fn check_trainer(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
@@ -141,7 +150,11 @@ pub(super) fn check_resources(
     for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         for (name, amount) in amounts.iter().flatten() {
             let field = format!("{path}.{kind}.{name}");
-            if is_gpu(name) && amount.0.parse::<u32>().is_err() {
+            if !name.contains('/') && !is_native(name) {
+                let message = "is no resource of Kubernetes: names of others have a domain, for \
+                    example nvidia.com/gpu";
+                problems.push(Problem::new(field, message));
+            } else if is_gpu(name) && amount.0.parse::<u32>().is_err() {
                 let message = format!("must be a whole number, found \"{}\"", amount.0);
                 problems.push(Problem::new(field, message));
             } else if quantity(&amount.0).is_none() {
@@ -158,6 +171,11 @@ pub(super) fn check_resources(
         }
     }
     check_requests(&path, resources, problems);
+}
+
+/// Whether Kubernetes defines a resource of containers with this name, which has no domain.
+fn is_native(name: &str) -> bool {
+    ["cpu", "memory", "ephemeral-storage"].contains(&name) || name.starts_with("hugepages-")
 }
 
 /// Kubernetes rejects requests above their limit, and requests of devices that differ from it.

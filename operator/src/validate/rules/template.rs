@@ -109,6 +109,11 @@ fn check_container(
         let message = format!("`{name}` is the name of the main container");
         return problems.push(Problem::new(format!("{path}.name"), message));
     }
+    let is_own = name == role.container || (role == COORDINATOR && name == CONTAINER_REWARDS);
+    if !is_own && container.get("image").is_none_or(|image| image == "") {
+        let message = format!("is missing; the operator sets that of `{}` only", role.container);
+        problems.push(Problem::new(format!("{path}.image"), message));
+    }
     if role == COORDINATOR && name == CONTAINER_REWARDS {
         for field in ["command", "args"].into_iter().filter(|field| container.get(field).is_some())
         {

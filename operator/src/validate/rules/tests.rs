@@ -281,12 +281,17 @@ fn a_template_cannot_override_fields_of_the_operator() {
         "metadata": {"labels": {"rljob.dev/role": "x", "team": "a"}},
         "spec": {
             "restartPolicy": "Never",
-            "containers": [container, {"name": "proxy", "image": "proxy:1", "command": ["p"]}],
-            "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+            "containers": [
+                container,
+                {"name": "proxy", "image": "proxy:1", "command": ["p"]},
+                {"name": "engin", "env": []},
+            ],
+            "initContainers": [{"name": "fetch", "image": ""}],
             "volumes": [{"name": "rljob-tmp", "emptyDir": {}}, {"name": "models", "emptyDir": {}}],
         },
     });
     let sets = "the operator sets this field; remove it";
+    let image = "is missing; the operator sets that of `engine` only";
     let path = "spec.inference.template.spec";
     assert_eq!(
         problems_with(&json!({"inference": {"template": template}})),
@@ -298,6 +303,8 @@ fn a_template_cannot_override_fields_of_the_operator() {
             format!("{path}.containers[0].resources: {sets} and use spec.inference.resources"),
             format!("{path}.containers[0].image: {sets} and use spec.inference.image"),
             format!("{path}.containers[0].env[0]: {sets}"),
+            format!("{path}.containers[2].image: {image}"),
+            format!("{path}.initContainers[0].image: {image}"),
             format!("{path}.volumes[0].name: names that start with `rljob-` are reserved"),
             format!("{path}.volumes[1].name: `models` is the name of a volume of spec.volumes"),
         ]

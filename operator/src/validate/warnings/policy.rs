@@ -1,10 +1,11 @@
-//! Settings of the policy's loss and of the critic without effect.
+//! Settings of the policy's loss and of the critic without effect, or with one that is rarely
+//! meant.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::grpo::{
-    GrpoSpec, NormalizationMean, NormalizationScale, NormalizationSpec, ProximalLogprobs,
-    RatioLevel, Surrogate,
+    GrpoSpec, KlEstimator, KlTerm, NormalizationMean, NormalizationScale, NormalizationSpec,
+    ProximalLogprobs, RatioLevel, Surrogate,
 };
 use rljob_crds::ppo::PpoSpec;
 
@@ -31,6 +32,11 @@ pub(super) fn check_policy(
         check_normalization(&format!("{path}.advantageNormalization"), normalization, warnings);
     }
     let Algorithm::Ppo(ppo) = algorithm else { return };
+    if ppo.adaptive_kl.as_ref().is_some_and(|adaptive| adaptive.target > 1.0) {
+        let message = "is the mean divergence of a token in nats, not of a completion: a policy \
+            that has 1 has lost its reference. For example 0.02";
+        warnings.push(Problem::new(format!("{path}.adaptiveKl.target"), message));
+    }
     let default = PpoSpec::default().value_clip;
     if updates <= 1 && ppo.value_clip.total_cmp(&default).is_ne() {
         let message = "has no effect: with training.minibatches 1 and epochs 1, values are those \
@@ -71,9 +77,22 @@ fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec
         };
         warnings.push(Problem::new(format!("{path}.{field}"), message));
     }
+    if surrogate == Surrogate::Clip && !is_on_policy && grpo.clip_high >= 1.0 {
+        let message = format!(
+            "clips the ratio at 1 + clipHigh = {}: it is the distance from 1, for example 0.28",
+            1.0 + grpo.clip_high
+        );
+        warnings.push(Problem::new(format!("{path}.clipHigh"), message));
+    }
 }
 
 fn check_kl(path: &str, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+    let is_loss = grpo.kl_coefficient > 0.0 && grpo.kl_term == KlTerm::Loss;
+    if is_loss && grpo.kl_estimator == KlEstimator::K1 {
+        let message = "K1 has no effect on average as a loss: the expectation of its gradient is \
+            0. Set K2 or K3, or klTerm Reward";
+        warnings.push(Problem::new(format!("{path}.klEstimator"), message));
+    }
     let default = GrpoSpec::default();
     let fields = [
         ("klEstimator", grpo.kl_estimator != default.kl_estimator),
@@ -145,6 +164,26 @@ mod tests {
         );
         let kl = json!({"grpo": {"klTerm": "Loss"}});
         assert_eq!(found(&kl, 1), ["spec.algorithm.grpo.klTerm"]);
+    }
+
+    #[test]
+    fn settings_whose_effect_is_rarely_meant_are_named() {
+        let kl = |term: &str, estimator: &str| {
+            json!({"grpo": {
+                "klCoefficient": 0.01, "klTerm": term, "klEstimator": estimator,
+            }})
+        };
+        assert_eq!(found(&kl("Loss", "K1"), 1), ["spec.algorithm.grpo.klEstimator"]);
+        for (term, estimator) in [("Loss", "K2"), ("Loss", "K3"), ("Reward", "K1")] {
+            assert_eq!(found(&kl(term, estimator), 1), Vec::<String>::new(), "{term} {estimator}");
+        }
+        let clip = |surrogate: &str| json!({"grpo": {"surrogate": surrogate, "clipHigh": 1.28}});
+        assert_eq!(found(&clip("Clip"), 4), ["spec.algorithm.grpo.clipHigh"]);
+        assert_eq!(found(&clip("CISPO"), 4), Vec::<String>::new());
+        let adaptive =
+            |target: f64| json!({"ppo": {"klCoefficient": 0.05, "adaptiveKl": {"target": target}}});
+        assert_eq!(found(&adaptive(0.02), 1), Vec::<String>::new());
+        assert_eq!(found(&adaptive(6.0), 1), ["spec.algorithm.ppo.adaptiveKl.target"]);
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //! set all fields; a field of the schema that none of them sets fails the first test.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use rljob_crds::freeze::MUTABLE;
+use rljob_tests::process::wait_until;
 use rljob_tests::{Api, Namespace};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{cluster, merge};
 
+/// Time limit of the publication of the schema.
+const LIMIT: Duration = Duration::from_secs(60);
 const STARTED: &str = "the run has started: ";
 /// Refuses the number of engines, which may change otherwise.
 const NO_ENGINES: &str = "algorithm.rewardModel needs inference.replicas 0";
@@ -116,6 +120,9 @@ impl Field {
             _ => vec![json!(1)],
         };
         values.extend(schema["minimum"].as_f64().map(|minimum| number(schema, minimum - 1.0)));
+        // A number without a point is compared with the whole part of a minimum.
+        let fraction = schema["minimum"].as_f64().filter(|minimum| minimum.fract() > 0.0);
+        values.extend(fraction.map(|minimum| json!(minimum.floor() as i64)));
         values.extend(schema["maximum"].as_f64().map(|maximum| number(schema, maximum + 1.0)));
         values.extend(schema["enum"].as_array().map(|_| json!("Unknown")));
         values.extend(schema["minLength"].as_u64().map(|_| json!("")));
@@ -262,7 +269,10 @@ fn every_field_is_frozen_in_a_started_run_unless_it_is_listed() {
 #[test]
 fn every_field_is_explained() {
     let api = cluster().api().unwrap();
-    let document = api.get("/openapi/v3/apis/rljob.dev/v1alpha1").unwrap();
+    // The API server publishes a definition after it serves it.
+    let path = "/openapi/v3/apis/rljob.dev/v1alpha1";
+    wait_until("the published schema", LIMIT, || Ok(api.get(path).is_ok())).unwrap();
+    let document = api.get(path).unwrap();
     let published = &document["components"]["schemas"]["dev.rljob.v1alpha1.RLJob"];
     let spec = &published["properties"]["spec"];
     let mut missing = Vec::new();
@@ -270,6 +280,9 @@ fn every_field_is_explained() {
     assert_eq!(missing, Vec::<String>::new());
     let explained = cluster().kubectl().run(&["explain", "rljob.spec.rewards.weight"]).unwrap();
     assert!(explained.contains("FIELD: weight <number>"), "{explained}");
+    let path = "rljob.spec.algorithm.grpo.klEstimator";
+    let explained = cluster().kubectl().run(&["explain", path]).unwrap();
+    assert!(["- `K1`: x", "- `K3`: e"].iter().all(|line| explained.contains(line)), "{explained}");
 }
 
 fn undescribed(schema: &Value, path: &str, missing: &mut Vec<String>) {

@@ -59,6 +59,7 @@ impl Identity {
         // One flag per algorithm: the hash of existing runs stays the same.
         let is = |name| algorithm.resolve().is_some_and(|algorithm| algorithm.name() == name);
         let mut model = config.spec.model.clone();
+        model.path = config.model_identity.clone().or(model.path);
         if let Some(hub) = &mut model.hugging_face {
             hub.token_secret_ref = None;
         }

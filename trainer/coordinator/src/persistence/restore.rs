@@ -2,7 +2,7 @@
 //! of another job. The choice is journaled, so that a restarted run starts from the same weights
 //! while the other job continues.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
 use rljob_crds::restore::JobCheckpoint;
@@ -68,7 +68,10 @@ pub async fn choose(
         .transpose()?
         .filter(|choice| choice.job == from.name && choice.step == from.step);
     if has_own || before.is_some() {
-        return Ok(before.map(|choice| choice.restore));
+        // The folder of runs may have moved since the choice.
+        let path = |version| other_run(config, &from).join(checkpoints::folder(version));
+        let restore = before.map(|choice| choice.restore);
+        return Ok(restore.map(|Restore { version, .. }| Restore { version, path: path(version) }));
     }
     let restore = newest(config, &from).await?;
     let choice = Choice { restore, job: from.name, step: from.step };
@@ -85,9 +88,14 @@ fn at(path: &str) -> Option<Restore> {
     Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
 }
 
+/// Run store of another job.
+fn other_run(config: &RunConfig, from: &JobCheckpoint) -> PathBuf {
+    config.run_store().with_file_name(&from.name)
+}
+
 /// The newest complete checkpoint of another job, or of its step that the spec names.
 async fn newest(config: &RunConfig, from: &JobCheckpoint) -> Result<Restore, RestoreError> {
-    let place = config.run_store().with_file_name(&from.name);
+    let place = other_run(config, from);
     let run_store = RunStore::at(&place, config.bucket.as_ref())?;
     let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&run_store))
         .await

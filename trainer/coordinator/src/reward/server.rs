@@ -24,7 +24,7 @@ pub struct Server {
 impl Server {
     pub fn new(timeout_seconds: u32, concurrency: u32) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            client: reqwest::Client::builder()
+            client: rljob_http::outside_client()
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
             token: None,
@@ -108,7 +108,10 @@ pub fn rejected(
 
 /// Drops the URL, which may contain secrets; the description has it without them.
 fn unreachable(error: reqwest::Error) -> VerifierError {
-    VerifierError::Unreachable(error.without_url())
+    match rljob_http::untrusted(&error) {
+        Some(advice) => VerifierError::Untrusted(advice),
+        None => VerifierError::Unreachable(error.without_url()),
+    }
 }
 
 /// Removes user, password and query.

@@ -72,6 +72,9 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
 pub enum VerifierError {
     #[error("failed to reach the server")]
     Unreachable(#[source] reqwest::Error),
+    /// The authority of the server's certificate is unknown. Has what to do about it.
+    #[error("{0}")]
+    Untrusted(&'static str),
     /// The token of a request, which was not sent.
     #[error(transparent)]
     TokenFile(#[from] TokenError),
@@ -142,6 +145,7 @@ impl VerifierError {
         matches!(
             self,
             Self::Start(_)
+                | Self::Untrusted(_)
                 | Self::LanguageModel
                 | Self::Classifier
                 | Self::Labels(_)
@@ -153,6 +157,7 @@ impl VerifierError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unreachable(_) | Self::McpUnreachable(_) => "unreachable",
+            Self::Untrusted(_) => "untrusted",
             Self::Timeout(_) => "timeout",
             Self::TokenFile(_) | Self::Token { .. } => "token",
             Self::Status { .. } | Self::Mcp { .. } => "status",

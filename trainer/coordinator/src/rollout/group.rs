@@ -91,9 +91,9 @@ impl Groups<'_> {
     /// The rewards as the learners normalize them.
     fn shaped_rewards(&self, samples: &[Pending]) -> Vec<f64> {
         let policy = self.config.spec.algorithm.resolve().and_then(Algorithm::policy);
-        let max_new_tokens = self.config.spec.rollout.max_new_tokens;
+        let max_tokens = self.config.spec.rollout.max_trained_tokens();
         let shaped = |sample: &Pending| match &policy {
-            Some(policy) => policy.shaped_reward(sample.reward, sample.tokens, max_new_tokens),
+            Some(policy) => policy.shaped_reward(sample.reward, sample.tokens, max_tokens),
             None => sample.reward,
         };
         samples.iter().map(shaped).collect()

@@ -47,7 +47,7 @@ impl StepAdvantages {
             .iter()
             .map(|sample| {
                 let tokens = sample.trainable_tokens;
-                spec.shaped_reward(sample.reward, tokens, rollout.max_new_tokens)
+                spec.shaped_reward(sample.reward, tokens, rollout.max_trained_tokens())
             })
             .zip(group_of.iter().copied())
             .collect();

@@ -31,6 +31,15 @@ fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
         problems_with(&sglang),
         ["spec.inference.sglang.extraArgs[1]: the run sets --tp-size; remove it"]
     );
+    let joined = ["--mem-fraction-static 0.8", "--json-model-override-args={\"a\": 1}", "--x"];
+    let sglang = json!({
+        "inference": {"sglang": {"extraArgs": joined}, "resources": {"limits": limits}},
+    });
+    assert_eq!(
+        problems_with(&sglang),
+        ["spec.inference.sglang.extraArgs[0]: an item is one argument: write \
+            --mem-fraction-static=0.8, or two items"]
+    );
     assert_eq!(
         problems_with(&json!({
             "inference": {
@@ -145,4 +154,17 @@ fn training_is_in_bf16_on_gpus() {
         let job: rljob_crds::RLJob = serde_json::from_value(job).unwrap();
         assert_eq!(job.spec.precision(), expected, "{spec}");
     }
+}
+
+#[test]
+fn resources_without_a_domain_are_those_of_kubernetes() {
+    let limits = json!({
+        "cpu": 2, "memory": "4Gi", "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi",
+        "example.com/device": 1, "gpu": 1,
+    });
+    assert_eq!(
+        problems_with(&json!({"coordinator": {"resources": {"limits": limits}}})),
+        ["spec.coordinator.resources.limits.gpu: is no resource of Kubernetes: names of others \
+            have a domain, for example nvidia.com/gpu"]
+    );
 }

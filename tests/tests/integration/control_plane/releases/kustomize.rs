@@ -27,8 +27,12 @@ fn objects(text: &str) -> Vec<Value> {
     // kubectl writes 1.0 as 1.
     let mut objects: Vec<Value> =
         documents.map(|document| as_floats(Value::deserialize(document).unwrap())).collect();
-    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    objects.sort_by_key(order);
     objects
+}
+
+fn order(object: &Value) -> String {
+    format!("{} {}", object["kind"], object["metadata"]["name"])
 }
 
 fn read(file: &str) -> Vec<Value> {
@@ -73,11 +77,20 @@ fn components_match_the_values_of_the_chart() {
             "resources: [../manifests]\ncomponents: [../manifests/components/{component}]\n"
         ))
     };
-    let monitor = |objects: Vec<Value>| {
-        objects.into_iter().find(|object| object["kind"] == "PodMonitor").unwrap()
+    let sorted = |mut objects: Vec<Value>| {
+        objects.retain(|object| object["kind"] != "Namespace");
+        objects.sort_by_key(order);
+        objects
     };
-    let rendered = monitor(template(&json!({"podMonitor": {"enabled": true}})));
-    assert_eq!(monitor(with("pod-monitor")), rendered);
+    for (component, value) in [
+        ("pod-monitor", "podMonitor"),
+        ("prometheus-rule", "prometheusRule"),
+        ("dashboards", "dashboards"),
+        ("kueue", "kueue"),
+    ] {
+        let values = json!({value: {"enabled": true}, "crd": {"keep": false}});
+        assert_eq!(sorted(with(component)), sorted(template(&values)), "{component}");
+    }
     let ids = json!({
         "runAsUser": null, "runAsGroup": null, "fsGroup": null, "fsGroupChangePolicy": null,
     });

@@ -61,6 +61,7 @@ fn config(run_directory: &Path, train: &Value, evaluation: &Value) -> RunConfig 
         run_directory: run_directory.to_owned(),
         bucket: None,
         model_directory,
+        model_identity: None,
         spec,
     }
 }

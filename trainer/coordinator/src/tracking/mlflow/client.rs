@@ -19,6 +19,9 @@ const MAX_RESPONSE: usize = 4 << 20;
 pub enum MlflowError {
     #[error("the MLflow server is unreachable")]
     Unreachable(#[source] reqwest::Error),
+    /// The authority of the server's certificate is unknown. Has what to do about it.
+    #[error("the MLflow server: {0}")]
+    Untrusted(&'static str),
     #[error("the MLflow server responded to {path} with {status}: {message}")]
     Status { path: &'static str, status: StatusCode, message: String },
     #[error("the response of the MLflow server to {path} cannot be read")]
@@ -143,7 +146,7 @@ impl Client {
     pub fn new(uri: &str, credentials: Credentials) -> Result<Self, MlflowError> {
         let base = Url::parse(uri.trim_end_matches('/'))
             .map_err(|_| MlflowError::Uri { uri: uri.to_owned() })?;
-        let http = reqwest::Client::builder()
+        let http = rljob_http::outside_client()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(TIMEOUT)
             .build()
@@ -197,7 +200,10 @@ impl Client {
         path: &'static str,
         request: RequestBuilder,
     ) -> Result<T, MlflowError> {
-        let unreachable = |error: reqwest::Error| MlflowError::Unreachable(error.without_url());
+        let unreachable = |error: reqwest::Error| match rljob_http::untrusted(&error) {
+            Some(advice) => MlflowError::Untrusted(advice),
+            None => MlflowError::Unreachable(error.without_url()),
+        };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let body = read(response, MAX_RESPONSE)

@@ -1,27 +1,19 @@
 //! HTTP client of MCP servers, and the causes of its failures without secrets.
 
 use std::error::Error;
-use std::sync::Arc;
 
 use reqwest::StatusCode;
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use rmcp_reqwest::{Client, redirect};
-use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
 
 use crate::reward::{SecretToken, Token, VerifierError, rejected, unexpected, without_secrets};
 
 const EXPECTED: &str = "a response of MCP of at most 1 MiB";
 
-/// A client that follows no redirect, so that no other server gets a token. It has the certificates
-/// of webpki-roots, because the image may contain none.
+/// A client that follows no redirect, so that no other server gets a token.
 pub fn client() -> Result<Client, Box<dyn Error + Send + Sync>> {
-    let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect::<RootCertStore>();
-    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let tls = rljob_http::outside_tls()?;
     // A response that is not read to its end delays the next one on its connection.
     Ok(Client::builder()
         .tls_backend_preconfigured(tls)
@@ -39,6 +31,9 @@ pub fn failure(
     sent: Option<(&SecretToken, &Token)>,
 ) -> VerifierError {
     let chain: Vec<_> = std::iter::successors(Some(error), |error| source(*error)).collect();
+    if let Some(advice) = chain.iter().find_map(|error| rljob_http::untrusted(*error)) {
+        return VerifierError::Untrusted(advice);
+    }
     let cause = chain.last().map(|error| error.to_string().replace(url, &without_secrets(url)));
     let cause = cause.unwrap_or_default();
     let cause = sent.map_or_else(|| cause.clone(), |(_, token)| token.redact(&cause));
