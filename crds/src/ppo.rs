@@ -108,7 +108,8 @@ pub struct PpoSpec {
     /// Aggregation of token losses, of the policy and of the critic. Default Token.
     #[serde(default)]
     pub loss_aggregation: LossAggregation,
-    /// Penalty on completions whose length approaches `rollout.maxNewTokens` (DAPO, arXiv
+    /// Penalty on samples whose trained tokens approach the maximum: `rollout.maxNewTokens`, or in
+    /// a workflow the smaller of `maxTurns` · `rollout.maxNewTokens` and `maxTokens` (DAPO, arXiv
     /// 2503.14476). Default no penalty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlong_penalty: Option<OverlongPenalty>,
