@@ -48,6 +48,11 @@ pub const IDENTITY: [&str; 11] = [
     "lora",
 ];
 
+/// Whether `ppo` has the same critic, since checkpoints of one fit no other: a separate model, or a
+/// head on the policy.
+const SAME_CRITIC: &str = "(!has(self.spec.algorithm.ppo) || !has(oldSelf.spec.algorithm.ppo) || \
+    has(self.spec.algorithm.ppo.valueHead) == has(oldSelf.spec.algorithm.ppo.valueHead))";
+
 const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
 const PROGRESS: &str = "has(oldSelf.status) && has(oldSelf.status.progress)";
 const FINISHED: &str = "has(oldSelf.status.completionTime)";
@@ -106,8 +111,8 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     vec![
         rule(
             &identity,
-            "the run has started: spec.model, spec.lora, the location of spec.storage and the kind \
-                of spec.algorithm cannot change",
+            "the run has started: spec.model, spec.lora, the location of spec.storage, the kind of \
+                spec.algorithm and whether ppo has a valueHead cannot change",
         ),
         rule(
             &running,
@@ -157,6 +162,7 @@ fn identity(spec: &JSONSchemaProps) -> Vec<String> {
                 format!("has(self.{field}) == has(oldSelf.{field})")
             });
             terms.extend(kinds);
+            terms.push(SAME_CRITIC.to_owned());
         } else if !is_outside(name) {
             let mut outside = Vec::new();
             leaves(property, name, &mut |path| {

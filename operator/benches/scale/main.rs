@@ -3,7 +3,8 @@
 //! configured control planes: plain StatefulSets ([`floor`]) and TrainJobs on Kubeflow Trainer with
 //! JobSet ([`kubeflow`]).
 //!
-//! With the argument `upgrade`, only the upgrade of an operator with 200 running jobs ([`upgrade`]).
+//! With the argument `upgrade`, only an upgrade of the operator with 200 running jobs
+//! ([`upgrade`]).
 //! `RLJOB_SCALE_JOBS` changes the number of jobs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]

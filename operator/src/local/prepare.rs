@@ -216,6 +216,8 @@ fn first_config(
 /// What differs between two configurations that cannot be of one run.
 fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Option<&'static str> {
     let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
+    let has_head =
+        |config: &RunConfig| config.spec.algorithm.resolve().is_some_and(Algorithm::has_value_head);
     if previous.bucket != config.bucket {
         return Some("bucket (--use-bucket, spec.storage.s3)");
     }
@@ -227,7 +229,13 @@ fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Optio
         let has_moved = inputs.changed.iter().any(|field| field.starts_with("spec.model"));
         return Some(if has_moved { "spec.model (other contents)" } else { "spec.model" });
     }
-    (algorithm(previous) != algorithm(config)).then_some("spec.algorithm")
+    if previous.spec.lora != config.spec.lora {
+        return Some("spec.lora");
+    }
+    if algorithm(previous) != algorithm(config) {
+        return Some("spec.algorithm");
+    }
+    (has_head(previous) != has_head(config)).then_some("spec.algorithm.ppo.valueHead")
 }
 
 #[cfg(test)]

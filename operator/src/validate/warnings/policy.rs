@@ -46,6 +46,10 @@ pub(super) fn check_policy(
     if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer(&format!("{path}.criticOptimizer"), optimizer, spec, warnings);
     }
+    if ppo.value_head.as_ref().and_then(|head| head.learning_rate).is_some_and(|rate| rate <= 0.0) {
+        let message = "is 0: the head keeps its zeros, so that all values are 0";
+        warnings.push(Problem::new(format!("{path}.valueHead.learningRate"), message));
+    }
 }
 
 /// Settings of the importance ratio, which is 1 with one update and recomputed log-probabilities,
@@ -184,6 +188,9 @@ mod tests {
             |target: f64| json!({"ppo": {"klCoefficient": 0.05, "adaptiveKl": {"target": target}}});
         assert_eq!(found(&adaptive(0.02), 1), Vec::<String>::new());
         assert_eq!(found(&adaptive(6.0), 1), ["spec.algorithm.ppo.adaptiveKl.target"]);
+        let head = |rate: f64| json!({"ppo": {"valueHead": {"learningRate": rate}}});
+        assert_eq!(found(&head(0.0), 1), ["spec.algorithm.ppo.valueHead.learningRate"]);
+        assert_eq!(found(&head(0.01), 1), Vec::<String>::new());
     }
 
     #[test]

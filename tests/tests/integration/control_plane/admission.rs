@@ -26,8 +26,8 @@ enum Mutability {
 
 const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait \
     for condition Suspended";
-const FIXED: &str = "the run has started: spec.model, spec.lora, the location of spec.storage and \
-    the kind of spec.algorithm cannot change";
+const FIXED: &str = "the run has started: spec.model, spec.lora, the location of spec.storage, the \
+    kind of spec.algorithm and whether ppo has a valueHead cannot change";
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
@@ -188,6 +188,26 @@ fn every_field_is_mutable_or_rejected_as_documented() {
     });
     let fewer = answer(&json!({"training": {"steps": 2}})).unwrap_err();
     assert!(fewer.contains(FINISHED), "{fewer}");
+}
+
+#[test]
+fn a_run_cannot_change_between_a_critic_and_a_value_head() {
+    let ppo = json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}}});
+    let namespace = namespace_with("critic", &ppo);
+    let api = cluster().api().unwrap();
+    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
+    let change = json!({"spec": {"algorithm": {"ppo": {"valueHead": {}}}}});
+    let answer = || api.patch(&format!("{path}?dryRun=All"), &change);
+    answer().unwrap();
+    api.patch(&path, &json!({"spec": {"suspend": true}})).unwrap();
+    let condition = json!({
+        "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let status = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]});
+    api.patch(&format!("{path}/status"), &json!({ "status": status })).unwrap();
+    let rejected = format!("{:#}", answer().unwrap_err());
+    assert!(rejected.contains(FIXED), "{rejected}");
 }
 
 /// The CRD without the cross-field rules, one limit and one field.

@@ -35,7 +35,9 @@ fn transfer(name: &str) -> Transfer {
 fn engine(port: u16, name: &'static str, sizes: Vec<i64>) -> JoinHandle<Vec<Tensor>> {
     std::thread::spawn(move || {
         let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
-        let group = Group::join_weight_update(&store, name, 1, 2, "127.0.0.1", TIMEOUT).unwrap();
+        // A sender with withdrawn weights may leave before this end has joined.
+        let joined = Group::join_weight_update(&store, name, 1, 2, "127.0.0.1", TIMEOUT);
+        let Ok(group) = joined else { return Vec::new() };
         let receive = |size: i64| {
             let bytes = Tensor::zeros([size], (Kind::Uint8, Device::Cpu));
             group.broadcast(&bytes, 0).map(|()| bytes)
