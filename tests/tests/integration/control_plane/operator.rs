@@ -249,7 +249,7 @@ pub(super) fn wait_for_pods(namespace: &Namespace, count: usize) {
     wait_until(&format!("{count} pods"), LIMIT, || pods().map(|found| found == count)).unwrap();
 }
 
-/// A field of an object by JSONPath.
+/// A field of an existing object by JSONPath.
 pub(super) fn field(namespace: &Namespace, object: &str, path: &str) -> String {
     namespace.kubectl.run(&["get", object, &format!("--output=jsonpath={{{path}}}")]).unwrap()
 }

@@ -5,7 +5,7 @@ use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
-use super::operator::{LIMIT, Operator, field, namespace_with, status, wait_for_pods};
+use super::operator::{LIMIT, OWN, Operator, field, namespace_with, status, wait_for_pods};
 
 /// Binds a pod to a nonexistent node.
 pub(super) fn bind(namespace: &Namespace, pod: &str) {
@@ -54,6 +54,13 @@ fn wait_for_incident(namespace: &Namespace, reason: &str, pod: &str) {
         .unwrap();
 }
 
+/// UIDs of a job's pods.
+pub(super) fn pod_uids(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
+    let path = "--output=jsonpath={.items[*].metadata.uid}";
+    let uids = namespace.kubectl.run(&["get", "pods", OWN, path])?;
+    Ok(uids.split_whitespace().map(ToOwned::to_owned).collect())
+}
+
 fn uid(namespace: &Namespace, pod: &str) -> String {
     field(namespace, &format!("pod/{pod}"), ".metadata.uid")
 }
@@ -98,13 +105,8 @@ fn a_pod_on_an_unreachable_node_is_recorded_force_deleted_and_replaced() {
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
     wait_until("the replacement of the pod", LIMIT, || {
-        Ok(namespace
-            .kubectl
-            .run(&["get", "pods", "--output=jsonpath={.items[*].metadata.uid}"])?
-            .split(' ')
-            .count()
-            == 3
-            && uid(&namespace, pod) != before)
+        let uids = pod_uids(&namespace)?;
+        Ok(uids.len() == 3 && !uids.contains(&before))
     })
     .unwrap();
     wait_for_incident(&namespace, "PodLost", pod);

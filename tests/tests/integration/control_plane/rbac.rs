@@ -13,7 +13,7 @@ use super::operator::{
     self, ACCOUNT, KINDS, LIMIT, OWN, Operator, SYSTEM, apply_job, field, patch,
     wait_for_condition, wait_for_permissions, wait_for_pods,
 };
-use super::pods::{bind, set_status};
+use super::pods::{bind, pod_uids, set_status};
 
 use self::permissions::{Permission, Role, granted};
 
@@ -51,12 +51,11 @@ fn restart_engine(namespace: &Namespace) {
 /// Deletes a pod that no kubelet terminates; the operator force-deletes it.
 fn lose_pod(namespace: &Namespace, pod: &str) {
     bind(namespace, pod);
-    let uid = || field(namespace, &format!("pod/{pod}"), ".metadata.uid");
-    let before = uid();
+    let before = field(namespace, &format!("pod/{pod}"), ".metadata.uid");
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
     let replaced = || {
-        Ok(namespace.kubectl.run(&["get", "pods", OWN, "--output=name"])?.lines().count() == 3
-            && uid() != before)
+        let uids = pod_uids(namespace)?;
+        Ok(uids.len() == 3 && !uids.contains(&before))
     };
     wait_until("the replacement of the lost pod", LIMIT, replaced).unwrap();
 }
