@@ -33,6 +33,7 @@ impl Operator {
             env!("CARGO_BIN_EXE_rljob-operator").to_owned(),
             format!("--image={image}"),
             format!("--listen=0.0.0.0:{PORT}"),
+            "--allow-host-path".to_owned(), // the jobs have such volumes
         ];
         let name = format!("operator-{}", image.replace(':', "-"));
         let program = cluster.start_program(&name, "env".as_ref(), &arguments).unwrap();
