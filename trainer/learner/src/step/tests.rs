@@ -185,6 +185,19 @@ fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Ve
     })
 }
 
+/// Asserts that two ranks have the metrics of one, equal ones, and repeat bit for bit. `run` returns
+/// the metrics of its steps, and states that must repeat.
+fn assert_ranks_agree<T>(run: impl Fn(Rc<Ranks>) -> (Vec<StepMetrics>, T) + Sync)
+where
+    T: Send + PartialEq + std::fmt::Debug,
+{
+    let alone = run(Ranks::alone());
+    let two = on_ranks(2, &run);
+    assert_eq!(two[0].0, two[1].0);
+    assert_close(&alone.0, &two[0].0);
+    assert_eq!(two, on_ranks(2, &run));
+}
+
 /// Trains `steps` on two ranks; returns metrics and weights of both.
 fn two_ranks(
     folder: &Path,

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::resume::assert_equal_after_a_restart;
 use super::{
-    VOCABULARY, assert_close, on_ranks, small_model, spec, trainer, weights, without_durations,
+    VOCABULARY, assert_ranks_agree, on_ranks, small_model, spec, trainer, weights,
+    without_durations,
 };
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
@@ -157,11 +158,7 @@ fn two_ranks_have_the_metrics_of_one_and_repeat_bit_for_bit() {
             let mut trainer = trainer(spec.clone(), folder.path(), ranks);
             (train(&mut trainer, 1..=4, minibatches), weights(&trainer))
         };
-        let alone = run(Ranks::alone());
-        let two = on_ranks(2, run);
-        assert_eq!(two[0].0, two[1].0);
-        assert_close(&alone.0, &two[0].0);
-        assert_eq!(two, on_ranks(2, run));
+        assert_ranks_agree(run);
     }
 }
 
