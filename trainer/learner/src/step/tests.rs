@@ -185,8 +185,8 @@ fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Ve
     })
 }
 
-/// Asserts that two ranks have the metrics of one, equal ones, and repeat bit for bit. `run` returns
-/// the metrics of its steps, and states that must repeat.
+/// Asserts that two ranks have the metrics of one, equal ones, and repeat bit for bit. `run`
+/// returns the metrics of its steps, and states that must repeat.
 fn assert_ranks_agree<T>(run: impl Fn(Rc<Ranks>) -> (Vec<StepMetrics>, T) + Sync)
 where
     T: Send + PartialEq + std::fmt::Debug,
