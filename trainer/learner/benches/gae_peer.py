@@ -15,18 +15,17 @@ def wave(tokens, factor):
     return [token * factor % 1999 / 1999 - 0.5 for token in range(tokens)]
 
 
-def advantages(ends, rewards, values):
-    """Advantage of each token; `ends` are the positions after the sequences."""
-    found, start = [0.0] * len(rewards), 0
+def advantages(ends, found, values):
+    """Replaces the rewards `found` by advantages; `ends` are the positions after the sequences."""
+    start = 0
     for end in ends:
         next_value = next_advantage = 0.0
         for token in range(end - 1, start - 1, -1):
-            delta = rewards[token] + DISCOUNT * next_value - values[token]
+            delta = found[token] + DISCOUNT * next_value - values[token]
             next_advantage = delta + DISCOUNT * LAMBDA * next_advantage
             found[token] = next_advantage
             next_value = values[token]
         start = end
-    return found
 
 
 def main():
@@ -36,8 +35,9 @@ def main():
         ends.append(tokens)
     rewards, values = wave(tokens, 7), wave(tokens, 13)
     for line in sys.stdin:
+        found = list(rewards)
         start = time.perf_counter()
-        found = advantages(ends, rewards, values)
+        advantages(ends, found, values)
         seconds = time.perf_counter() - start
         print(seconds if line.strip() == "seconds" else sum(map(abs, found)), flush=True)
 

@@ -22,10 +22,8 @@ pub struct Discounts {
 /// Trained tokens of packed sequences. Tokens of a sequence are consecutive and in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
-    /// `[N]` sequence of each token.
-    pub sequences: &'a [i64],
-    /// `[N]` rewards r.
-    pub rewards: &'a [f64],
+    /// `[Q]` position after the last token of each sequence: `cu_seqlens` without its first 0.
+    pub ends: &'a [usize],
     /// `[N]` values V.
     pub values: &'a [f64],
     /// `[Q]` value after the last token of each sequence: 0 unless it was truncated.
@@ -33,24 +31,39 @@ pub struct Packed<'a> {
 }
 
 impl Packed<'_> {
-    /// Advantage `[N]` of every token.
-    pub fn advantages(&self, discounts: Discounts) -> Vec<f64> {
-        let Discounts { discount, lambda } = discounts;
-        let mut advantages = vec![0.0; self.sequences.len()];
-        let (mut next_value, mut next_advantage, mut next_sequence) = (0.0, 0.0, None);
-        for token in (0..self.sequences.len()).rev() {
-            let sequence = self.sequences[token];
-            if next_sequence != Some(sequence) {
-                (next_value, next_advantage) = (self.end_values[sequence as usize], 0.0);
-                next_sequence = Some(sequence);
-            }
-            let value = self.values[token];
-            let delta = self.rewards[token] + discount * next_value - value;
-            next_advantage = delta + discount * lambda * next_advantage;
-            advantages[token] = next_advantage;
-            next_value = value;
+    /// Advantage `[N]` of every token, in the memory of its rewards r `[N]`.
+    pub fn advantages(&self, mut rewards: Vec<f64>, discounts: Discounts) -> Vec<f64> {
+        let mut start = 0;
+        for (&end, &end_value) in self.ends.iter().zip(self.end_values) {
+            let (rewards, values) = (&mut rewards[start..end], &self.values[start..end]);
+            replace_by_advantages(rewards, values, end_value, discounts);
+            start = end;
         }
-        advantages
+        rewards
+    }
+}
+
+/// Replaces the rewards of a sequence by its advantages. Two tokens are computed at once, which
+/// halves the chain of dependent operations: A_t = δ_t + γλ δ_{t+1} + (γλ)² A_{t+2}.
+fn replace_by_advantages(
+    rewards: &mut [f64],
+    values: &[f64],
+    end_value: f64,
+    Discounts { discount, lambda }: Discounts,
+) {
+    let decay = discount * lambda;
+    let (mut next_value, mut next) = (end_value, 0.0);
+    let is_odd = rewards.len() % 2 == 1;
+    for (two, value) in rewards.rchunks_exact_mut(2).zip(values.rchunks_exact(2)) {
+        let later = two[1] + discount * next_value - value[1];
+        let earlier = two[0] + discount * value[1] - value[0];
+        two[1] = later + decay * next;
+        next = (earlier + decay * later) + (decay * decay) * next;
+        two[0] = next;
+        next_value = value[0];
+    }
+    if is_odd {
+        rewards[0] += discount * next_value - values[0] + decay * next;
     }
 }
 
@@ -78,27 +91,19 @@ mod tests {
 
     #[test]
     fn a_sequence_computed_by_hand_has_its_advantages() {
-        let packed = Packed {
-            sequences: &[0, 0, 0],
-            rewards: &[0.0, -0.5, 1.0],
-            values: &[0.5, 0.25, 0.75],
-            end_values: &[0.0],
-        };
+        let packed = Packed { ends: &[3], values: &[0.5, 0.25, 0.75], end_values: &[0.0] };
         // δ = 0.5·0.25 − 0.5, −0.5 + 0.5·0.75 − 0.25, 1 − 0.75; γλ = 0.25.
         let expected = [-0.375 + 0.25 * (-0.375 + 0.25 * 0.25), -0.375 + 0.25 * 0.25, 0.25];
-        close(&packed.advantages(Discounts { discount: 0.5, lambda: 0.5 }), &expected);
+        let half = Discounts { discount: 0.5, lambda: 0.5 };
+        close(&packed.advantages(vec![0.0, -0.5, 1.0], half), &expected);
     }
 
     #[test]
     fn with_lambda_1_and_no_discount_it_is_the_return_minus_the_value() {
-        let packed = Packed {
-            sequences: &[0, 0, 1],
-            rewards: &[0.0, 1.0, 0.0],
-            values: &[0.5, 0.25, 0.125],
-            end_values: &[0.0, 0.75],
-        };
+        let packed =
+            Packed { ends: &[2, 3], values: &[0.5, 0.25, 0.125], end_values: &[0.0, 0.75] };
         let none = Discounts { discount: 1.0, lambda: 1.0 };
-        close(&packed.advantages(none), &[0.5, 0.75, 0.625]);
+        close(&packed.advantages(vec![0.0, 1.0, 0.0], none), &[0.5, 0.75, 0.625]);
     }
 
     #[test]
@@ -108,19 +113,10 @@ mod tests {
         let end_values: Vec<f64> =
             (0..lengths.len()).map(|at| if at % 2 == 0 { 0.0 } else { wave(at + 3) }).collect();
         let total: usize = lengths.iter().sum();
-        let sequences: Vec<i64> = lengths
-            .iter()
-            .zip(0..)
-            .flat_map(|(&length, sequence)| std::iter::repeat_n(sequence, length))
-            .collect();
+        let ends: Vec<usize> = (1..=lengths.len()).map(|n| lengths[..n].iter().sum()).collect();
         let rewards: Vec<f64> = (0..total).map(wave).collect();
         let values: Vec<f64> = (0..total).map(|at| wave(at * 3 + 1)).collect();
-        let packed = Packed {
-            sequences: &sequences,
-            rewards: &rewards,
-            values: &values,
-            end_values: &end_values,
-        };
+        let packed = Packed { ends: &ends, values: &values, end_values: &end_values };
         for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
             let discounts = Discounts { discount, lambda };
             let (mut start, mut expected) = (0, Vec::new());
@@ -130,7 +126,7 @@ mod tests {
                 expected.extend(by_definition(rewards, values, *end, discounts));
                 start = range.end;
             }
-            close(&packed.advantages(discounts), &expected);
+            close(&packed.advantages(rewards.clone(), discounts), &expected);
         }
     }
 }

@@ -55,7 +55,7 @@ impl Ppo {
 
     /// Replaces the samples' advantages, which are their rewards, by estimates, and sets returns.
     fn estimate(&self, streams: &mut TokenStreams) -> Returns {
-        let sequences = streams.sequences();
+        let ends = streams.ends();
         let of_samples = doubles(&streams.advantages_N);
         let values = streams.values_N.as_ref().map_or_else(Vec::new, doubles);
         let mut end_values = streams.end_values_Q.as_ref().map_or_else(Vec::new, doubles);
@@ -63,20 +63,17 @@ impl Ppo {
             *value *= f64::from(u8::from(*truncated));
         }
         let kl = kl_rewards(&self.policy.spec, streams);
-        let mut rewards = kl.unwrap_or_else(|| vec![0.0; sequences.len()]);
-        for token in 0..sequences.len() {
-            if sequences.get(token + 1) != sequences.get(token) {
-                rewards[token] += of_samples[token];
+        let mut rewards = kl.unwrap_or_else(|| vec![0.0; of_samples.len()]);
+        let mut start = 0;
+        for &end in &ends {
+            if end > start {
+                rewards[end - 1] += of_samples[end - 1];
             }
+            start = end;
         }
-        let packed = Packed {
-            sequences: &sequences,
-            rewards: &rewards,
-            values: &values,
-            end_values: &end_values,
-        };
+        let packed = Packed { ends: &ends, values: &values, end_values: &end_values };
         let (discount, lambda) = (self.spec.discount, self.spec.gae_lambda);
-        let advantages = packed.advantages(Discounts { discount, lambda });
+        let advantages = packed.advantages(rewards, Discounts { discount, lambda });
         let returns: Vec<f64> = advantages.iter().zip(&values).map(|(a, v)| a + v).collect();
         let device = streams.advantages_N.device();
         streams.advantages_N = fp32(&advantages, device);

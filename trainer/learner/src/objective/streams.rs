@@ -93,6 +93,19 @@ impl TokenStreams {
         values
     }
 
+    /// `[Q]` position after the last token of each sequence; one without tokens ends where the one
+    /// before it does.
+    pub fn ends(&self) -> Vec<usize> {
+        let mut ends = vec![0; self.groups.len()];
+        for (token, sequence) in self.sequences().into_iter().enumerate() {
+            ends[sequence as usize] = token + 1;
+        }
+        for sequence in 1..ends.len() {
+            ends[sequence] = ends[sequence].max(ends[sequence - 1]);
+        }
+        ends
+    }
+
     /// The prompt group of every token.
     pub fn token_groups(&self) -> impl Iterator<Item = usize> {
         self.sequences().into_iter().map(|sequence| self.groups[sequence as usize])
