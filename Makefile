@@ -122,6 +122,18 @@ advisories: ## Check dependencies for known vulnerabilities (not in `make test`:
 fuzz: setup-libtorch ## Fuzz the parsers of outside input: FUZZ_MINUTES (10), divided by targets
 	scripts/fuzz.sh
 
+# Programs contain the list of their crates, which scanners read. cargo-auditable wraps rustc.
+images: setup-libtorch ## Build images of operator and trainer in target/images, without a registry
+	PATH="$$(dirname "$$(scripts/cargo_install.sh cargo-auditable 0.7.7)"):$$PATH" \
+		cargo auditable build --release --locked --workspace --bins \
+		--features rljob-operator/jemalloc
+	scripts/image.sh operator target/release target/images
+	scripts/image.sh trainer target/release target/images
+
+e2e-images: setup images ## Run jobs on a real Kubernetes with the image of `make images`
+	RLJOB_IMAGE=$(CURDIR)/target/images/trainer.tar $(CARGO_TEST) --test integration \
+		e2e::release e2e::rewards -- --nocapture
+
 # The runtime must be loaded first. Leaks are not reported: libtorch keeps its registries until the
 # process ends. Programs of target/asan do not find libtorch by their run path.
 ASAN_RUNNER = env LD_PRELOAD=$(shell c++ -print-file-name=libasan.so) \

@@ -157,6 +157,13 @@ use crate::workflow::WorkflowSpec;
                  rejected")
 )]
 #[x_kube(
+    validation = Rule::new("has(self.algorithm.sft) || !has(self.dataset.evaluation) || \
+             !has(self.dataset.evaluation.conversation) || has(self.dataset.evaluation.answer) || \
+             has(self.dataset.evaluation.chosen) || has(self.dataset.evaluation.suites)")
+        .message("dataset.evaluation.conversation without answer is for algorithm.sft, which \
+                 measures the loss of the assistant's messages")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.algorithm.rewardModel) || self.inference.replicas == 0")
         .message("algorithm.rewardModel needs inference.replicas 0: engines serve language models \
                  only")

@@ -14,6 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::files;
 use crate::process::run;
 
+const INDEX: &str = "index.json";
+
 /// An image archive.
 #[derive(Debug)]
 pub struct Image {
@@ -66,22 +68,47 @@ pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Res
     let config = store_json(&blobs, &config, "application/vnd.oci.image.config.v1+json")?;
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]});
     let mut manifest = store_json(&blobs, &manifest, "application/vnd.oci.image.manifest.v1+json")?;
-    manifest["annotations"] = json!({
-        "org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference,
-    });
+    manifest["annotations"] = names(reference);
     fs::write(
-        layout.path().join("index.json"),
+        layout.path().join(INDEX),
         json!({"schemaVersion": 2, "manifests": [manifest]}).to_string(),
     )?;
     fs::write(layout.path().join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    pack(layout.path(), reference, output)
+}
 
+/// The image of an OCI archive, with the name `reference`.
+pub fn named(archive: &Path, reference: &str, output: &Path) -> Result<Image> {
+    let layout = tempfile::tempdir_in(output)?;
+    run(Command::new("tar")
+        .args(["--extract", "--file"])
+        .arg(archive)
+        .arg("--directory")
+        .arg(layout.path()))?;
+    let path = layout.path().join(INDEX);
+    let mut index: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let manifest = index.pointer_mut("/manifests/0").context("the archive has no image")?;
+    manifest["annotations"] = names(reference);
+    fs::write(&path, index.to_string())?;
+    pack(layout.path(), reference, output)
+}
+
+/// Annotations from which containerd takes the image's name.
+fn names(reference: &str) -> Value {
+    json!({
+        "org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference,
+    })
+}
+
+/// Writes the archive of a layout.
+fn pack(layout: &Path, reference: &str, output: &Path) -> Result<Image> {
     let archive = output.join(format!("{}.tar", reference.replace(['/', ':'], "_")));
     run(Command::new("tar")
         .args(["--create", "--file"])
         .arg(&archive)
         .arg("--directory")
-        .arg(layout.path())
-        .args(["oci-layout", "index.json", "blobs"]))?;
+        .arg(layout)
+        .args(["oci-layout", INDEX, "blobs"]))?;
     Ok(Image { reference: reference.to_owned(), archive })
 }
 

@@ -1,5 +1,5 @@
 //! Root file system of the project's image: the workspace's binaries, their libraries, and basic
-//! files of a Linux system. The Containerfile builds the equivalent for users.
+//! files of a Linux system. `make images` builds the equivalent for users.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -27,8 +27,12 @@ pub const BINARIES: [&str; 7] = [
     "rljob-engine",
 ];
 
-/// Builds the project's image with the name `reference` in the folder `output`.
+/// Builds the project's image with the name `reference` in the folder `output`, or takes that of
+/// the archive `RLJOB_IMAGE`, which `make images` builds.
 pub fn image(reference: &str, output: &Path) -> Result<Image> {
+    if let Some(archive) = env::var_os("RLJOB_IMAGE") {
+        return image::named(Path::new(&archive), reference, output);
+    }
     let root = tempfile::tempdir_in(output)?;
     assemble(root.path(), &BINARIES)?;
     image::build(

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::source::{
-    CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, PromptFormat, SELECTORS_OF_PATH,
-    SELECTORS_OF_PATH_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE, chat_template_arguments,
-    reward_names,
+    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, CHAT_ONLY, CHAT_ONLY_MESSAGE, ConversationSpec,
+    HubDatasetSource, PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE,
+    WHOLE_CONVERSATION, WHOLE_CONVERSATION_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE,
+    chat_template_arguments, prompt_of_part, reward_names,
 };
 use super::suite::EvaluationSuite;
 
@@ -15,16 +16,18 @@ use super::suite::EvaluationSuite;
 const ONE_SOURCE: &str =
     "[has(self.path), has(self.huggingFace), has(self.suites)].filter(x, x).size() == 1";
 const MEASURED: &str = "has(self.answer) || has(self.completion) || has(self.chosen) || \
+                        has(self.conversation) && !has(self.suites) || \
                         has(self.suites) && self.suites.all(suite, has(suite.answer))";
-const PROMPTED: &str = "has(self.prompt) || \
-                        has(self.suites) && self.suites.all(suite, has(suite.prompt))";
+const PROMPTED: &str = "has(self.prompt) || has(self.conversation) || has(self.suites) && \
+                        self.suites.all(suite, has(suite.prompt) || has(suite.conversation))";
 const SUITES_OF_ACCURACY: &str = "!has(self.suites) || !has(self.completion) && !has(self.chosen)";
 
 /// Evaluation rows. Exactly one of `path`, `huggingFace` and `suites`. With `answer`, an evaluation
 /// measures accuracy: each prompt is completed greedily once, and `samples` times at `temperature`.
-/// With `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion
-/// tokens. With `chosen` and `rejected`, algorithms that learn from pairs measure their loss, the
-/// share of pairs that they order correctly and the margin.
+/// With `completion`, or with `conversation` and no `answer`, `sft` measures the loss: the mean
+/// negative log-likelihood of the tokens that it would learn, and the perplexity. With `chosen` and
+/// `rejected`, algorithms that learn from pairs measure their loss, the share of pairs that they
+/// order correctly and the margin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
@@ -37,7 +40,13 @@ const SUITES_OF_ACCURACY: &str = "!has(self.suites) || !has(self.completion) && 
         .message("set exactly one of path, huggingFace and suites")
 )]
 #[x_kube(
-    validation = Rule::new(PROMPTED).message("set prompt here or in every suite")
+    validation = Rule::new(PROMPTED).message("set prompt or conversation, here or in every suite")
+)]
+#[x_kube(
+    validation = Rule::new(AT_MOST_ONE_PROMPT).message(AT_MOST_ONE_PROMPT_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(WHOLE_CONVERSATION).message(WHOLE_CONVERSATION_MESSAGE)
 )]
 #[x_kube(
     validation = Rule::new(SUITES_OF_ACCURACY)
@@ -87,10 +96,16 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
-    /// Jinja template of the prompt over the fields of a row. Required unless every suite has one.
+    /// Jinja template of the prompt over the fields of a row. Required unless every suite has one,
+    /// or there is `conversation`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
+    /// Conversation of a row in place of `prompt` and `system`, for format Chat. With `answer`, the
+    /// conversation is continued; its last message is not the assistant's. Without it, `sft`
+    /// measures the loss of the assistant's messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationSpec>,
     /// Jinja template of the system turn over the fields of a row, for format Chat. Default no
     /// system turn; some chat templates then write their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +216,11 @@ impl EvaluationDataset {
     /// The source of a suite, with its settings or those of these data.
     fn of_suite(&self, own: &EvaluationSuite) -> Self {
         let arguments = &own.chat_template_arguments;
+        let system = own.system.as_ref().or(self.system.as_ref());
+        let (prompt, conversation) = prompt_of_part(
+            (own.prompt.as_deref(), own.conversation.as_ref()),
+            (&self.prompt, self.conversation.as_ref()),
+        );
         Self {
             path: own.path.clone(),
             hugging_face: own.hugging_face.clone(),
@@ -208,8 +228,9 @@ impl EvaluationDataset {
             subset: own.subset.clone(),
             suites: Vec::new(),
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
-            prompt: own.prompt.as_ref().unwrap_or(&self.prompt).clone(),
-            system: own.system.as_ref().or(self.system.as_ref()).cloned(),
+            prompt,
+            system: system.filter(|_| conversation.is_none()).cloned(),
+            conversation,
             chat_template_arguments: if arguments.is_empty() {
                 self.chat_template_arguments.clone()
             } else {
@@ -231,6 +252,12 @@ impl EvaluationDataset {
             max_new_tokens: own.max_new_tokens.or(self.max_new_tokens),
             correct_reward: own.correct_reward.unwrap_or(self.correct_reward),
         }
+    }
+
+    /// Whether learners measure a loss of given completions.
+    pub fn measures_loss(&self) -> bool {
+        let demonstrates = self.conversation.is_some() && self.suites.is_empty();
+        self.completion.is_some() || self.chosen.is_some() || demonstrates && self.answer.is_none()
     }
 
     /// Whether completions are sampled and scored.

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::curriculum::CurriculumSpec;
 use super::source::{
-    HubDatasetSource, ONE_SOURCE, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_names,
+    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource, ONE_SOURCE,
+    SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_names,
 };
 
 /// A part of a mixture. Exactly one of `path` and `huggingFace`. Every other field that it does not
@@ -17,6 +18,9 @@ use super::source::{
 )]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(AT_MOST_ONE_PROMPT).message(AT_MOST_ONE_PROMPT_MESSAGE)
 )]
 pub struct MixturePart {
     /// Name of the part, unique in the list. Metrics report its share as `mixture/<name>`.
@@ -60,6 +64,9 @@ pub struct MixturePart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: Option<String>,
+    /// Conversation of a row in place of a prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationSpec>,
     /// Jinja template of the system turn, for format Chat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]

@@ -18,6 +18,19 @@ pub(super) const SELECTORS_OF_PATH_MESSAGE: &str =
 pub(super) const WHOLE_PAIR: &str = "has(self.chosen) == has(self.rejected)";
 pub(super) const WHOLE_PAIR_MESSAGE: &str = "set chosen and rejected together";
 
+pub(super) const ONE_PROMPT: &str = "has(self.prompt) != has(self.conversation)";
+pub(super) const ONE_PROMPT_MESSAGE: &str = "set exactly one of prompt and conversation";
+
+pub(super) const AT_MOST_ONE_PROMPT: &str =
+    "!has(self.conversation) || !has(self.prompt) && !has(self.system)";
+pub(super) const AT_MOST_ONE_PROMPT_MESSAGE: &str =
+    "prompt and system have no use beside conversation; remove them";
+
+pub(super) const WHOLE_CONVERSATION: &str = "!has(self.conversation) || \
+    self.format == 'Chat' && !has(self.system) && !has(self.completion)";
+pub(super) const WHOLE_CONVERSATION_MESSAGE: &str =
+    "conversation has all messages; system, completion and format Text belong to prompt";
+
 pub(super) const CHAT_ONLY: &str =
     "self.format == 'Chat' || !has(self.system) && !has(self.chatTemplateArguments)";
 pub(super) const CHAT_ONLY_MESSAGE: &str =
@@ -48,6 +61,39 @@ pub struct HubDatasetSource {
     /// Access token for private and gated repositories. Default no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
+}
+
+/// Fields of a row with a conversation, in the format of OpenAI's API and of datasets of TRL and
+/// transformers.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConversationSpec {
+    /// Field with the messages: a list of `{"role": text, "content": text}`; messages of the
+    /// assistant may have `tool_calls`. Default `messages`.
+    #[serde(default = "messages")]
+    #[schemars(length(min = 1, max = 256))]
+    pub messages: String,
+    /// Field with the tools that the chat template describes: a list of `{"type": "function",
+    /// "function": {"name": text, "description": text, "parameters": JSON schema}}`, or its JSON
+    /// text. Null and an empty list are no tools. Default no tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tools: Option<String>,
+}
+
+/// Prompt or conversation of a part of the data: its own one, or that of `default`.
+pub(super) fn prompt_of_part(
+    own: (Option<&str>, Option<&ConversationSpec>),
+    default: (&str, Option<&ConversationSpec>),
+) -> (String, Option<ConversationSpec>) {
+    match own {
+        (None, None) => (default.0.to_owned(), default.1.cloned()),
+        (prompt, conversation) => (prompt.unwrap_or_default().to_owned(), conversation.cloned()),
+    }
+}
+
+fn messages() -> String {
+    "messages".to_owned()
 }
 
 /// Values are free; rules see a change of the named arguments.

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::source::{
-    HubDatasetSource, ONE_SOURCE, PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE,
-    chat_template_arguments, reward_names,
+    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource, ONE_SOURCE,
+    PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, chat_template_arguments,
+    reward_names,
 };
 
 /// A suite. Exactly one of `path` and `huggingFace`. Every other field that it does not set is that
@@ -18,6 +19,9 @@ use super::source::{
 )]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(AT_MOST_ONE_PROMPT).message(AT_MOST_ONE_PROMPT_MESSAGE)
 )]
 pub struct EvaluationSuite {
     /// Name of the suite, unique in the list. Results and metrics have it.
@@ -46,6 +50,9 @@ pub struct EvaluationSuite {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: Option<String>,
+    /// Conversation of a row in place of a prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationSpec>,
     /// Jinja template of the system turn, for format Chat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]

@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use super::curriculum::CurriculumSpec;
 use super::mixture::{MixturePart, PassRateFilter};
 use super::source::{
-    CHAT_ONLY, CHAT_ONLY_MESSAGE, HubDatasetSource, PromptFormat, SELECTORS_OF_PATH,
-    SELECTORS_OF_PATH_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE, chat_template_arguments,
-    reward_names,
+    CHAT_ONLY, CHAT_ONLY_MESSAGE, ConversationSpec, HubDatasetSource, ONE_PROMPT,
+    ONE_PROMPT_MESSAGE, PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE,
+    WHOLE_CONVERSATION, WHOLE_CONVERSATION_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE,
+    chat_template_arguments, prompt_of_part, reward_names,
 };
 
 const ONE_SOURCE: &str =
@@ -24,6 +25,12 @@ const ONE_SOURCE: &str =
 )]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(ONE_PROMPT).message(ONE_PROMPT_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(WHOLE_CONVERSATION).message(WHOLE_CONVERSATION_MESSAGE)
 )]
 #[x_kube(
     validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
@@ -78,8 +85,14 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curriculum: Option<CurriculumSpec>,
     /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
+    /// Conversation of a row in place of `prompt` and `system`, for format Chat. `sft` learns the
+    /// messages of the assistant, and no others; messages after the last of these have no effect.
+    /// Other algorithms continue the conversation, whose last message is not the assistant's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationSpec>,
     /// Jinja template of the system turn over the fields of a row, for format Chat. Default no
     /// system turn; some chat templates then write their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +113,8 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "reward_names")]
     pub rewards: Vec<String>,
-    /// Jinja template of the text to learn, for example `{{answer}}`. Required by `sft`.
+    /// Jinja template of the text to learn, for example `{{answer}}`. Required by `sft` without
+    /// `conversation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
@@ -158,6 +172,16 @@ impl TrainDataset {
         let text = |own: &Option<String>, default: &Option<String>| {
             own.as_ref().or(default.as_ref()).cloned()
         };
+        let (prompt, conversation) = prompt_of_part(
+            (own.prompt.as_deref(), own.conversation.as_ref()),
+            (&self.prompt, self.conversation.as_ref()),
+        );
+        // A conversation has the messages of all roles.
+        let of_prompt = |own: &Option<String>, default: &Option<String>| {
+            text(own, default).filter(|_| conversation.is_none())
+        };
+        let system = of_prompt(&own.system, &self.system);
+        let completion = of_prompt(&own.completion, &self.completion);
         Self {
             path: own.path.clone(),
             hugging_face: own.hugging_face.clone(),
@@ -168,12 +192,13 @@ impl TrainDataset {
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
             pass_rate: own.pass_rate.as_ref().or(self.pass_rate.as_ref()).cloned(),
             curriculum: own.curriculum.as_ref().or(self.curriculum.as_ref()).cloned(),
-            prompt: own.prompt.as_ref().unwrap_or(&self.prompt).clone(),
-            system: text(&own.system, &self.system),
+            prompt,
+            conversation,
+            system,
             chat_template_arguments: self.chat_template_arguments.clone(),
             answer: text(&own.answer, &self.answer),
             rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
-            completion: text(&own.completion, &self.completion),
+            completion,
             chosen: text(&own.chosen, &self.chosen),
             rejected: text(&own.rejected, &self.rejected),
             format: self.format,
@@ -182,6 +207,6 @@ impl TrainDataset {
 
     /// Whether the spec has no training data: a prompt is never empty.
     pub fn is_absent(&self) -> bool {
-        self.prompt.is_empty()
+        self.prompt.is_empty() && self.conversation.is_none()
     }
 }

@@ -5,8 +5,10 @@
 
     FOLDER/model/          config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja: a
                            Llama of 0.4M parameters, without weights, with tool calls as Qwen's
-    FOLDER/teacher.jsonl   {"prompt": text, "completion": text}: a teacher that calls the tool for
-                           one question in three, guesses otherwise, and repeats what the tool said
+    FOLDER/teacher.jsonl   {"messages": conversation, "tools": list}: a teacher that calls the tool
+                           for one question in three, guesses otherwise, and repeats what the tool
+                           said
+    FOLDER/lessons.jsonl   the same with held-out sums
     FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}
     FOLDER/test.jsonl      held-out sums
 
@@ -20,6 +22,7 @@ from pathlib import Path
 
 SEED = 1
 LESSONS = 48_000
+HELD_OUT_LESSONS = 256
 TEST_LINES = 512
 CALLS = 1 / 3
 
@@ -34,6 +37,21 @@ PATTERN = (
     '<tool_call>\n\\{"name": "add", "arguments": \\{"a": "|", "b": "|"\\}\\}\n</tool_call>'
     "|add|[0-9+=]|[^0-9+=<]+|<"
 )
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+                "required": ["a", "b"],
+            },
+        },
+    }
+]
 
 # The tools are their names: the vocabulary has no other words.
 TEMPLATE = """\
@@ -116,22 +134,17 @@ def tokenizer():
     }
 
 
-def prompt(a, b):
-    return f"<system>add<eos><user>{a:02}+{b:02}=<eos><assistant>"
-
-
-def lessons(a, b, generator):
-    """A call and the answer that follows its result, or a guess."""
+def lesson(a, b, generator):
+    """A conversation with a call, its result and the answer, or with a guess."""
+    question = {"role": "user", "content": f"{a:02}+{b:02}="}
     if generator.random() >= CALLS:
-        guess = f"{generator.randrange(199):03}"
-        return [{"prompt": prompt(a, b), "completion": guess}]
-    call = f"{START}{a:02}{MIDDLE}{b:02}{END}"
+        guess = {"role": "assistant", "content": f"{generator.randrange(199):03}"}
+        return {"messages": [question, guess], "tools": TOOLS}
+    function = {"name": "add", "arguments": {"a": f"{a:02}", "b": f"{b:02}"}}
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
     result = f"{a + b:03}"
-    after = f"{prompt(a, b)}{call}<eos><tool>{result}<eos><assistant>"
-    return [
-        {"prompt": prompt(a, b), "completion": call},
-        {"prompt": after, "completion": result},
-    ]
+    answer = [{"role": "tool", "content": result}, {"role": "assistant", "content": result}]
+    return {"messages": [question, call, *answer], "tools": TOOLS}
 
 
 def write_json(path, value):
@@ -157,8 +170,12 @@ def main():
     pairs = [(a, b) for a in range(100) for b in range(100)]
     generator.shuffle(pairs)
     test, train = pairs[:TEST_LINES], pairs[TEST_LINES:]
-    rows = [row for _ in range(LESSONS) for row in lessons(*generator.choice(train), generator)]
-    write_lines(folder / "teacher.jsonl", rows)
+    for name, sums, count in (
+        ("teacher.jsonl", train, LESSONS),
+        ("lessons.jsonl", test, HELD_OUT_LESSONS),
+    ):
+        rows = [lesson(*generator.choice(sums), generator) for _ in range(count)]
+        write_lines(folder / name, rows)
     for name, sums in (("train.jsonl", train), ("test.jsonl", test)):
         rows = [{"question": f"{a:02}+{b:02}=", "answer": f"{a + b:03}"} for a, b in sums]
         write_lines(folder / name, rows)

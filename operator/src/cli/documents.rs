@@ -15,9 +15,12 @@ use crate::validate::test_support::{MINIMAL, merge};
 use crate::validate::{Policy, parse_jobs, validate};
 
 /// Programs whose arguments no test of this file reads.
-const OTHER_PROGRAMS: [&str; 18] = [
+const OTHER_PROGRAMS: [&str; 21] = [
     "kubectl",
     "podman",
+    "skopeo",
+    "cosign",
+    "syft",
     "cargo",
     "pip",
     "python3",

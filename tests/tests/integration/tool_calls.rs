@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rljob_protocol::metrics::PERPLEXITY;
 use rljob_tests::files::{mcp_python, openai_python, required, workspace};
 use rljob_tests::process::run;
 use serde_json::{Value, json};
@@ -17,9 +18,10 @@ use crate::journal::query;
 use crate::local_run::{LocalRun, evaluations};
 
 /// The sample, smaller. The journal keeps the samples after the oldest checkpoint.
-const SMALL: [&str; 13] = [
+const SMALL: [&str; 14] = [
     "tools-sft:spec.training.steps=120",
     "tools-sft:spec.dataset.train.path=data/teacher.jsonl",
+    "tools-sft:spec.dataset.evaluation.path=data/lessons.jsonl",
     "tools-sft:spec.model.path=data/model",
     "tools:spec.dataset.train.path=data/train.jsonl",
     "tools:spec.dataset.evaluation.path=data/test.jsonl",
@@ -119,6 +121,19 @@ fn count(directory: &Path, condition: &str) -> u64 {
     query(directory, &format!("SELECT COUNT(*) FROM samples WHERE {condition}")).parse().unwrap()
 }
 
+/// The teacher's calls and answers were learned from its conversations.
+fn check_lessons(directory: &Path) {
+    let evaluations = evaluations(directory);
+    let losses: Vec<f64> = evaluations.iter().map(|own| own.loss.unwrap()).collect();
+    let perplexities: Vec<f64> =
+        evaluations.iter().map(|own| own.scalars.get(PERPLEXITY).unwrap()).collect();
+    assert_eq!(losses.iter().map(|loss| loss.exp()).collect::<Vec<_>>(), perplexities);
+    let (first, last) = (&evaluations[0], &evaluations[evaluations.len() - 1]);
+    // A guess has 5.3 nats in 4 tokens, and whether to guess 0.64; a call and its answer have none.
+    assert_eq!((first.prompts, first.loss_tokens), (256, last.loss_tokens), "{evaluations:?}");
+    assert!(losses[0] > 2.0 && losses[losses.len() - 1] < 1.2, "{losses:?}");
+}
+
 /// A call is followed by the sum, which is not trained on, and only the last turn has a reward.
 fn check_samples(directory: &Path) {
     let turns = "json_array_length(turn_rewards)";
@@ -185,6 +200,7 @@ fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_
     let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
     let settings = [served_by(&adder)];
     let expected = finished(start(folder.path(), "tools", &settings));
+    check_lessons(&folder.path().join("tools/default/tools-sft"));
     check_samples(&expected);
     assert_without_token(&folder.path().join("tools"));
     let samples = workspace().join("manifests/samples/tools");

@@ -7,7 +7,7 @@ mod workflow_checks;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::{Algorithm, DataKind};
 use rljob_crds::data::{PromptFormat, Suite};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
@@ -178,7 +178,12 @@ impl Input {
         let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
         let mut train = Some(config.train_dataset())
             .filter(|train| !train.is_absent())
-            .map(|train| Dataset::open_train(&train, &with_tools, seed, &kept))
+            .map(|train| match spec.algorithm.resolve().map(Algorithm::data) {
+                Some(DataKind::Demonstrations) => {
+                    Dataset::open_demonstrations(&train, &with_tools, seed, &kept)
+                }
+                _ => Dataset::open_train(&train, &with_tools, seed, &kept),
+            })
             .transpose()?;
         let open = |suite: Suite| {
             let data = Dataset::open_evaluation(&suite, &with_tools, &kept)?;

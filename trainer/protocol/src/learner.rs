@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{EvaluationMetrics, PAIR_ACCURACY, PAIR_MARGIN};
+use crate::metrics::{EvaluationMetrics, PAIR_ACCURACY, PAIR_MARGIN, PERPLEXITY};
 use crate::status::StepMetrics;
 use crate::trace::LearnerSpan;
 use crate::version::Version;
@@ -196,6 +196,9 @@ impl ValidationReport {
     #[must_use]
     pub fn added_to(&self, metrics: EvaluationMetrics) -> EvaluationMetrics {
         let mut metrics = metrics.with_loss(self.loss, self.tokens, self.seconds);
+        // The loss of pairs is not that of a token.
+        let perplexity = self.accuracy.is_none().then(|| self.loss.exp());
+        metrics.scalars.set_option(PERPLEXITY, perplexity.filter(|value| value.is_finite()));
         metrics.scalars.set_option(PAIR_ACCURACY, self.accuracy);
         metrics.scalars.set_option(PAIR_MARGIN, self.margin);
         metrics

@@ -97,6 +97,8 @@ registry! {
         "L2 norm of the critic's gradient in the last minibatch before clipping.";
     CRITIC_LEARNING_RATE, "criticLearningRate", "1", Learner, 3,
         "Learning rate of the critic in the last minibatch.";
+    PERPLEXITY, "perplexity", "1", Learner, 3,
+        "e to the mean negative log-likelihood per token; only in evaluations of `sft`.";
     PAIR_ACCURACY, "pairAccuracy", "1", Learner, 3,
         "Share of pairs whose chosen completion has the higher reward; only with pairs.";
     PAIR_MARGIN, "pairMargin", "1", Learner, 3,
@@ -383,7 +385,7 @@ pub struct EvaluationMetrics {
     /// Seconds that it took.
     pub seconds: f64,
     /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
-    /// several turns, [`PAIR_ACCURACY`] and [`PAIR_MARGIN`] of pairs.
+    /// several turns, [`PERPLEXITY`] of `sft`, [`PAIR_ACCURACY`] and [`PAIR_MARGIN`] of pairs.
     #[serde(flatten)]
     pub scalars: Scalars,
 }

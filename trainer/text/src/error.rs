@@ -61,6 +61,13 @@ pub enum TextError {
         folder.display()
     )]
     NoToolCallFormat { folder: PathBuf },
+    /// A demonstration has tool calls.
+    #[error(
+        "the chat template of {} does not print the tool calls of assistant messages: \
+         demonstrations with calls need one that does",
+        folder.display()
+    )]
+    NoCalls { folder: PathBuf },
     /// The regular expressions of the tokenizer need too many steps for this text.
     #[error(
         "the tokenizer gives up on a text of {bytes} bytes: its regular expressions need too many \

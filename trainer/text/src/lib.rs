@@ -18,6 +18,7 @@
 
 mod chat_template;
 mod continuation;
+mod demonstration;
 mod error;
 mod folder;
 mod post_processor;
@@ -34,6 +35,7 @@ use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 pub use continuation::Message;
+pub use demonstration::{ASSISTANT, DemonstratedTurn};
 pub use error::TextError;
 pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};
 pub use tools::{Tool, Tools};
@@ -185,6 +187,20 @@ impl TextTokenizer {
             Some(name) => {
                 Err(TextError::UnusedArgument { folder: folder.clone(), name: name.clone() })
             }
+        }
+    }
+
+    /// Checks that the chat template describes tools.
+    ///
+    /// # Errors
+    /// There is no template, or it does not use the variable `tools`.
+    pub fn check_tools(&self) -> Result<(), TextError> {
+        let tools = "tools".to_owned();
+        let unused = self.template()?.unused(std::iter::once(&tools));
+        let folder = &self.inner.folder;
+        match unused.map_err(|source| template_error(folder, source))? {
+            None => Ok(()),
+            Some(_) => Err(TextError::NoTools { folder: folder.clone() }),
         }
     }
 

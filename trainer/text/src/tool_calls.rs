@@ -89,12 +89,9 @@ impl TextTokenizer {
         &self,
         given: Option<ToolCallFormat>,
     ) -> Result<ToolCallFormat, TextError> {
+        self.check_tools()?;
         let (folder, template) = (&self.inner.folder, self.template()?);
         let failed = |source| template_error(folder, source);
-        let tools = "tools".to_owned();
-        if template.unused(std::iter::once(&tools)).map_err(failed)?.is_some() {
-            return Err(TextError::NoTools { folder: folder.clone() });
-        }
         let source = template.source().map_err(failed)?;
         given
             .or_else(|| ToolCallFormat::of_template(&source))

@@ -140,7 +140,7 @@ spec:
     assert_eq!(
         problems(text),
         [
-            "line 7: spec.dataset.train.prompt: is missing",
+            "line 7: spec.dataset.train: set exactly one of prompt and conversation, found none",
             "line 10: spec.rewards[0].command.command: must have at least 1 items, found 0",
         ]
     );
@@ -282,4 +282,30 @@ fn a_list_json_and_anchors_are_read() {
         .replace("inference: {replicas: 2}", "inference: &pods {replicas: 2}")
         .replace("trainer: {processesPerReplica: 2}", "trainer: {<<: *pods}");
     assert_eq!(parse_jobs(&anchors).unwrap()[0].spec.trainer.replicas, 2);
+}
+
+#[test]
+fn a_conversation_takes_the_place_of_a_prompt() {
+    let sft = |train: &str, evaluation: &str| {
+        let prompted =
+            "prompt: '{{question}}', answer: answer}}\n  rewards: [{name: correct, math: {}}]";
+        MINIMAL
+            .replace(prompted, &format!("{train}}}{evaluation}}}"))
+            .replace("grpo: {}", "sft: {}")
+            .replace("{replicas: 2}", "{replicas: 0}")
+    };
+    let evaluation = ", evaluation: {path: /e, conversation: {}}";
+    let jobs = parse_jobs(&sft("conversation: {tools: tools}", evaluation)).unwrap();
+    let train = &jobs[0].spec.dataset.train;
+    assert_eq!(train.conversation.as_ref().unwrap().messages, "messages");
+    assert!(jobs[0].spec.dataset.evaluation.as_ref().unwrap().measures_loss());
+    let both = "line 9: spec.dataset.train: set exactly one of prompt and conversation, found \
+        prompt and conversation";
+    assert_eq!(problems(&sft("prompt: p, conversation: {}", "")), [both]);
+    let whole = "line 9: spec.dataset.train.completion: belongs to prompt: conversation has the \
+        messages of all roles";
+    assert_eq!(problems(&sft("completion: c, conversation: {}", "")), [whole]);
+    let text = "line 9: spec.dataset.train.conversation: belongs to the chat template; format Text \
+        has none";
+    assert_eq!(problems(&sft("format: Text, conversation: {}", "")), [text]);
 }

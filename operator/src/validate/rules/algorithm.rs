@@ -16,7 +16,7 @@ use rljob_crds::reward::RewardSpec;
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
 use super::rewards::check_reward;
-use super::{mixture, suites};
+use super::{mixture, prompts, suites};
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -70,11 +70,15 @@ pub(super) fn check_algorithm(
                 problems.push(Problem::new("spec.dataset.train.completion", message));
             }
         }
-        DataKind::Demonstrations if train.completion.is_none() => {
-            let message = format!("is missing; algorithm.{name} learns it");
-            problems.push(Problem::new("spec.dataset.train.completion", message));
+        DataKind::Demonstrations => {
+            for part in train.parts() {
+                if part.data.completion.is_none() && part.data.conversation.is_none() {
+                    let message = format!("is missing; algorithm.{name} learns it");
+                    problems.push(Problem::new(format!("{}.completion", part.field), message));
+                }
+            }
         }
-        DataKind::Demonstrations | DataKind::Pairs | DataKind::None => {}
+        DataKind::Pairs | DataKind::None => {}
     }
     mixture::check_curriculum(train, algorithm, !rewards.is_empty() || has_agent, problems);
     check_pairs(dataset, algorithm, problems);
@@ -89,6 +93,9 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let TrainDataset { path, hugging_face, mixture, .. } = &spec.dataset.train;
     // A dataset without a prompt has that problem alone.
     let has_source = path.is_some() || hugging_face.is_some() || !mixture.is_empty();
+    if trains && has_source && spec.dataset.train.is_absent() {
+        prompts::one_prompt("spec.dataset.train", "", None, problems);
+    }
     for (path, is_set) in [
         ("spec.dataset.train", has_source || !spec.dataset.train.is_absent()),
         ("spec.training.steps", spec.training.steps > 0),
@@ -141,6 +148,13 @@ fn check_evaluation(
                 "spec.dataset.evaluation.completion",
                 format!("is not used by algorithm.{}; remove it", algorithm.name()),
             ));
+        }
+        (false, None) if evaluation.measures_loss() && evaluation.chosen.is_none() => {
+            if algorithm.data() != DataKind::Demonstrations {
+                let message = "without answer is for algorithm.sft, which measures the loss of \
+                    the assistant's messages";
+                problems.push(Problem::new("spec.dataset.evaluation.conversation", message));
+            }
         }
         (true, _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(

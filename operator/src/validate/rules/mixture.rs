@@ -24,7 +24,11 @@ pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut
         let members = [("path", part.path.is_some()), ("huggingFace", part.hugging_face.is_some())];
         exactly_one(&field, &members, problems);
         for (name, is_set, default) in [
-            ("completion", part.completion.is_some(), train.completion.is_some()),
+            (
+                "completion",
+                part.completion.is_some(),
+                train.completion.is_some() || train.conversation.is_some(),
+            ),
             ("chosen", part.chosen.is_some(), train.chosen.is_some()),
             ("rejected", part.rejected.is_some(), train.rejected.is_some()),
         ] {

@@ -1,9 +1,10 @@
 //! Rules of prompts: their templates, and the arguments of the chat template.
 
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
-use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
+use rljob_crds::data::{ConversationSpec, EvaluationDataset, PromptFormat, TrainDataset};
 use serde_json::{Map, Value};
 
+use super::common::exactly_one;
 use crate::validate::Problem;
 
 /// Instructions that a template may execute during validation.
@@ -16,6 +17,7 @@ const STANDARD: [&str; 4] = ["messages", "tools", "documents", "add_generation_p
 struct Prompts<'a> {
     path: &'a str,
     prompt: &'a str,
+    conversation: Option<&'a ConversationSpec>,
     system: Option<&'a str>,
     completion: Option<&'a str>,
     chosen: Option<&'a str>,
@@ -29,6 +31,7 @@ pub(super) fn check_train(path: &str, dataset: &TrainDataset, problems: &mut Vec
     let prompts = Prompts {
         path,
         prompt: &dataset.prompt,
+        conversation: dataset.conversation.as_ref(),
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),
         chosen: dataset.chosen.as_deref(),
@@ -48,6 +51,7 @@ pub(super) fn check_evaluation(
     let prompts = Prompts {
         path,
         prompt: &dataset.prompt,
+        conversation: dataset.conversation.as_ref(),
         system: dataset.system.as_deref(),
         completion: dataset.completion.as_deref(),
         chosen: dataset.chosen.as_deref(),
@@ -61,6 +65,10 @@ pub(super) fn check_evaluation(
 impl Prompts<'_> {
     fn check(&self, problems: &mut Vec<Problem>) {
         let path = self.path;
+        one_prompt(path, self.prompt, self.conversation, problems);
+        if self.conversation.is_some() {
+            self.check_conversation(problems);
+        }
         let templates = [
             ("prompt", Some(self.prompt)),
             ("system", self.system),
@@ -74,6 +82,7 @@ impl Prompts<'_> {
             }
         }
         let chat_only = [
+            ("conversation", self.conversation.is_some()),
             ("system", self.system.is_some()),
             ("chatTemplateArguments", !self.arguments.is_empty()),
         ];
@@ -88,6 +97,28 @@ impl Prompts<'_> {
             problems.push(Problem::new(format!("{path}.chatTemplateArguments.{name}"), message));
         }
     }
+
+    fn check_conversation(&self, problems: &mut Vec<Problem>) {
+        for (field, is_set) in
+            [("system", self.system.is_some()), ("completion", self.completion.is_some())]
+        {
+            if is_set {
+                let message = "belongs to prompt: conversation has the messages of all roles";
+                problems.push(Problem::new(format!("{}.{field}", self.path), message));
+            }
+        }
+    }
+}
+
+/// Checks that data have a prompt or a conversation.
+pub(super) fn one_prompt(
+    path: &str,
+    prompt: &str,
+    conversation: Option<&ConversationSpec>,
+    problems: &mut Vec<Problem>,
+) {
+    let members = [("prompt", !prompt.is_empty()), ("conversation", conversation.is_some())];
+    exactly_one(path, &members, problems);
 }
 
 /// Checks that a prompt template parses and names known filters, tests and functions. The values

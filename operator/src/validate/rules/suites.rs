@@ -22,8 +22,7 @@ pub(super) fn check(
     ];
     exactly_one(FIELD, &members, problems);
     if evaluation.suites.is_empty() {
-        let loss = evaluation.completion.is_some() || evaluation.chosen.is_some();
-        if !loss && evaluation.answer.is_none() {
+        if !evaluation.measures_loss() && evaluation.answer.is_none() {
             problems.push(Problem::new(
                 FIELD,
                 "set answer, which the reward compares with, completion, whose loss sft \
@@ -35,9 +34,6 @@ pub(super) fn check(
     }
     for suite in evaluation.resolved() {
         let Suite { field, data, .. } = suite;
-        if data.prompt.is_empty() {
-            problems.push(Problem::new(format!("{field}.prompt"), "is missing"));
-        }
         prompts::check_evaluation(&field, &data, problems);
         check_reward_names(&field, &data.rewards, rewards, problems);
     }

@@ -31,7 +31,9 @@ pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let train = parts.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
     let suites = suites.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
     let data: Vec<_> = train.chain(suites).collect();
-    for (field, ..) in data.iter().filter(|(_, prompt, _)| !prompt.contains('{')) {
+    for (field, ..) in
+        data.iter().filter(|(_, prompt, _)| !prompt.is_empty() && !prompt.contains('{'))
+    {
         let message = "uses no field of the row: all prompts are equal. For example {{question}}";
         warnings.push(Problem::new(format!("{field}.prompt"), message));
     }

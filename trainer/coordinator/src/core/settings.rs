@@ -57,9 +57,7 @@ impl Settings {
             rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: suites.iter().map(|suite| suite.data.every_steps).collect(),
             accuracy: suites.iter().any(|suite| suite.data.answer.is_some()),
-            validation: suites
-                .iter()
-                .any(|suite| suite.data.completion.is_some() || suite.data.chosen.is_some()),
+            validation: suites.iter().any(|suite| suite.data.measures_loss()),
             admission: Admission::of(spec),
             method: spec.weight_sync_method(),
             engine_ranks: spec.inference.ranks(),

@@ -105,6 +105,15 @@ pub enum DataError {
         "field `{field}` in {location} is {found}, expected a string, a number, a list or an object"
     )]
     FieldType { location: RowLocation, field: String, found: &'static str },
+    #[error("field `{field}` in {location} {problem}")]
+    Conversation {
+        location: RowLocation,
+        field: String,
+        /// Predicate of the field, for example `is not a list`.
+        problem: String,
+    },
+    #[error("conversation.tools needs another model")]
+    Tools(#[source] TextError),
     #[error("the template dataset.{template} is not valid Jinja")]
     Template {
         /// `prompt`, `system` or `completion`.

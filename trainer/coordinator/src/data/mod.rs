@@ -11,6 +11,7 @@
 
 mod bounded_parquet;
 mod categories;
+mod conversation;
 mod dropped;
 mod error;
 mod feedback;
@@ -42,7 +43,7 @@ use mixture::Mixture;
 use rows::Row;
 
 use crate::reward::Rewards;
-use crate::text::{PromptStyle, TextTokenizer};
+use crate::text::{DemonstratedTurn, PromptStyle, TextTokenizer};
 
 /// A prompt with its tokens and its reference answer or completion.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +52,7 @@ pub struct Prompt {
     pub position: u64,
     /// Row number over all files of the part, from 0; blank lines are not counted.
     pub row: u64,
-    /// Rendered prompt without the chat template.
+    /// Rendered prompt without the chat template, or the messages before the completion.
     pub text: String,
     /// Token ids, chat template included.
     pub tokens: Vec<i64>,
@@ -63,6 +64,8 @@ pub struct Prompt {
     pub category: Option<String>,
     /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
+    /// Turns of a demonstration after its first completion.
+    pub later_turns: Vec<DemonstratedTurn>,
     /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
     /// `None` if the dataset has no pairs.
     pub pair_tokens: Option<[Vec<i64>; 2]>,
@@ -71,11 +74,13 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Number of tokens of the prompt and its longest given completion.
+    /// Number of tokens of the prompt, its longest given completion and later turns.
     pub fn len_with_completion(&self) -> usize {
         let completions = self.pair_tokens.iter().flatten().chain(&self.completion_tokens);
         let longest = completions.map(Vec::len).max().unwrap_or(0);
-        self.tokens.len().saturating_add(longest)
+        let later = self.later_turns.iter().flat_map(|turn| [&turn.given, &turn.completion]);
+        let first = self.tokens.len().saturating_add(longest);
+        later.map(Vec::len).fold(first, usize::saturating_add)
     }
 }
 
@@ -135,16 +140,18 @@ impl Dataset {
         else {
             return Err(DataError::Empty { path: self.path().to_owned() });
         };
+        let tokens = row.tokens(&self.tokenizer, &self.style)?;
         Ok(Prompt {
             position,
             row: row.number,
             text: row.prompt.clone(),
-            tokens: row.prompt(&self.tokenizer, &self.style)?,
+            tokens: tokens.prompt,
             answer: row.answer.clone(),
             rewards: part.rewards(),
             category: row.category.clone(),
-            completion_tokens: row.completion(&self.tokenizer)?,
-            pair_tokens: row.pair(&self.tokenizer)?,
+            completion_tokens: tokens.completion,
+            later_turns: tokens.later_turns,
+            pair_tokens: tokens.pair,
             fields: row.fields.clone(),
         })
     }

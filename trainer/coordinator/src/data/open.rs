@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use rljob_crds::data::{PassRateFilter, Suite, TrainDataset, TrainPart};
+use rljob_crds::data::{ConversationSpec, PassRateFilter, Suite, TrainDataset, TrainPart};
 
+use super::conversation::Use;
 use super::files::{self, FileSelector, SplitFiles};
 use super::location::RowLocation;
 use super::mixture::Mixture;
@@ -42,14 +43,33 @@ struct Limits<'a> {
 
 impl Dataset {
     /// Opens training data, which is unbounded and reshuffled each epoch by (`seed`, epoch).
+    /// Conversations are prompts.
     pub fn open_train(
         spec: &TrainDataset,
         tokenizer: &TextTokenizer,
         seed: u64,
         kept: &KeptFields,
     ) -> Result<Self, DataError> {
+        Self::open_parts(spec, tokenizer, (seed, kept, Use::Prompt))
+    }
+
+    /// Opens training data as [`Self::open_train`]. Conversations are demonstrations.
+    pub fn open_demonstrations(
+        spec: &TrainDataset,
+        tokenizer: &TextTokenizer,
+        seed: u64,
+        kept: &KeptFields,
+    ) -> Result<Self, DataError> {
+        Self::open_parts(spec, tokenizer, (seed, kept, Use::Demonstration))
+    }
+
+    fn open_parts(
+        spec: &TrainDataset,
+        tokenizer: &TextTokenizer,
+        (seed, kept, used): (u64, &KeptFields, Use),
+    ) -> Result<Self, DataError> {
         let (sources, style) = (spec.parts(), style(spec));
-        let open = |part: &TrainPart| train_part(part, &style, tokenizer, seed, kept);
+        let open = |part: &TrainPart| train_part(part, &style, tokenizer, (seed, kept, used));
         let parts = sources.iter().map(open).collect::<Result<_, _>>()?;
         let weights: Vec<f64> = sources.iter().map(|part| part.weight).collect();
         let mixture = (!spec.mixture.is_empty()).then(|| Mixture::new(seed, &weights));
@@ -64,7 +84,12 @@ impl Dataset {
         kept: &KeptFields,
     ) -> Result<Self, DataError> {
         let spec = &suite.data;
-        check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
+        let used = if spec.measures_loss() && spec.chosen.is_none() {
+            Use::Demonstration
+        } else {
+            Use::Prompt
+        };
+        check_tokenizer(spec.measures_loss(), spec.conversation.as_ref(), tokenizer)?;
         let source = Source {
             label: label("evaluation", suite.name.as_deref()),
             path: spec.path.as_deref().unwrap_or_default(),
@@ -80,6 +105,7 @@ impl Dataset {
                 spec.answer.as_deref(),
                 kept,
             )?
+            .with_conversation(spec.conversation.clone(), used)
             .with_category(spec.category.as_deref())
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
@@ -109,11 +135,11 @@ fn train_part(
     part: &TrainPart,
     style: &PromptStyle,
     tokenizer: &TextTokenizer,
-    seed: u64,
-    kept: &KeptFields,
+    (seed, kept, used): (u64, &KeptFields, Use),
 ) -> Result<Part, DataError> {
     let spec = &part.data;
-    check_eos_token(spec.completion.is_some() || spec.chosen.is_some(), tokenizer)?;
+    let learned = spec.completion.is_some() || used == Use::Demonstration;
+    check_tokenizer(learned || spec.chosen.is_some(), spec.conversation.as_ref(), tokenizer)?;
     let source = Source {
         label: label("train", part.name.as_deref()),
         path: spec.path.as_deref().unwrap_or_default(),
@@ -129,6 +155,7 @@ fn train_part(
             spec.answer.as_deref(),
             kept,
         )?
+        .with_conversation(spec.conversation.clone(), used)
         .with_pass_rate(spec.pass_rate.as_ref().map(|filter| filter.field.as_str()))
         .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
         style: style.clone(),
@@ -143,13 +170,17 @@ fn train_part(
     source.open(tokenizer, Some(seed))
 }
 
-/// Completions need an end-of-sequence token.
-fn check_eos_token(completes: bool, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+/// Given completions need an end-of-sequence token, and tools a chat template that describes them.
+fn check_tokenizer(
+    completes: bool,
+    conversation: Option<&ConversationSpec>,
+    tokenizer: &TextTokenizer,
+) -> Result<(), DataError> {
     if completes && tokenizer.eos_token_id().is_none() {
-        Err(DataError::NoEosToken)
-    } else {
-        Ok(())
+        return Err(DataError::NoEosToken);
     }
+    let has_tools = conversation.is_some_and(|conversation| conversation.tools.is_some());
+    if has_tools { tokenizer.check_tools().map_err(DataError::Tools) } else { Ok(()) }
 }
 
 impl Limits<'_> {

@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use minijinja::{Environment, ErrorKind};
+use rljob_crds::data::ConversationSpec;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::data::conversation::{Conversation, ConversationFields, Use};
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::jinja::strict_environment;
-use crate::text::{PromptStyle, TextTokenizer};
+use crate::text::{DemonstratedTurn, PromptStyle, TextError, TextTokenizer};
 
 const PROMPT: &str = "prompt";
 const SYSTEM: &str = "system";
@@ -33,8 +35,11 @@ pub struct Row {
     pub location: RowLocation,
     /// Row number over all files, from 0.
     pub number: u64,
+    /// Prompt, or conversation before its completion, as text.
     pub prompt: String,
     pub system: Option<String>,
+    /// In place of prompt and system.
+    conversation: Option<Conversation>,
     pub completion: Option<String>,
     /// Chosen and rejected completion.
     pub pair: Option<[String; 2]>,
@@ -50,9 +55,22 @@ pub struct Row {
     pub completion_tokens: usize,
 }
 
+/// Tokens of a row.
+pub struct RowTokens {
+    /// Chat template included.
+    pub prompt: Vec<i64>,
+    /// Target tokens with the end-of-sequence token; `None` without a completion.
+    pub completion: Option<Vec<i64>>,
+    /// Turns of a demonstration after its first completion.
+    pub later_turns: Vec<DemonstratedTurn>,
+    /// Chosen and rejected completion, each with the end-of-sequence token; `None` without a pair.
+    pub pair: Option<[Vec<i64>; 2]>,
+}
+
 /// Compiled templates of the spec and the names of the fields with answer and category.
 pub struct Templates {
     environment: Environment<'static>,
+    conversation: Option<ConversationFields>,
     system: bool,
     completion: bool,
     pair: bool,
@@ -82,6 +100,7 @@ impl Templates {
         completion.map_or(Ok(()), |source| add(COMPLETION, source))?;
         Ok(Self {
             environment,
+            conversation: None,
             system: system.is_some(),
             completion: completion.is_some(),
             pair: false,
@@ -90,6 +109,12 @@ impl Templates {
             pass_rate: None,
             kept: kept.clone(),
         })
+    }
+
+    /// The templates of rows with a conversation in place of a prompt.
+    #[must_use]
+    pub fn with_conversation(self, spec: Option<ConversationSpec>, used: Use) -> Self {
+        Self { conversation: spec.map(|spec| ConversationFields::new(spec, used)), ..self }
     }
 
     /// The templates of rows with a category in this field.
@@ -133,8 +158,14 @@ impl Templates {
         let text = |field: &Option<String>| {
             field.as_deref().map(|field| text_field(&location, field, fields)).transpose()
         };
+        let conversation =
+            self.conversation.as_ref().map(|own| own.read(&location, fields)).transpose()?;
         Ok(Row {
-            prompt: self.render(PROMPT, &location, fields)?,
+            prompt: match &conversation {
+                Some(conversation) => conversation.text(),
+                None => self.render(PROMPT, &location, fields)?,
+            },
+            conversation,
             system: optional(self.system, SYSTEM)?,
             completion: optional(self.completion, COMPLETION)?,
             pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
@@ -229,6 +260,9 @@ impl Row {
             digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
             digest.update(text.map_or("", String::as_str));
         }
+        if let Some(conversation) = &self.conversation {
+            digest.update(conversation.json());
+        }
         if let Some(fields) = &self.fields {
             // Maps of JSON are sorted by key.
             digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
@@ -248,33 +282,53 @@ impl Row {
         Ok(())
     }
 
-    pub fn prompt(
+    /// Tokenizes the row.
+    pub fn tokens(
         &self,
         tokenizer: &TextTokenizer,
         style: &PromptStyle,
-    ) -> Result<Vec<i64>, DataError> {
-        tokenizer
-            .encode_prompt(self.system.as_deref(), &self.prompt, style)
+    ) -> Result<RowTokens, DataError> {
+        self.encode(tokenizer, style)
             .map_err(|source| DataError::Tokens { location: self.location.clone(), source })
     }
 
-    /// Target tokens with the end-of-sequence token; `None` without a completion.
-    pub fn completion(&self, tokenizer: &TextTokenizer) -> Result<Option<Vec<i64>>, DataError> {
-        self.completion.as_ref().map(|text| self.target(text, tokenizer)).transpose()
+    fn encode(
+        &self,
+        tokenizer: &TextTokenizer,
+        style: &PromptStyle,
+    ) -> Result<RowTokens, TextError> {
+        let target = |text: &String| -> Result<Vec<i64>, TextError> {
+            let mut tokens = tokenizer.encode(text)?;
+            tokens.extend(tokenizer.eos_token_id());
+            Ok(tokens)
+        };
+        let pair = match &self.pair {
+            None => None,
+            Some([chosen, rejected]) => Some([target(chosen)?, target(rejected)?]),
+        };
+        let Some(conversation) = &self.conversation else {
+            return Ok(RowTokens {
+                prompt: tokenizer.encode_prompt(self.system.as_deref(), &self.prompt, style)?,
+                completion: self.completion.as_ref().map(target).transpose()?,
+                later_turns: Vec::new(),
+                pair,
+            });
+        };
+        let mut turns = conversation.turns(tokenizer, style)?.into_iter();
+        let (prompt, completion) = match turns.next() {
+            Some(first) => (first.given, Some(first.completion)),
+            None => (conversation.prompt(tokenizer, style)?, None),
+        };
+        Ok(RowTokens { prompt, completion, later_turns: turns.collect(), pair })
     }
+}
 
-    /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
-    /// `None` without a pair.
-    pub fn pair(&self, tokenizer: &TextTokenizer) -> Result<Option<[Vec<i64>; 2]>, DataError> {
-        let Some([chosen, rejected]) = &self.pair else { return Ok(None) };
-        Ok(Some([self.target(chosen, tokenizer)?, self.target(rejected, tokenizer)?]))
-    }
-
-    fn target(&self, text: &str, tokenizer: &TextTokenizer) -> Result<Vec<i64>, DataError> {
-        let mut tokens = tokenizer
-            .encode(text)
-            .map_err(|source| DataError::Tokens { location: self.location.clone(), source })?;
-        tokens.extend(tokenizer.eos_token_id());
-        Ok(tokens)
+impl RowTokens {
+    /// Tokens after the prompt, of the longer one of a pair.
+    pub fn completion_len(&self) -> usize {
+        let completions = self.pair.iter().flatten().chain(&self.completion);
+        let longest = completions.map(Vec::len).max().unwrap_or(0);
+        let later = self.later_turns.iter().flat_map(|turn| [&turn.given, &turn.completion]);
+        later.map(Vec::len).fold(longest, usize::saturating_add)
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of `data` with files on disk; [`folders`] has those of dataset folders.
 
+mod conversations;
 mod filters;
 mod folders;
 
@@ -91,6 +92,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
+        later_turns: Vec::new(),
         pair_tokens: None,
         fields: None,
     };
@@ -145,6 +147,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
+        later_turns: Vec::new(),
         pair_tokens: None,
         fields: None,
     };

@@ -55,10 +55,9 @@ fn spawn(
         let mut count_all = || {
             for row in &mut rows {
                 *at.lock() = Some((row.location.clone(), Instant::now()));
-                row.prompt_tokens = row.prompt(&tokenizer, &style)?.len();
-                let completion = row.completion(&tokenizer)?;
-                let completions = row.pair(&tokenizer)?.into_iter().flatten().chain(completion);
-                row.completion_tokens = completions.map(|tokens| tokens.len()).max().unwrap_or(0);
+                let tokens = row.tokens(&tokenizer, &style)?;
+                row.prompt_tokens = tokens.prompt.len();
+                row.completion_tokens = tokens.completion_len();
             }
             Ok(())
         };

@@ -102,10 +102,15 @@ fn from_prompt(
     if prompt.tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position: prompt.position, row: prompt.row });
     }
-    let segments = [
-        Segment::given(0, prompt.tokens.clone(), String::new()),
-        Segment { tokens: completion.to_vec(), trained: true, ..Segment::default() },
-    ];
+    let turn = |number, given: &[i64], completion: &[i64]| {
+        let (given, tokens) = (given.to_vec(), completion.to_vec());
+        let learned = Segment { turn: number, tokens, trained: true, ..Segment::default() };
+        [Segment::given(number, given, String::new()), learned]
+    };
+    let mut segments = turn(0, &prompt.tokens, completion).to_vec();
+    for (number, later) in (1..).zip(&prompt.later_turns) {
+        segments.extend(turn(number, &later.given, &later.completion));
+    }
     Ok(joined(group, reward, &segments))
 }
 

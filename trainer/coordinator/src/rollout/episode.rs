@@ -219,6 +219,7 @@ mod tests {
             rewards: std::sync::Arc::default(),
             category: None,
             completion_tokens: None,
+            later_turns: Vec::new(),
             pair_tokens: None,
             fields: None,
         }

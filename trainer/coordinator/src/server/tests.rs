@@ -372,6 +372,7 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
     }
     let expected = json!({
         "step": 0, "prompts": 10, "samples": 0, "loss": 2.5, "lossTokens": 40, "seconds": 1.5,
+        "perplexity": 2.5_f64.exp(),
     });
     let written =
         std::fs::read_to_string(server.coordinator.config.run_directory.join("evaluations.jsonl"))

@@ -9,6 +9,7 @@ use crate::data::Prompt;
 use crate::pack::TrainSample;
 use crate::pack::batch::{SampleError, from_prompts, from_samples};
 use crate::persistence::journal::{Sample, Segment, VersionRun};
+use crate::text::DemonstratedTurn;
 
 fn sample(position: u64, index: u32) -> Sample {
     Sample {
@@ -53,6 +54,7 @@ fn prompt(position: u64) -> Prompt {
         rewards: std::sync::Arc::default(),
         category: None,
         completion_tokens: Some(vec![7, 2]),
+        later_turns: Vec::new(),
         pair_tokens: None,
         fields: None,
     }
@@ -128,6 +130,20 @@ fn every_demonstration_is_a_prompt_group() {
         needs_group: false,
     };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
+}
+
+#[test]
+fn a_demonstration_learns_the_completion_of_every_turn() {
+    let later = DemonstratedTurn { given: vec![8], completion: vec![9, 2] };
+    let samples = from_prompts(&[Prompt { later_turns: vec![later], ..prompt(8) }]).unwrap();
+    let expected = TrainSample {
+        tokens: vec![5, 6, 7, 2, 8, 9, 2],
+        loss_mask: vec![0, 0, 1, 1, 0, 1, 1],
+        sampler_logprobs: vec![0.0; 7],
+        segments: vec![row(0, 2, None), row(0, 2, None), row(1, 1, None), row(1, 2, None)],
+        ..TrainSample::default()
+    };
+    assert_eq!(samples, [expected]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Drop for Python {
 }
 
 fn server(url: &str, tool: &str) -> McpServer {
-    let spec = json!({"url": url, "timeoutSeconds": 2});
+    let spec = json!({"url": url, "timeoutSeconds": 30});
     McpServer::new(&serde_json::from_value(spec).unwrap(), tool).unwrap()
 }
 

@@ -1,0 +1,234 @@
+//! Conversations of rows, in the format of OpenAI's API: messages with roles, and tools that the
+//! chat template describes.
+
+use rljob_crds::data::ConversationSpec;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::data::error::DataError;
+use crate::data::location::RowLocation;
+use crate::data::reader::Fields;
+use crate::text::{
+    ASSISTANT, DemonstratedTurn, Message, PromptStyle, TextError, TextTokenizer, Tool, ToolCall,
+    Tools,
+};
+
+/// Keys of a message that no chat template here uses: ids of calls.
+const IDS: [&str; 2] = ["tool_call_id", "name"];
+
+/// What a conversation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A model continues it.
+    Prompt,
+    /// Its messages of the assistant are learned.
+    Demonstration,
+}
+
+/// Fields of a row with a conversation.
+#[derive(Clone, Debug)]
+pub struct ConversationFields {
+    spec: ConversationSpec,
+    used: Use,
+}
+
+/// A conversation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Conversation {
+    messages: Vec<Message>,
+    /// None leaves the tools of the workflow.
+    #[serde(skip)]
+    tools: Option<Tools>,
+    #[serde(skip)]
+    used: Use,
+}
+
+impl ConversationFields {
+    pub fn new(spec: ConversationSpec, used: Use) -> Self {
+        Self { spec, used }
+    }
+
+    /// Reads the conversation of a row.
+    pub fn read(&self, location: &RowLocation, fields: &Fields) -> Result<Conversation, DataError> {
+        let invalid = |field: &str, problem: String| DataError::Conversation {
+            location: location.clone(),
+            field: field.to_owned(),
+            problem,
+        };
+        let value = |field: &String| {
+            fields.get(field).ok_or_else(|| DataError::MissingField {
+                location: location.clone(),
+                field: field.clone(),
+            })
+        };
+        let ConversationSpec { messages: field, tools } = &self.spec;
+        let messages = messages(value(field)?).map_err(|problem| invalid(field, problem))?;
+        if let Some(problem) = unfit(&messages, self.used) {
+            return Err(invalid(field, problem.to_owned()));
+        }
+        let tools = match tools {
+            None => None,
+            Some(field) => {
+                Some(tools_of(value(field)?).map_err(|problem| invalid(field, problem))?)
+            }
+        };
+        Ok(Conversation { messages, tools, used: self.used })
+    }
+}
+
+impl Conversation {
+    /// The messages before the completion as text, for rewards and people: the content of a single
+    /// message, and several ones with their roles.
+    pub fn text(&self) -> String {
+        match self.given() {
+            [only] => only.content.clone(),
+            several => {
+                let texts = several.iter().map(|own| format!("{}: {}", own.role, own.content));
+                texts.collect::<Vec<_>>().join("\n\n")
+            }
+        }
+    }
+
+    /// The messages before the first completion.
+    fn given(&self) -> &[Message] {
+        let is_learned =
+            |message: &Message| self.used == Use::Demonstration && message.role == ASSISTANT;
+        let end = self.messages.iter().position(is_learned).unwrap_or(self.messages.len());
+        self.messages.get(..end).unwrap_or_default()
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt(
+        &self,
+        tokenizer: &TextTokenizer,
+        style: &PromptStyle,
+    ) -> Result<Vec<i64>, TextError> {
+        self.tokenizer(tokenizer).encode_messages(self.given(), style)
+    }
+
+    /// Turns that are learned; none of a prompt.
+    pub fn turns(
+        &self,
+        tokenizer: &TextTokenizer,
+        style: &PromptStyle,
+    ) -> Result<Vec<DemonstratedTurn>, TextError> {
+        match self.used {
+            Use::Prompt => Ok(Vec::new()),
+            Use::Demonstration => {
+                self.tokenizer(tokenizer).encode_demonstration(&self.messages, style)
+            }
+        }
+    }
+
+    fn tokenizer(&self, tokenizer: &TextTokenizer) -> TextTokenizer {
+        match &self.tools {
+            None => tokenizer.clone(),
+            Some(tools) => tokenizer.with_tools(tools.clone()),
+        }
+    }
+
+    /// Messages and tools as JSON, for the digest of the data.
+    pub fn json(&self) -> Vec<u8> {
+        let tools: Vec<&Tool> = self.tools.iter().flat_map(Tools::iter).collect();
+        serde_json::to_vec(&(&self.messages, tools)).unwrap_or_default()
+    }
+}
+
+/// Why a conversation cannot be used.
+fn unfit(messages: &[Message], used: Use) -> Option<&'static str> {
+    match used {
+        Use::Prompt if messages.last().is_none_or(|last| last.role == ASSISTANT) => {
+            Some("ends with a message of the assistant: nothing is left to answer")
+        }
+        Use::Demonstration if messages.iter().all(|message| message.role != ASSISTANT) => {
+            Some("has no message of the assistant: nothing is left to learn")
+        }
+        Use::Prompt | Use::Demonstration => None,
+    }
+}
+
+/// A list, or its JSON text.
+fn list(value: &Value) -> Result<Vec<Value>, String> {
+    match value {
+        Value::Array(items) => Ok(items.clone()),
+        Value::String(text) => {
+            serde_json::from_str(text).map_err(|error| format!("is not a list in JSON: {error}"))
+        }
+        _ => Err("is not a list".to_owned()),
+    }
+}
+
+fn messages(value: &Value) -> Result<Vec<Message>, String> {
+    let items = list(value)?;
+    (1..)
+        .zip(&items)
+        .map(|(number, item)| {
+            message(item).map_err(|problem| format!("has an invalid message {number}: {problem}"))
+        })
+        .collect()
+}
+
+fn message(value: &Value) -> Result<Message, String> {
+    let Value::Object(object) = value else { return Err("it is not an object".to_owned()) };
+    // Files with columns have all keys in all messages.
+    let given = || object.iter().filter(|(_, value)| !value.is_null());
+    let known = ["role", "content", "tool_calls"];
+    let unknown =
+        given().find(|(name, _)| !known.contains(&name.as_str()) && !IDS.contains(&name.as_str()));
+    if let Some((name, _)) = unknown {
+        return Err(format!("it has the unknown key `{name}`: expected role and content"));
+    }
+    let Some(Value::String(role)) = object.get("role") else {
+        return Err("its role is not a text".to_owned());
+    };
+    let content = match object.get("content") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts.iter().map(part).collect::<Result<_, _>>()?,
+        Some(_) => return Err("its content is not a text".to_owned()),
+    };
+    let tool_calls = match object.get("tool_calls") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(_) if role != ASSISTANT => {
+            return Err(format!("{role} has tool_calls, which belong to the assistant"));
+        }
+        Some(calls) => list(calls)?.iter().map(call).collect::<Result<_, _>>()?,
+    };
+    Ok(Message { tool_calls, ..Message::new(role, content) })
+}
+
+/// Text of a part of a content.
+fn part(part: &Value) -> Result<String, String> {
+    let text = part.get("text").and_then(Value::as_str);
+    text.map(str::to_owned).ok_or_else(|| "a part of its content is not a text".to_owned())
+}
+
+fn call(value: &Value) -> Result<ToolCall, String> {
+    let function = value.get("function").unwrap_or(value);
+    let Some(name) = function.get("name").and_then(Value::as_str) else {
+        return Err("a tool call has no name".to_owned());
+    };
+    let arguments: Result<Map<String, Value>, String> = match function.get("arguments") {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(arguments)) => Ok(arguments.clone()),
+        Some(Value::String(text)) => serde_json::from_str(text).map_err(|error| error.to_string()),
+        Some(_) => Err("expected an object, or its text".to_owned()),
+    };
+    let arguments =
+        arguments.map_err(|problem| format!("the arguments of {name} are invalid: {problem}"))?;
+    Ok(ToolCall { name: name.to_owned(), arguments })
+}
+
+fn tools_of(value: &Value) -> Result<Tools, String> {
+    if value.is_null() {
+        return Ok(Tools::default());
+    }
+    let tool = |(number, item): (usize, Value)| {
+        serde_json::from_value::<Tool>(item)
+            .map_err(|error| format!("has an invalid tool {number}: {error}"))
+    };
+    (1..).zip(list(value)?).map(tool).collect()
+}
+
+#[cfg(test)]
+mod tests;
