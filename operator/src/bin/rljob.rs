@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use rljob_operator::cli::program::{self, Command};
+use rljob_operator::local::{Outcome, RunArgs};
 use rljob_operator::terminal::printable;
 use rljob_operator::{cli, local};
 
@@ -26,8 +27,8 @@ async fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(arguments) => local::run(arguments).await,
-        Command::Evaluate(arguments) => local::run(arguments.into()).await,
+        Command::Run(arguments) => run_jobs(&arguments).await,
+        Command::Evaluate(arguments) => run_jobs(&arguments.into()).await,
         Command::WithParent(arguments) => cli::with_parent(&arguments).await,
         Command::Status(arguments) => {
             until_closed(cli::status(&arguments, &mut std::io::stdout()).await)
@@ -58,6 +59,16 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Complete(arguments) => {
             print(&cli::complete(&arguments, program::parser(true)).await)
         }
+    }
+}
+
+async fn run_jobs(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
+    match local::run(arguments).await? {
+        Outcome::Succeeded(runs) if arguments.compare => {
+            print(&cli::compare_all(runs, arguments.dir.join("comparison.html"))?)
+        }
+        Outcome::Succeeded(_) => Ok(ExitCode::SUCCESS),
+        Outcome::Ended(code) => Ok(code),
     }
 }
 

@@ -4,9 +4,10 @@
 mod run;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use rljob_dashboard::RunInfo;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::EvaluationMetrics;
 use serde::Serialize;
@@ -16,8 +17,9 @@ use run::{EvaluatedRun, read};
 use super::status::Output;
 use super::table::{table, table_without};
 use crate::local::comparison::{self, Difference};
-use crate::local::inspect;
+use crate::local::inspect::{self, Run};
 use crate::local::lines::with_error;
+use crate::local::report_file;
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;
@@ -40,6 +42,10 @@ pub struct CompareArgs {
     /// Seed of the resamples.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// File for the page of the runs, with their curves in the same figures, samples and answers;
+    /// an existing one is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// What is printed.
@@ -63,10 +69,21 @@ struct Pair {
     metrics: Vec<Difference>,
 }
 
+/// Compares runs and writes their page; returns the text to print.
+///
+/// # Errors
+/// As for [`compare`].
+pub fn compare_all(runs: Vec<PathBuf>, report: PathBuf) -> anyhow::Result<String> {
+    let path = report.display().to_string();
+    let (output, seed) = (Output::Text, 0);
+    let text = compare(&CompareArgs { runs, output, seed, report: Some(report) })?;
+    Ok(format!("{text}\n\nreport: {path}"))
+}
+
 /// Compares the runs; returns the text to print.
 ///
 /// # Errors
-/// A run cannot be read, or there are too many.
+/// A run cannot be read, there are too many, or the page cannot be written.
 pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
     let mut directories = BTreeSet::new();
     let mut runs = Vec::new();
@@ -80,12 +97,24 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
     let count = runs.len();
     ensure!(count <= MAX_RUNS, "found {count} runs; at most {MAX_RUNS} are compared");
     name_by_directory(&mut runs);
+    if let Some(path) = &arguments.report {
+        write_report(&runs, path)?;
+    }
     let comparison = Comparison { differences: pairs(&runs, arguments.seed), runs };
     Ok(match arguments.output {
         Output::Text => text(&comparison),
         Output::Json => serde_json::to_string_pretty(&comparison)?,
         Output::Yaml => serde_yaml::to_string(&comparison)?,
     })
+}
+
+/// Writes the page of the runs.
+fn write_report(runs: &[EvaluatedRun], path: &Path) -> anyhow::Result<()> {
+    let info = |own: &EvaluatedRun| {
+        let info = Run::read(&own.directory)?.info()?;
+        anyhow::Ok((own.directory.clone(), RunInfo { name: own.name.clone(), ..info }))
+    };
+    report_file::write_all(&runs.iter().map(info).collect::<anyhow::Result<Vec<_>>>()?, path)
 }
 
 /// Replaces names that several runs have.

@@ -39,7 +39,7 @@ mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};
 pub use checkpoints::{CheckpointsArgs, checkpoints};
-pub use compare::{CompareArgs, compare};
+pub use compare::{CompareArgs, compare, compare_all};
 pub use completion::{CompleteArgs, CompletionArgs, complete, completion};
 pub use dashboard::{DashboardArgs, dashboard};
 pub use events::{EventsArgs, events};
@@ -94,6 +94,7 @@ impl ValidateArgs {
             dir: self.dir.clone(),
             use_bucket: self.use_bucket,
             accept_changes: false,
+            compare: false,
             engine_command: self.engine_command.clone(),
             evaluation: None,
         })

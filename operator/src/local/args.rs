@@ -32,6 +32,10 @@ pub struct RunArgs {
     /// (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
+    /// Compare the runs of all jobs once they have succeeded, as `rljob compare` does, and write
+    /// their page to `comparison.html` in RUNS.
+    #[arg(long)]
+    pub compare: bool,
     /// Arguments of `rljob evaluate`, which evaluates the job instead of running it.
     #[arg(skip)]
     pub evaluation: Option<EvaluateArgs>,
@@ -53,6 +57,9 @@ impl RunArgs {
         if self.accept_changes {
             line.push_str(" --accept-changes");
         }
+        if self.compare {
+            line.push_str(" --compare");
+        }
         if let Some(command) = &self.engine_command {
             let _ = write!(line, " --engine-command {}", quoted(command));
         }
@@ -68,6 +75,7 @@ impl From<EvaluateArgs> for RunArgs {
             dir: arguments.dir.clone(),
             use_bucket: false,
             accept_changes: false,
+            compare: false,
             engine_command: arguments.engine_command.clone(),
             evaluation: Some(arguments),
         }
@@ -90,13 +98,14 @@ mod tests {
             dir: "runs".into(),
             use_bucket: true,
             accept_changes: false,
+            compare: true,
             engine_command: Some("python3 -m sglang.launch_server".to_owned()),
             evaluation: None,
         };
         let expected = concat!(
             "rljob run -f job.yaml --set spec.training.steps=3 ",
             r"--set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket ",
-            "--engine-command 'python3 -m sglang.launch_server'"
+            "--compare --engine-command 'python3 -m sglang.launch_server'"
         );
         assert_eq!(args.command_line(), expected);
     }

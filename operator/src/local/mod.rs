@@ -10,7 +10,7 @@
 //! [`commands`], [`backoff`] and [`lines`] are pure. [`inspect`] reads the run
 //! directories of other processes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -66,22 +66,31 @@ use session::{Ending, Session};
 /// Exit code after an interruption: 128 + SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
+/// How the runs of a file ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All succeeded; their directories.
+    Succeeded(Vec<PathBuf>),
+    /// One failed or was interrupted, which was printed; the exit code.
+    Ended(ExitCode),
+}
+
 /// Runs the jobs. Await on the main thread: child processes exit with the thread that started them.
 ///
 /// # Errors
 /// A job cannot be started. A failed job is not an error: it is printed and sets the exit code.
-pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let Prepared { jobs, runs, machine } = prepare(&args)?;
+pub async fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
+    let Prepared { jobs, runs, machine } = prepare(args)?;
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
-        match run_job(job, &runs, &args, &machine, &mut interrupts)
+        match run_job(job, &runs, args, &machine, &mut interrupts)
             .await
             .with_context(|| format!("failed to run {}", job.name))?
         {
             Ending::Succeeded => {}
             Ending::Failed(cause) => {
                 eprintln!("error: {} failed: {}", job.name, printable(&cause));
-                return Ok(ExitCode::FAILURE);
+                return Ok(Outcome::Ended(ExitCode::FAILURE));
             }
             ending @ (Ending::Drained | Ending::Stopped) => {
                 let saved = if ending == Ending::Drained {
@@ -91,11 +100,11 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
                 };
                 let command = args.command_line();
                 print_line(&format!("{}: {saved}:\n  {command}", job.name))?;
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(Outcome::Ended(ExitCode::from(INTERRUPTED)));
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Outcome::Succeeded(jobs.iter().map(|job| jobs::run_directory(&runs, job)).collect()))
 }
 
 async fn run_job(

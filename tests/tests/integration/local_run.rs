@@ -63,9 +63,10 @@ pub(crate) fn baseline() -> &'static Baseline {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fill(&folder, JOBS);
-        let local = LocalRun::start(&folder, "baseline");
+        let local = LocalRun::start_with(&folder, "baseline", &["--compare"]);
         let (code, output) = local.end();
         assert_eq!(code, Some(0), "{output}");
+        assert!(output.contains("comparison.html") && output.contains("PROMPTS"), "{output}");
         Baseline { artifacts: artifacts(&folder.join("baseline")), folder }
     })
 }

@@ -1,4 +1,4 @@
-//! Report of a run: the page with embedded responses. It needs no server.
+//! Report of runs: the page with embedded responses. It needs no server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,13 +9,30 @@ use crate::document::document;
 use crate::overview::RunInfo;
 use crate::run::RunFiles;
 
-/// The report as HTML.
+/// The report of a run as HTML, or of several runs with their curves in the same figures.
 ///
 /// # Errors
-/// A file of the run cannot be read.
-pub fn report(info: &RunInfo, files: &RunFiles) -> io::Result<String> {
-    let mut overview = serde_json::to_value(files.overview(info))?;
+/// A file of a run cannot be read.
+pub fn report(runs: &[(&RunInfo, &RunFiles)]) -> io::Result<String> {
     let mut responses = BTreeMap::new();
+    let mut summaries = Vec::new();
+    for (number, (info, files)) in runs.iter().enumerate() {
+        summaries.push(files.summary(number, info));
+        add_run(number, info, files, &mut responses)?;
+    }
+    responses.insert("v1/runs".to_owned(), json!({"runs": summaries}));
+    Ok(document(Some(&responses)))
+}
+
+/// Adds the responses about a run.
+fn add_run(
+    number: usize,
+    info: &RunInfo,
+    files: &RunFiles,
+    responses: &mut BTreeMap<String, Value>,
+) -> io::Result<()> {
+    let path = format!("v1/runs/{number}");
+    let mut overview = serde_json::to_value(files.overview(info))?;
     let overview_steps = |name: &str, overview: &Value| -> Vec<u32> {
         let steps = overview.get(name).and_then(Value::as_array);
         steps.into_iter().flatten().filter_map(|step| Some(step.as_u64()? as u32)).collect()
@@ -23,22 +40,21 @@ pub fn report(info: &RunInfo, files: &RunFiles) -> io::Result<String> {
     let sampled = some(&overview_steps("sampleSteps", &overview));
     for (step, neighbors) in with_neighbors(&sampled) {
         if let Some(page) = files.samples(step, 0)? {
-            responses.insert(format!("v1/runs/0/samples?step={step}"), embed(page, neighbors)?);
+            responses.insert(format!("{path}/samples?step={step}"), embed(page, neighbors)?);
         }
     }
     let evaluated = some(&overview_steps("answerSteps", &overview));
     for (step, neighbors) in with_neighbors(&evaluated) {
         if let Some(page) = files.answers(step, 0)? {
-            responses.insert(format!("v1/runs/0/answers?step={step}"), embed(page, neighbors)?);
+            responses.insert(format!("{path}/answers?step={step}"), embed(page, neighbors)?);
         }
     }
     if let Some(overview) = overview.as_object_mut() {
         overview.insert("sampleSteps".to_owned(), json!(sampled));
         overview.insert("answerSteps".to_owned(), json!(evaluated));
     }
-    let runs = json!({"runs": [files.summary(0, info)]});
-    responses.extend([("v1/runs".to_owned(), runs), ("v1/runs/0".to_owned(), overview)]);
-    Ok(document(Some(&responses)))
+    responses.insert(path, overview);
+    Ok(())
 }
 
 /// First, middle and last step, without duplicates.
@@ -92,11 +108,13 @@ mod tests {
         let plan = rljob_crds::dataflow::plan(&serde_json::from_value(spec).unwrap()).ok();
         let name = "lab/sums".to_owned();
         let info = RunInfo { name, total_steps: 7, plan, ..RunInfo::default() };
-        let page = report(&info, &files).unwrap();
+        let page = report(&[(&info, &files), (&info, &files)]).unwrap();
         let (_, rest) = page.split_once("id=\"responses\">").unwrap();
         let json: BTreeMap<String, Value> =
             serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
         assert_eq!(json["v1/runs"]["runs"][0]["name"], "lab/sums");
+        assert_eq!(json["v1/runs"]["runs"][1]["run"], 1);
+        assert_eq!(json["v1/runs/1"], json["v1/runs/0"]);
         assert_eq!(json["v1/runs/0"]["columns"]["reward"], json!([0.25]));
         let first = &json["v1/runs/0"]["plan"]["stages"][0]["lanes"][0]["calls"][0];
         assert_eq!((&first["name"], &first["inputs"]), (&json!("pack"), &json!(["pairs"])));

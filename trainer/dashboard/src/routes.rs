@@ -178,7 +178,7 @@ async fn report(
 ) -> Result<Html<String>, Error> {
     let run = runs.get(number).ok_or(Error::NoRun(number))?;
     let info = (run.source.info)().await.map_err(Error::Info)?;
-    read(run, move |files| Ok(crate::report::report(&info, files)?)).await.map(Html)
+    read(run, move |files| Ok(crate::report::report(&[(&info, files)])?)).await.map(Html)
 }
 
 /// Reads what was added to the files, then calls `use_files`, outside the asynchronous threads.

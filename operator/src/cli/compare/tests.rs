@@ -42,7 +42,7 @@ fn run(runs: &Path, correct: u64) {
 }
 
 fn arguments(runs: Vec<PathBuf>, output: Output) -> CompareArgs {
-    CompareArgs { runs, output, seed: 0 }
+    CompareArgs { runs, output, seed: 0, report: None }
 }
 
 #[test]
@@ -86,6 +86,23 @@ B - A       pass@2   4        +0.000  +0.000 to +0.000";
         "resamples": 10_000,
     });
     assert_eq!(greedy, &expected);
+}
+
+#[test]
+fn the_page_of_a_comparison_has_all_runs_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    run(&a, 1);
+    run(&b, 4);
+    let page = folder.path().join("comparison.html");
+    let text = compare_all(vec![a.clone(), b.clone()], page.clone()).unwrap();
+    assert!(text.ends_with(&format!("\n\nreport: {}", page.display())), "{text}");
+    let page = fs::read_to_string(page).unwrap();
+    for (number, run) in [a, b].iter().enumerate() {
+        // Both have the name lab/sums.
+        let name = format!("\"name\":\"{}\"", run.join("lab/sums").display());
+        assert!(page.contains(&name) && page.contains(&format!("\"v1/runs/{number}\"")), "{page}");
+    }
 }
 
 #[test]
