@@ -40,6 +40,8 @@ pub struct Progress {
     pub reward: Option<f64>,
     /// Completion that ends the sample, if the agent selected one.
     pub selected: Option<usize>,
+    /// Completion after which `maxTurns` or `maxTokens` rejected the last request.
+    pub limited: Option<usize>,
 }
 
 /// Sampled completions and their response.
@@ -50,7 +52,7 @@ pub type Sampling = Result<(Vec<Node>, Completed), ProxyError>;
 pub struct Planned {
     /// Number of its first completion.
     number: u32,
-    parent: Option<usize>,
+    pub parent: Option<usize>,
     /// Tokens of the conversation so far, and length of its first prompt.
     so_far: (Vec<i64>, usize),
     /// Tokens of the last completion, and its engine.
@@ -77,13 +79,14 @@ impl Progress {
 
     /// Assigns the request its place.
     fn plan(&mut self, max_turns: u32, mut request: ChatRequest) -> Result<Planned, ProxyError> {
+        let continued = self.conversations.continued(&request.messages, &request.tools);
         let number = self.requested;
         let requested = number.saturating_add(request.n);
         if requested > max_turns {
+            self.limited = continued.map(|(index, _)| index);
             return Err(ProxyError::Turns(max_turns));
         }
         self.requested = requested;
-        let continued = self.conversations.continued(&request.messages, &request.tools);
         let messages = request.messages.split_off(continued.map_or(0, |(_, length)| length));
         let parent = continued.map(|(index, _)| index);
         let so_far = parent.map(|index| self.conversations.tokens(index)).unwrap_or_default();
@@ -93,8 +96,15 @@ impl Progress {
         Ok(Planned { number, parent, so_far, last, messages, request })
     }
 
-    /// Adds the completions of a request.
-    pub fn record(&mut self, sampling: Sampling) -> Result<Completed, ProxyError> {
+    /// Adds the completions of a request that continues `parent`.
+    pub fn record(
+        &mut self,
+        parent: Option<usize>,
+        sampling: Sampling,
+    ) -> Result<Completed, ProxyError> {
+        if matches!(sampling, Err(ProxyError::NoRoom { .. })) {
+            self.limited = parent;
+        }
         let (nodes, completed) = sampling?;
         for node in nodes {
             self.conversations.add(node);
