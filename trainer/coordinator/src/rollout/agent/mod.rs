@@ -10,9 +10,11 @@
 //! Every try begins with an empty session and the same seeds.
 
 pub mod calls;
+mod choice;
 pub mod conversation;
 pub mod failure;
 pub mod session;
+mod text_work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -7,7 +7,9 @@
 use futures::future::try_join_all;
 use rljob_crds::data::PromptFormat;
 
+use super::choice::{choice, token_logprobs};
 use super::conversation::{Conversations, Node};
+use super::text_work::{SHORT, text_work};
 use crate::data::Prompt;
 use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
@@ -18,7 +20,7 @@ use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
-use crate::text::{Message, ParsedCompletion, TextError, TextTokenizer, ToolCall, ToolCallFormat};
+use crate::text::{Message, TextError};
 use crate::work_error::WorkError;
 
 /// What the completions of a session have in common.
@@ -214,12 +216,16 @@ impl Session<'_> {
             self.episodes.data.style().clone(),
         );
         let messages = planned.messages.clone();
+        let tools = if planned.request.tools.is_empty() { 0 } else { SHORT };
+        let size = messages.iter().fold(tools, |size, message| {
+            size.saturating_add(message.role.len()).saturating_add(message.content.len())
+        });
         let completion = planned.last.as_ref().map(|(tokens, _)| tokens.clone());
         let encode = move || match completion {
             None => tokenizer.encode_messages(&messages, &style),
             Some(completion) => tokenizer.encode_continuation(&completion, &messages, &style),
         };
-        Ok(tokio::task::spawn_blocking(encode).await?)
+        text_work(size, encode).await
     }
 
     /// The nodes and the response of sampled completions.
@@ -237,13 +243,18 @@ impl Session<'_> {
         let has_calls =
             planned.request.tool_choice == ToolChoice::Auto && !planned.request.tools.is_empty();
         let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
+        let logprobs = planned.request.logprobs;
+        let size = samples.iter().map(|sampled| sampled.completion.tokens.len()).sum();
         let decode = move || {
-            let choice = |sampled: &Sampled| choice(&tokenizer, sampled, &stop, format);
+            let choice = |sampled: &Sampled| {
+                let choice = choice(&tokenizer, sampled, &stop, format)?;
+                let logprobs = logprobs.then(|| token_logprobs(&tokenizer, sampled)).transpose()?;
+                Ok::<_, TextError>(Choice { logprobs, ..choice })
+            };
             let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
             choices.map(|choices| (samples, choices))
         };
-        let (samples, choices) =
-            tokio::task::spawn_blocking(decode).await?.map_err(InputError::from)?;
+        let (samples, choices) = text_work(size, decode).await?.map_err(InputError::from)?;
         let nodes = (0..).zip(samples).zip(&choices).map(|((choice, sampled), answered)| Node {
             number: planned.number.saturating_add(choice),
             parent: planned.parent,
@@ -259,41 +270,4 @@ impl Session<'_> {
         });
         Ok((nodes.collect(), Completed { id, prompt_tokens, choices }))
     }
-}
-
-/// A completion as text and, with a format, calls. A stop string is not part of it. A completion
-/// without a valid call is text.
-fn choice(
-    tokenizer: &TextTokenizer,
-    sampled: &Sampled,
-    stop: &[String],
-    format: Option<ToolCallFormat>,
-) -> Result<Choice, TextError> {
-    let completion = &sampled.completion;
-    let mut text = tokenizer.decode(&completion.tokens)?;
-    let mut finish_reason = completion.finish_reason.unwrap_or("length");
-    let end = stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
-    if let Some(end) = end.filter(|_| finish_reason == "stop") {
-        text.truncate(end);
-    }
-    let parsed = format.map(|format| match end {
-        None => tokenizer.parse_tool_calls(format, &completion.tokens),
-        Some(_) => Ok(format.parse(&text)),
-    });
-    let ParsedCompletion { content, calls } = parsed.transpose()?.unwrap_or_default();
-    let tool_calls: Vec<ToolCall> = calls.into_iter().flatten().collect();
-    if !tool_calls.is_empty() {
-        text = content;
-        finish_reason = if finish_reason == "stop" { "tool_calls" } else { finish_reason };
-    }
-    let token = |(id, logprob): (&i64, &f32)| {
-        Ok((tokenizer.decode_as(std::slice::from_ref(id), false)?, *logprob))
-    };
-    let tokens = completion.tokens.iter().zip(&completion.logprobs).map(token);
-    Ok(Choice {
-        text,
-        tool_calls,
-        finish_reason,
-        tokens: tokens.collect::<Result<_, TextError>>()?,
-    })
 }
