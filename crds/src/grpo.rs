@@ -4,7 +4,8 @@
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go)
 //!    ─ advantageNormalization ─▶ advantage
 //!  ratio to proximalLogprobs by ratioLevel ─ surrogate, clipLow, clipHigh, cClip
-//!    ─ × behaviorWeight, secondMomentLimit ─ lossAggregation ─ (+ klCoefficient · KL) ─▶ loss
+//!    ─ × behaviorWeight, secondMomentLimit ─ lossAggregation
+//!    ─ (+ klCoefficient · KL − entropyCoefficient · entropy) ─▶ loss
 //! ```
 
 mod behavior;
@@ -60,6 +61,10 @@ pub struct GrpoSpec {
     #[serde(default = "group_size")]
     #[schemars(range(min = 1, max = 1024))]
     pub group_size: u32,
+    /// Passes over the batch of a step, each of `training.minibatches` updates. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub epochs: u32,
     /// Loss of a token. Default Clip.
     #[serde(default)]
     pub surrogate: Surrogate,
@@ -111,6 +116,11 @@ pub struct GrpoSpec {
     /// Term that contains the KL divergence. Default Reward.
     #[serde(default)]
     pub kl_term: KlTerm,
+    /// Coefficient of the policy's entropy in nats at each trained token, which is subtracted from
+    /// its loss (equation 9 of PPO, arXiv 1707.06347). Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub entropy_coefficient: f64,
     /// Log-probabilities in the denominator of the importance ratio. Default Recompute.
     #[serde(default)]
     pub proximal_logprobs: ProximalLogprobs,
@@ -129,6 +139,10 @@ pub struct GrpoSpec {
 
 fn group_size() -> u32 {
     8
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn clip() -> f64 {
@@ -163,6 +177,7 @@ impl Default for GrpoSpec {
     fn default() -> Self {
         Self {
             group_size: group_size(),
+            epochs: one(),
             surrogate: Surrogate::default(),
             ratio_level: RatioLevel::default(),
             sapo: None,
@@ -177,6 +192,7 @@ impl Default for GrpoSpec {
             kl_coefficient: 0.0,
             kl_estimator: KlEstimator::default(),
             kl_term: KlTerm::default(),
+            entropy_coefficient: 0.0,
             proximal_logprobs: ProximalLogprobs::default(),
             behavior_weight: None,
             second_moment_limit: None,

@@ -140,6 +140,11 @@ pub struct PpoSpec {
     /// Term that contains the KL divergence. Default Reward.
     #[serde(default)]
     pub kl_term: KlTerm,
+    /// Coefficient of the policy's entropy in nats at each trained token, which is subtracted from
+    /// its loss (equation 9 of PPO, arXiv 1707.06347). Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub entropy_coefficient: f64,
     /// Log-probabilities in the denominator of the importance ratio. Default Recompute.
     #[serde(default)]
     pub proximal_logprobs: ProximalLogprobs,
@@ -233,6 +238,7 @@ impl PpoSpec {
         };
         GrpoSpec {
             group_size: self.group_size,
+            epochs: self.epochs,
             clip_low: self.clip_low,
             clip_high: self.clip_high,
             c_clip: self.c_clip,
@@ -244,6 +250,7 @@ impl PpoSpec {
             kl_coefficient: self.kl_coefficient,
             kl_estimator: self.kl_estimator,
             kl_term: self.kl_term,
+            entropy_coefficient: self.entropy_coefficient,
             proximal_logprobs: self.proximal_logprobs,
             behavior_weight: self.behavior_weight.clone(),
             ..GrpoSpec::default()
@@ -274,6 +281,7 @@ impl Default for PpoSpec {
             adaptive_kl: None,
             kl_estimator: KlEstimator::default(),
             kl_term: KlTerm::default(),
+            entropy_coefficient: 0.0,
             proximal_logprobs: ProximalLogprobs::default(),
             behavior_weight: None,
         }

@@ -46,9 +46,9 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters or `rewards` of
-/// data, tokens of servers or `inference.podsPerReplica`, which older coordinators and learners
-/// would ignore.
+/// `grpo.epochs`, `entropyCoefficient`, `rollout.workflow`, `weightSync.runningCompletions`,
+/// suites, mixtures, filters or `rewards` of data, tokens of servers or `inference.podsPerReplica`,
+/// which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -58,12 +58,18 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
         && !algorithm.is_some_and(Algorithm::has_value_head)
+        && !algorithm.is_some_and(has_new_policy_settings)
         && spec.rollout.workflow.is_none()
         && spec.weight_sync.running_completions.is_none()
         && spec.inference.pods_per_engine() == 1
         && spec.dataset.is_plain()
         && spec.service_tokens().is_empty();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }
+}
+
+fn has_new_policy_settings(algorithm: Algorithm<'_>) -> bool {
+    let epochs = matches!(algorithm, Algorithm::Grpo(_)) && algorithm.epochs() > 1;
+    epochs || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)
 }
 
 fn first_protocol() -> u32 {

@@ -98,6 +98,7 @@ impl Algorithm<'_> {
     /// Passes of a step over its batch.
     pub fn epochs(self) -> u32 {
         match self {
+            Self::Grpo(grpo) => grpo.epochs,
             Self::Ppo(ppo) => ppo.epochs,
             _ => 1,
         }

@@ -38,6 +38,8 @@ pub enum Preset {
     Bucket,
     /// PPO with a critic, on the data of `make quickstart`.
     Ppo,
+    /// PPO with a value head on the policy, on the data of `make quickstart`.
+    PpoValueHead,
     /// DPO on pairs of completions, on the data of `make quickstart`.
     Dpo,
     /// A reward model from pairs of completions, on the data of `make quickstart`.
@@ -113,6 +115,7 @@ impl Preset {
             Self::Spot => sample!("spot"),
             Self::Bucket => sample!("bucket"),
             Self::Ppo => sample!("algorithms/ppo", "ppo"),
+            Self::PpoValueHead => sample!("algorithms/ppo-value-head", "ppo-value-head"),
             Self::Dpo => sample!("algorithms/dpo", "dpo"),
             Self::RewardModel => sample!("algorithms/reward-model", "reward-model"),
             Self::ModelReward => sample!("model-reward"),

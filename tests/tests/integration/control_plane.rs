@@ -127,14 +127,16 @@ fn a_minimal_job_gets_the_documented_defaults() {
         },
         "rewards": [{"name": "correct", "weight": 1.0, "exactMatch": {}}],
         "algorithm": {"grpo": {
-            "groupSize": 8, "surrogate": "Clip", "ratioLevel": "Token", "clipLow": 0.2,
-            "clipHigh": 0.2, "lossAggregation": "Token", "proximalLogprobs": "Recompute",
+            "groupSize": 8, "epochs": 1, "surrogate": "Clip", "ratioLevel": "Token",
+            "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token",
+            "proximalLogprobs": "Recompute",
             "rewardShaping": {"bias": 0.0, "scale": 1.0, "clip": 20.0},
             "rewardNormalization": {
                 "mean": "Group", "scale": "Std", "scaleLevel": "Group", "leaveOneOut": false,
                 "unbiased": true, "epsilon": 1e-5,
             },
             "klCoefficient": 0.0, "klEstimator": "K1", "klTerm": "Reward",
+            "entropyCoefficient": 0.0,
         }},
         "rollout": {
             "batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0, "truncated": "Score",

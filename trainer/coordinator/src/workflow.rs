@@ -10,6 +10,7 @@
 //! ```
 
 mod environment;
+mod next;
 mod session;
 mod tools;
 
@@ -23,6 +24,7 @@ use crate::reward::{Reward, Runner};
 use crate::text::{Message, TextError};
 
 pub use environment::Environment;
+pub use next::Next;
 pub use tools::{ToolError, ToolSet};
 
 /// The workflow of a run.
@@ -125,19 +127,22 @@ impl Workflow {
         }
     }
 
-    /// Messages after turn `number`, counted from 1, of a prompt. None if the sample ends with it;
-    /// those of an environment and of tools are in their answers.
+    /// Messages after turn `number`, counted from 1, of a prompt; those of an environment and of
+    /// tools are in their answers.
     pub fn messages(
         &self,
         prompt: &Prompt,
         number: u32,
         completion: &str,
         reward: &Reward,
-    ) -> Result<Option<Vec<Message>>, FeedbackError> {
-        let Self::MultiTurn(multi_turn) = self else { return Ok(None) };
+    ) -> Result<Next<Vec<Message>>, FeedbackError> {
+        let Self::MultiTurn(multi_turn) = self else { return Ok(Next::End) };
         let MultiTurn { spec, feedback } = multi_turn.as_ref();
-        if number >= spec.max_turns || reward.value >= spec.correct_reward {
-            return Ok(None);
+        if reward.value >= spec.correct_reward {
+            return Ok(Next::End);
+        }
+        if number >= spec.max_turns {
+            return Ok(Next::Limit);
         }
         let turn = TurnFacts {
             number,
@@ -147,7 +152,7 @@ impl Workflow {
             answer: reward.answer.as_deref(),
         };
         let fields: Option<&Fields> = prompt.fields.as_deref();
-        Ok(Some(vec![Message::user(feedback.render(prompt.row, fields, turn)?)]))
+        Ok(Next::Turn(vec![Message::user(feedback.render(prompt.row, fields, turn)?)]))
     }
 
     /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
@@ -209,12 +214,11 @@ impl Lengths {
 
 #[cfg(test)]
 mod tests {
-
     use rljob_crds::algorithm::RolloutSpec;
     use rljob_crds::workflow::WorkflowSpec;
     use serde_json::json;
 
-    use super::{Lengths, Message, Prompt, Reward, Runner, Workflow};
+    use super::{Lengths, Message, Next, Prompt, Reward, Runner, Workflow};
 
     fn spec() -> WorkflowSpec {
         serde_json::from_value(json!({"multiTurn": {
@@ -255,11 +259,14 @@ mod tests {
             let reward = Reward { value, ..Reward::default() };
             workflow().messages(&prompt(), number, "3", &reward).unwrap()
         };
-        let feedback = Some(vec![Message::user("No: 3")]);
+        let feedback = Next::Turn(vec![Message::user("No: 3")]);
         assert_eq!((after(1, 0.0), after(2, 0.89)), (feedback.clone(), feedback));
-        assert_eq!((after(1, 0.9), after(3, 0.0)), (None, None));
+        assert_eq!(
+            [after(1, 0.9), after(3, 0.9), after(3, 0.0)],
+            [Next::End, Next::End, Next::Limit]
+        );
         let reward = Reward::default();
-        assert_eq!(Workflow::SingleTurn.messages(&prompt(), 1, "3", &reward).unwrap(), None);
+        assert_eq!(Workflow::SingleTurn.messages(&prompt(), 1, "3", &reward).unwrap(), Next::End);
     }
 
     /// AReaL's `multi_turn.py`: the reward of the last turn, times the discount for each turn

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
-use rljob_kernels::head::Distribution;
+use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
 use rljob_kernels::rotary::{Direction, Rotary, rotate_rows};
@@ -112,7 +112,7 @@ fn linear(outputs: i64, inputs: i64) {
 fn heads(rows: i64, vocabulary: i64) {
     let logits = random(&[rows, vocabulary]);
     let targets = Tensor::randint(vocabulary, [rows], (Kind::Int64, GPU));
-    let gradient = Tensor::randn([rows], (Kind::Float, GPU));
+    let gradient = TokenGradient::from(Tensor::randn([rows], (Kind::Float, GPU)));
     let both = |distribution: Distribution| {
         drop(distribution.logits_gradient(&targets, &gradient, 1.0).unwrap());
     };

@@ -69,12 +69,19 @@ __global__ void distribution(const Pack* logits, const int64_t* targets, float* 
   logsumexps[blockIdx.x] = logsumexp;
 }
 
-// Replaces the logits by gradient · (onehot(target) − softmax) ÷ temperature.
+// Replaces the logits, with softmax p and entropy H, by
+// (gradient · (onehot(target) − p) − entropy gradient · p · (log p + H)) ÷ temperature. Entropies and
+// their gradients are null if the loss does not depend on the entropy.
 __global__ void gradient(Pack* logits, const int64_t* targets, const float* gradients,
-                         const float* logsumexps, int packs, float inverse_temperature) {
+                         const float* logsumexps, const float* entropy_gradients,
+                         const float* entropies, int packs, float inverse_temperature) {
   Pack* row = logits + static_cast<int64_t>(blockIdx.x) * packs;
   const float scale = gradients[blockIdx.x] * inverse_temperature;
   const float logsumexp = logsumexps[blockIdx.x];
+  const bool has_entropy = entropy_gradients != nullptr;
+  const float entropy_scale =
+      has_entropy ? entropy_gradients[blockIdx.x] * inverse_temperature : 0.0f;
+  const float entropy = has_entropy ? entropies[blockIdx.x] : 0.0f;
   const int64_t target = targets[blockIdx.x];
   for (int at = threadIdx.x; at < packs; at += kThreads) {
     float x[kPack];
@@ -82,7 +89,13 @@ __global__ void gradient(Pack* logits, const int64_t* targets, const float* grad
 #pragma unroll
     for (int j = 0; j < kPack; j++) {
       const float hit = static_cast<int64_t>(at) * kPack + j == target ? 1.0f : 0.0f;
-      x[j] = scale * (hit - __expf(x[j] * inverse_temperature - logsumexp));
+      const float logprob = x[j] * inverse_temperature - logsumexp;
+      const float probability = __expf(logprob);
+      x[j] = scale * (hit - probability);
+      // p log p is 0 where p is.
+      if (has_entropy && probability > 0.0f) {
+        x[j] -= entropy_scale * probability * (logprob + entropy);
+      }
     }
     row[at] = pack(x);
   }
@@ -105,11 +118,12 @@ extern "C" int rljob_distribution(const void* logits, const int64_t* targets, fl
 }
 
 extern "C" int rljob_logits_gradient(void* logits, const int64_t* targets, const float* gradients,
-                                     const float* logsumexps, int64_t rows, int64_t vocabulary,
+                                     const float* logsumexps, const float* entropy_gradients,
+                                     const float* entropies, int64_t rows, int64_t vocabulary,
                                      float inverse_temperature, cudaStream_t stream) {
   if (rows == 0) return 0;
   rljob::gradient<<<rows, rljob::kThreads, 0, stream>>>(
-      static_cast<Pack*>(logits), targets, gradients, logsumexps, vocabulary / rljob::kPack,
-      inverse_temperature);
+      static_cast<Pack*>(logits), targets, gradients, logsumexps, entropy_gradients, entropies,
+      vocabulary / rljob::kPack, inverse_temperature);
   return cudaGetLastError();
 }

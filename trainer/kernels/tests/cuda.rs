@@ -5,7 +5,7 @@
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
-use rljob_kernels::head::Distribution;
+use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
 use rljob_kernels::pinned::HostCopy;
@@ -142,14 +142,18 @@ fn log_probabilities_entropies_and_their_derivative() {
     let (rows, vocabulary) = (129, 151_936);
     let logits = random(&[rows, vocabulary]) * 3.0;
     let targets = Tensor::randint(vocabulary, [rows], (Kind::Int64, GPU));
-    let gradient = Tensor::randn([rows], (Kind::Float, GPU));
-    let expected = Distribution::plain(&logits.copy(), &targets, 0.7);
-    let found = Distribution::new(&logits, &targets, 0.7).unwrap();
-    assert_close(&found.logprobs_C, &expected.logprobs_C, 1e-5);
-    assert_close(&found.entropy_C, &expected.entropy_C, 1e-4);
-    let expected = expected.logits_gradient(&targets, &gradient, 0.7).unwrap();
-    let found = found.logits_gradient(&targets, &gradient, 0.7).unwrap();
-    assert_close(&found, &expected, ROUNDING);
+    let random = || Tensor::randn([rows], (Kind::Float, GPU));
+    let with_entropy = [(random(), None), (random(), Some(random()))];
+    for (logprobs_C, entropy_C) in with_entropy {
+        let gradient = TokenGradient { logprobs_C, entropy_C };
+        let expected = Distribution::plain(&logits.copy(), &targets, 0.7);
+        let found = Distribution::new(&logits.copy(), &targets, 0.7).unwrap();
+        assert_close(&found.logprobs_C, &expected.logprobs_C, 1e-5);
+        assert_close(&found.entropy_C, &expected.entropy_C, 1e-4);
+        let expected = expected.logits_gradient(&targets, &gradient, 0.7).unwrap();
+        let found = found.logits_gradient(&targets, &gradient, 0.7).unwrap();
+        assert_close(&found, &expected, ROUNDING);
+    }
 }
 
 fn operands(all: &[Tensor]) -> Operands<'_> {

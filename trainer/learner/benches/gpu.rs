@@ -251,6 +251,7 @@ fn batch(arguments: &Arguments, step: u32, ranks: &Ranks) -> RankBatch {
         rank,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let samples = (0..ranks.world_size())

@@ -15,12 +15,14 @@
 
 pub mod calls;
 mod critic;
+mod entropy;
 pub mod micro_batch;
 mod policy;
 mod report;
 mod scores;
 mod signals;
 mod sums;
+mod turn_rewards;
 mod validate;
 
 use std::time::Instant;

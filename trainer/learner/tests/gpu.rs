@@ -62,6 +62,7 @@ fn batch(step: u32, prompt: u32) -> RankBatch {
         rank: 0,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let sequence = |(sample, tokens): (u32, u32)| Sequence {

@@ -68,7 +68,9 @@ fn gradients(
     for packed in micro_batches {
         model
             .forward_backward(parameters, None, packed, 1.0, &mut |chunk| {
-                sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.full_like(0.01)).0
+                sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.full_like(0.01))
+                    .0
+                    .into()
             })
             .unwrap();
     }
@@ -115,7 +117,7 @@ fn calls_of(
     let mut recorded = Recorded { inner, calls: Vec::new() };
     model
         .forward_backward(&mut recorded, None, &packed(lengths), 1.0, &mut |chunk| {
-            sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.ones_like()).0
+            sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.ones_like()).0.into()
         })
         .unwrap();
     recorded.calls

@@ -128,7 +128,7 @@ fn passes(model: &Model, compute: Kind, micro_batches: &[PackedTokens]) -> Passe
         let mut of_chunk = |chunk: &rljob_learner::model::Chunk| {
             let gradient = chunk.of(&weights);
             loss += (&chunk.tokens.logprobs_N * &gradient).sum(Kind::Double).double_value(&[]);
-            gradient
+            gradient.into()
         };
         model.forward_backward(&mut parameters, None, packed, TEMPERATURE, &mut of_chunk).unwrap();
     }

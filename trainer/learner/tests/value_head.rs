@@ -77,7 +77,7 @@ impl Models {
             of_values(packed)
         };
         let head = ValueHead { parameters: &mut self.head, loss: &mut of_values };
-        let mut of_chunk = |chunk: &Chunk| chunk.of(&of_logprobs(packed));
+        let mut of_chunk = |chunk: &Chunk| chunk.of(&of_logprobs(packed)).into();
         model.forward_backward(parameters, Some(head), packed, TEMPERATURE, &mut of_chunk).unwrap();
         let gradients = parameters.gradients().iter().map(Tensor::copy).collect();
         (gradients, self.head.gradients()[0].copy(), values.unwrap())
@@ -88,7 +88,7 @@ impl Models {
         let ((policy, of_policy), (critic, of_critic)) = (&mut self.policy, &mut self.critic);
         of_policy.zero_gradients();
         of_critic.zero_gradients();
-        let mut of_chunk = |chunk: &Chunk| chunk.of(&of_logprobs(packed));
+        let mut of_chunk = |chunk: &Chunk| chunk.of(&of_logprobs(packed)).into();
         policy.forward_backward(of_policy, None, packed, TEMPERATURE, &mut of_chunk).unwrap();
         let mut values = None;
         let mut loss = |of_pass: &Tensor| {

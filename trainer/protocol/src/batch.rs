@@ -100,8 +100,12 @@ pub struct SampleRow {
     pub rank: u32,
     /// Minibatch (optimizer update) it belongs to.
     pub minibatch: u32,
-    /// Whether the completion reached the maximum length; false for `sft`.
+    /// Whether the last completion reached its maximum length; false for `sft`.
     pub truncated: bool,
+    /// Whether a limit ended the sample: `truncated`, or `maxTurns` or `maxTokens` of a workflow.
+    /// False for `sft`, and from a coordinator before protocol version 3.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended_by_limit: bool,
     /// Reward by turn; the sum is `reward`. Empty for `sft`, and from a coordinator of protocol
     /// version 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -133,6 +137,9 @@ impl BatchHeader {
         if protocol < 2 {
             self.sequences.iter_mut().for_each(|sequence| sequence.segments.clear());
             self.samples.iter_mut().for_each(|sample| sample.turn_rewards.clear());
+        }
+        if protocol < 3 {
+            self.samples.iter_mut().for_each(|sample| sample.ended_by_limit = false);
         }
         self
     }
@@ -249,6 +256,7 @@ mod tests {
             rank,
             minibatch: 0,
             truncated: rank == 1,
+            ended_by_limit: rank == 1,
             turn_rewards: vec![0.25, 0.25],
         };
         RankBatch {

@@ -19,10 +19,7 @@ pub(super) fn check_policy(
     warnings: &mut Vec<Problem>,
 ) {
     let Some(policy) = algorithm.policy() else { return };
-    let updates = match algorithm {
-        Algorithm::Ppo(ppo) => spec.training.minibatches.saturating_mul(ppo.epochs),
-        _ => spec.training.minibatches,
-    };
+    let updates = spec.training.minibatches.saturating_mul(algorithm.epochs());
     let path = format!("spec.algorithm.{}", algorithm.name());
     check_ratio((&path, updates), &policy, warnings);
     check_kl(&path, &policy, warnings);

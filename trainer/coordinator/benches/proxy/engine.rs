@@ -40,6 +40,8 @@ impl Engine {
         let mut command = Command::new(binary("rljob-engine").unwrap());
         command.arg("--model-path").arg(model.path());
         command.args(["--dtype", "float32", "--port", &port, "--incremental-streaming-output"]);
+        // As jobs start SGLang.
+        command.args(["--stream-interval", "32"]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let engine = Self { url: format!("http://127.0.0.1:{port}"), model, child };
         tokio::time::timeout(LIMIT, engine.ready()).await.unwrap();

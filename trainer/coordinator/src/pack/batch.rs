@@ -12,10 +12,7 @@ use rljob_protocol::batch::{CHOSEN_REWARD, REJECTED_REWARD, SegmentRow};
 
 use crate::data::Prompt;
 use crate::pack::TrainSample;
-use crate::persistence::journal::{Sample, Segment};
-
-/// Finish reason of a completion at its length limit.
-const LENGTH: &str = "length";
+use crate::persistence::journal::{LENGTH, LIMIT, Sample, Segment};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
@@ -68,6 +65,7 @@ fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> 
     }
     Ok(TrainSample {
         truncated: sample.finish_reason == LENGTH,
+        ended_by_limit: [LENGTH, LIMIT].contains(&sample.finish_reason.as_str()),
         turn_rewards: sample.turn_rewards.clone(),
         ..joined(group, sample.reward, &sample.segments)
     })

@@ -47,8 +47,10 @@ pub struct TrainSample {
     pub segments: Vec<SegmentRow>,
     /// Reward by turn; empty for `sft`.
     pub turn_rewards: Vec<f64>,
-    /// Whether the completion reached its length limit; false for `sft`.
+    /// Whether the last completion reached its length limit; false for `sft`.
     pub truncated: bool,
+    /// Whether a limit ended the sample: of that length, or of the workflow.
+    pub ended_by_limit: bool,
     /// Whether learners compare the sample with the others of its group, so that all of them must
     /// be in one micro-batch.
     pub needs_group: bool,
@@ -106,6 +108,7 @@ pub fn pack(
         rank: assignment.rank,
         minibatch: assignment.minibatch,
         truncated: sample.truncated,
+        ended_by_limit: sample.ended_by_limit,
         turn_rewards: sample.turn_rewards.clone(),
     };
     let table: Vec<SampleRow> = samples.iter().zip(&plan.assignments).map(row).collect();

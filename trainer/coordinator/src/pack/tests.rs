@@ -62,6 +62,7 @@ fn a_small_step_matches_the_expected_batches() {
         rank,
         minibatch,
         truncated: id % 2 == 1,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let table = vec![

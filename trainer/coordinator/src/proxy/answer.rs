@@ -21,8 +21,10 @@ pub struct Choice {
     pub tool_calls: Vec<ToolCall>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
-    /// Text and log-probability of each token.
-    pub tokens: Vec<(String, f32)>,
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Text and log-probability of each token, if the request asks for them.
+    pub logprobs: Option<Vec<(String, f32)>>,
 }
 
 impl Completed {
@@ -33,7 +35,7 @@ impl Completed {
                 "index": index,
                 "message": self.message(index, choice, false),
                 "finish_reason": choice.finish_reason,
-                "logprobs": request.logprobs.then(|| logprobs(choice)),
+                "logprobs": choice.logprobs.as_deref().map(logprobs),
             })
         });
         json!({
@@ -54,7 +56,7 @@ impl Completed {
         for (index, choice) in (0_u32..).zip(&self.choices) {
             let text = json!([{
                 "index": index, "delta": self.message(index, choice, true), "finish_reason": null,
-                "logprobs": request.logprobs.then(|| logprobs(choice)),
+                "logprobs": choice.logprobs.as_deref().map(logprobs),
             }]);
             chunks.push(chunk(text, Value::Null));
             let end = json!([{
@@ -94,7 +96,7 @@ impl Completed {
     }
 
     fn usage(&self) -> Value {
-        let completion: usize = self.choices.iter().map(|choice| choice.tokens.len()).sum();
+        let completion: usize = self.choices.iter().map(|choice| choice.tokens).sum();
         json!({
             "prompt_tokens": self.prompt_tokens, "completion_tokens": completion,
             "total_tokens": self.prompt_tokens.saturating_add(completion),
@@ -106,11 +108,11 @@ fn object(fields: impl Iterator<Item = (&'static str, Value)>) -> Value {
     fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn logprobs(choice: &Choice) -> Value {
+fn logprobs(tokens: &[(String, f32)]) -> Value {
     let token = |(text, logprob): &(String, f32)| {
         json!({
             "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
         })
     };
-    json!({ "content": choice.tokens.iter().map(token).collect::<Vec<_>>(), "refusal": null })
+    json!({ "content": tokens.iter().map(token).collect::<Vec<_>>(), "refusal": null })
 }

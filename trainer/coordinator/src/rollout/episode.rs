@@ -7,7 +7,7 @@ use super::agent::failure::AgentFailure;
 use super::sampler::Sampled;
 use super::score::Scored;
 use crate::data::Prompt;
-use crate::persistence::journal::{DETAILS, Sample, Segment};
+use crate::persistence::journal::{DETAILS, LIMIT, STOP, Sample, Segment};
 use crate::reward::RewardError;
 use crate::workflow::Workflow;
 
@@ -26,6 +26,8 @@ pub struct Turn {
 #[derive(Debug)]
 pub struct Episode {
     pub turns: Vec<Turn>,
+    /// Whether `maxTurns` or `maxTokens` ended the sample.
+    pub ended_by_limit: bool,
     /// Why the sample is dropped, if it is.
     pub rejected: Option<Rejected>,
 }
@@ -58,6 +60,12 @@ impl Rejected {
 }
 
 impl Episode {
+    /// The episode of a program that failed.
+    pub fn rejected(failure: AgentFailure) -> Self {
+        let rejected = Some(Rejected::Agent(failure));
+        Self { turns: Vec::new(), ended_by_limit: false, rejected }
+    }
+
     /// All completions.
     pub fn completions(&self) -> impl Iterator<Item = &Sampled> {
         let rejected = self.rejected.iter().filter_map(|rejected| match rejected {
@@ -113,7 +121,10 @@ impl Episode {
             position: prompt.position,
             index,
             row: prompt.row,
-            finish_reason: finish_reason(&last.sampled).to_owned(),
+            finish_reason: match finish_reason(&last.sampled) {
+                STOP if self.ended_by_limit => LIMIT.to_owned(),
+                reason => reason.to_owned(),
+            },
             segments: (0..).zip(self.turns).flat_map(|(turn, of)| segments(turn, of)).collect(),
             sampling,
             reward: turn_rewards.iter().sum(),
@@ -238,7 +249,7 @@ mod tests {
             turn(0, (&[5, 6], "1+1="), &[7, 8], "3", 0.0),
             turn(1, (&[9], "No"), &[7, 2], "2", 1.0),
         ];
-        let episode = Episode { turns, rejected: None };
+        let episode = Episode { turns, ended_by_limit: false, rejected: None };
         assert_eq!(episode.text(), "3No2");
         let sample = episode.into_sample(&prompt(), 3, &workflow()).unwrap().unwrap();
         let segments: Vec<_> = sample
@@ -271,9 +282,21 @@ mod tests {
     }
 
     #[test]
+    fn the_finish_reason_is_that_of_the_last_completion_or_the_limit_of_the_workflow() {
+        // The completion of turn 0 has the maximum length, that of turn 1 stopped.
+        let reasons = [(0, false), (0, true), (1, false), (1, true)].map(|(index, limited)| {
+            let turns = vec![turn(index, (&[5], "1"), &[7, 2], "2", 1.0)];
+            let episode = Episode { turns, ended_by_limit: limited, rejected: None };
+            let sample = episode.into_sample(&prompt(), 3, &Workflow::SingleTurn).unwrap();
+            sample.unwrap().finish_reason
+        });
+        assert_eq!(reasons, ["length", "length", "stop", "limit"]);
+    }
+
+    #[test]
     fn a_sample_of_one_turn_has_its_reward_and_one_set_of_sampling_parameters() {
         let turns = vec![turn(0, (&[5, 6], "1+1="), &[7, 2], "2", 1.0)];
-        let episode = Episode { turns, rejected: None };
+        let episode = Episode { turns, ended_by_limit: false, rejected: None };
         let sample = episode.into_sample(&prompt(), 3, &Workflow::SingleTurn).unwrap().unwrap();
         assert_eq!((sample.reward, sample.segments.len()), (1.0, 2));
         assert!(sample.sampling["sampling_seed"].is_u64(), "{}", sample.sampling);

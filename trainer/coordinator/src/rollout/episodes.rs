@@ -20,7 +20,7 @@ use crate::reward::RewardError;
 use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{Lengths, ToolSet};
+use crate::workflow::{Lengths, Next, ToolSet};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -34,9 +34,8 @@ pub struct Episodes<'a> {
     pub tool_calls: &'a ToolCalls,
 }
 
-/// What follows a completion: its reward, if it has one in any case, and the messages before the
-/// next one.
-type Answer = (Option<Scored>, Option<Vec<Message>>);
+/// The reward of a completion, if it has one in any case, and the messages before the next one.
+type Answer = (Option<Scored>, Next<Vec<Message>>);
 
 /// Tokens between two completions.
 struct Between {
@@ -70,13 +69,16 @@ impl Episodes<'_> {
                     Ok(turn) => turn,
                     Err(error) => {
                         let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
-                        return Ok(Episode { turns, rejected });
+                        return Ok(Episode { turns, ended_by_limit: false, rejected });
                     }
                 };
             let turn = Turn { given, given_text, sampled, scored };
             let engine = turn.sampled.engine.clone();
             turns.push(turn);
-            let Some(between) = between else { return Ok(Episode { turns, rejected: None }) };
+            let ended_by_limit = matches!(between, Next::Limit);
+            let Next::Turn(between) = between else {
+                return Ok(Episode { turns, ended_by_limit, rejected: None });
+            };
             tokens.extend(&between.tokens);
             let position = prompt.position;
             tracing::debug!(position, index = request.key.index, turn = number, "sampling a turn");
@@ -92,8 +94,8 @@ impl Episodes<'_> {
         }
     }
 
-    /// The reward of turn `number`, which ends at `so_far` tokens, and what follows it; nothing if
-    /// the sample ends. The inner error rejects the sample.
+    /// The reward of turn `number`, which ends at `so_far` tokens, and what follows it. The inner
+    /// error rejects the sample.
     async fn turn(
         &self,
         prompt: &Prompt,
@@ -101,19 +103,20 @@ impl Episodes<'_> {
         number: u32,
         sampled: &Sampled,
         so_far: usize,
-    ) -> Result<Result<(Scored, Option<Between>), RewardError>, WorkError> {
+    ) -> Result<Result<(Scored, Next<Between>), RewardError>, WorkError> {
         let (scored, messages) = match self.answer(prompt, key, number, sampled).await? {
             Ok(answer) => answer,
             Err(error) => return Ok(Err(error)),
         };
         let between = match messages {
-            Some(messages) => self.between(prompt, sampled, messages, so_far).await?,
-            None => None,
+            Next::Turn(messages) => self.between(prompt, sampled, messages, so_far).await?,
+            Next::End => Next::End,
+            Next::Limit => Next::Limit,
         };
         let tokens = || sampled.completion.tokens.clone();
         let scored = match scored {
             Some(scored) => scored,
-            None if between.is_some() => unscored(self.input, tokens()).await?,
+            None if matches!(between, Next::Turn(_)) => unscored(self.input, tokens()).await?,
             None => match score(self.input, prompt, tokens()).await? {
                 Verdict::Scored(scored) => scored,
                 Verdict::Rejected(error) => return Ok(Err(error)),
@@ -122,8 +125,7 @@ impl Episodes<'_> {
         Ok(Ok((scored, between)))
     }
 
-    /// The answer of the workflow to turn `number`; no messages if the sample ends. The inner error
-    /// rejects the sample.
+    /// The answer of the workflow to turn `number`. The inner error rejects the sample.
     async fn answer(
         &self,
         prompt: &Prompt,
@@ -154,7 +156,7 @@ impl Episodes<'_> {
         match turn.await {
             Ok(step) => {
                 let reward = step.added_to(scored.reward);
-                Ok(Ok((Some(Scored { reward, ..scored }), step.messages)))
+                Ok(Ok((Some(Scored { reward, ..scored }), step.next)))
             }
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
             Err(down) => Err(WorkError::Verifier(down)),
@@ -169,7 +171,7 @@ impl Episodes<'_> {
         number: u32,
         sampled: &Sampled,
     ) -> Result<Result<Answer, RewardError>, WorkError> {
-        let calls = match self.input.tool_call_format.filter(|_| tools.may_continue(number)) {
+        let calls = match self.input.tool_call_format {
             None => Vec::new(),
             Some(format) => {
                 let (input, tokens) = (Arc::clone(self.input), sampled.completion.tokens.clone());
@@ -178,28 +180,31 @@ impl Episodes<'_> {
             }
         };
         if calls.is_empty() {
-            return Ok(Ok((None, None)));
+            return Ok(Ok((None, Next::End)));
+        }
+        if !tools.may_continue(number) {
+            return Ok(Ok((None, Next::Limit)));
         }
         match tools.execute(key, number, &calls, self.tool_calls).await {
-            Ok(messages) => Ok(Ok((None, Some(messages)))),
+            Ok(messages) => Ok(Ok((None, Next::Turn(messages)))),
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
             Err(down) => Err(WorkError::Verifier(down)),
         }
     }
 
-    /// What follows a completion that ends at `so_far` tokens; `None` without room for more.
+    /// What follows a completion that ends at `so_far` tokens, if there is room for more.
     async fn between(
         &self,
         prompt: &Prompt,
         sampled: &Sampled,
         messages: Vec<Message>,
         so_far: usize,
-    ) -> Result<Option<Between>, WorkError> {
+    ) -> Result<Next<Between>, WorkError> {
         let text = messages.iter().map(|message| message.content.as_str()).collect();
         let tokens = self.tokens(sampled.completion.tokens.clone(), messages).await?;
         let later = so_far.saturating_sub(prompt.tokens.len()).saturating_add(tokens.len());
         let max_new_tokens = self.lengths.room(prompt.tokens.len(), later);
-        Ok((max_new_tokens > 0).then_some(Between { tokens, text, max_new_tokens }))
+        Ok(Next::unless(false, max_new_tokens == 0, || Between { tokens, text, max_new_tokens }))
     }
 
     async fn tokens(

@@ -22,6 +22,7 @@ use crate::reward::{
 };
 use crate::rollout::request::Key;
 use crate::text::Message;
+use crate::workflow::next::Next;
 use crate::workflow::session::session;
 
 /// Component of the reward.
@@ -46,8 +47,8 @@ pub struct Environment {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub reward: f64,
-    /// Messages before the next completion; `None` if the episode ends.
-    pub messages: Option<Vec<Message>>,
+    /// Messages before the next completion.
+    pub next: Next<Vec<Message>>,
 }
 
 #[derive(Deserialize)]
@@ -166,7 +167,7 @@ fn step_of(response: &[u8], is_last: bool) -> Result<Step, VerifierError> {
     if !done && messages.is_empty() {
         return Err(unexpected(response, STEP, &"the episode is not done and has no messages"));
     }
-    Ok(Step { reward, messages: (!done && !is_last).then_some(messages) })
+    Ok(Step { reward, next: Next::unless(done, is_last, || messages) })
 }
 
 fn parse<T: serde::de::DeserializeOwned>(
@@ -180,7 +181,7 @@ fn parse<T: serde::de::DeserializeOwned>(
 mod tests {
     use serde_json::json;
 
-    use super::{Environment, Key, Message, Step, step_of};
+    use super::{Environment, Key, Message, Next, Step, step_of};
     use crate::rollout::request::Purpose;
 
     fn environment(url: &str) -> Environment {
@@ -192,11 +193,14 @@ mod tests {
     fn an_episode_ends_when_it_is_done_or_has_all_turns() {
         let open = br#"{"reward": 0.5, "done": false, "messages": [
             {"role": "user", "content": "No."}]}"#;
-        let step = |messages| Step { reward: 0.5, messages };
-        assert_eq!(step_of(open, false).unwrap(), step(Some(vec![Message::user("No.")])));
-        assert_eq!(step_of(open, true).unwrap(), step(None));
+        let step = |next| Step { reward: 0.5, next };
+        assert_eq!(step_of(open, false).unwrap(), step(Next::Turn(vec![Message::user("No.")])));
+        assert_eq!(step_of(open, true).unwrap(), step(Next::Limit));
         let done = br#"{"done": true}"#;
-        assert_eq!(step_of(done, false).unwrap(), Step { reward: 0.0, messages: None });
+        for is_last in [false, true] {
+            let end = Step { reward: 0.0, next: Next::End };
+            assert_eq!(step_of(done, is_last).unwrap(), end);
+        }
     }
 
     #[test]

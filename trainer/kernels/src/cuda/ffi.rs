@@ -94,6 +94,8 @@ unsafe extern "C" {
         targets: *const i64,
         gradients: *const f32,
         logsumexps: *const f32,
+        entropy_gradients: *const f32,
+        entropies: *const f32,
         rows: i64,
         vocabulary: i64,
         inverse_temperature: f32,

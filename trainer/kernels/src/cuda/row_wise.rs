@@ -184,14 +184,17 @@ pub fn distribution(
     Ok(outputs)
 }
 
+/// Overwrites the logits by their derivative. `of_entropy` has the derivative with respect to the
+/// entropy, and the entropy.
 pub fn logits_gradient(
     logits_CV: &Tensor,
     targets_C: &Tensor,
-    gradient_C: &Tensor,
-    logsumexp_C: &Tensor,
+    [gradient_C, logsumexp_C]: [&Tensor; 2],
+    of_entropy: Option<[&Tensor; 2]>,
     temperature: f64,
 ) -> Result<(), KernelError> {
     let targets_C = targets_C.f_contiguous()?;
+    let of_entropy = |index: usize| of_entropy.map_or(std::ptr::null(), |of| pointer(of[index]));
     // SAFETY: as for distribution.
     let code = unsafe {
         ffi::rljob_logits_gradient(
@@ -199,6 +202,8 @@ pub fn logits_gradient(
             pointer(&targets_C),
             pointer(gradient_C),
             pointer(logsumexp_C),
+            of_entropy(0),
+            of_entropy(1),
             rows(logits_CV),
             logits_CV.size()[1],
             (1.0 / temperature) as f32,

@@ -43,6 +43,7 @@ fn batch(step: u32) -> RankBatch {
         rank: 0,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let loss_mask_T: Vec<u8> = (0..SAMPLES).flat_map(|sample| mask(step, sample)).collect();

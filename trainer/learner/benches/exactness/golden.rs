@@ -39,6 +39,7 @@ pub fn differences() -> [f64; 4] {
 fn advantage(spec: &NormalizationSpec, size: f64) -> f64 {
     let golden = REWARDS.map(|(reward, _)| if reward > 0.5 { size } else { -size });
     normalize(spec, &REWARDS, 2)
+        .0
         .iter()
         .zip(golden)
         .map(|(actual, golden)| (actual - golden).abs())

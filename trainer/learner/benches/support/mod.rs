@@ -62,6 +62,7 @@ pub fn batch(step: u32, samples: &[Sample], tokens_T: Vec<i64>, loss_mask_T: Vec
         rank: 0,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     RankBatch {

@@ -7,8 +7,7 @@
 //!  gradients     4 · S
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
-//!  critic        weights, gradients, optimizer and buffers of the critic; a value head, of the
-//!                hidden size, is not counted
+//!  critic        weights, gradients, optimizer and buffers of the critic, or of the value head
 //!  frozen        e · S of each frozen model, a teacher of another shape too, and e · its buffers
 //!                of whole blocks
 //!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its
@@ -40,7 +39,7 @@ pub struct Settings<'a> {
     pub sharding: Sharding,
     /// Whether the moments are in memory of the host.
     pub offload: bool,
-    /// The critic, if one is trained beside the policy.
+    /// The critic or value head, if one is trained beside the policy.
     pub critic: Option<Critic<'a>>,
     /// Layout of the policy's adapters, if adapters are trained. `layout` is that of their base.
     pub adapters: Option<&'a ModelLayout>,

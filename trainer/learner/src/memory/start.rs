@@ -2,7 +2,7 @@
 //! plan, and described for GPUs of another machine.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{ModelRole, Sharding, TrainingSpec};
+use rljob_crds::algorithm::{Algorithm, ModelRole, Sharding, TrainingSpec};
 use rljob_kernels::device::{Capacity, capacity};
 use tch::{Device, Kind};
 
@@ -84,9 +84,14 @@ pub(super) fn with_settings<T>(
 ) -> T {
     let algorithm = spec.algorithm.resolve();
     let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
-    let second = algorithm.filter(|algorithm| !algorithm.has_value_head());
-    let critic_optimizer = second.and_then(|second| second.critic_optimizer(&spec.optimizer));
-    let critic_layout = trained_layout(&model.clone().with_head(Head::Scalar), spec);
+    let critic_optimizer =
+        algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
+    let critic_layout = if algorithm.is_some_and(Algorithm::has_value_head) {
+        // Adapters do not replace it.
+        model.clone().with_head(Head::Value).layout().clone()
+    } else {
+        trained_layout(&model.clone().with_head(Head::Scalar), spec)
+    };
     let trained = trained_layout(model, spec);
     let critic = critic_optimizer
         .map(|optimizer| Critic { layout: &critic_layout, offload: optimizer.offload && has_gpu });

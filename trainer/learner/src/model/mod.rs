@@ -48,5 +48,5 @@ pub use head::{Head, rows_of_device_chunk};
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Gradient, Parameters, WholeParameters};
-pub use pass::{Chunk, Model, TokenLogprobs, TokenValues, ValueHead};
+pub use pass::{Chunk, Model, TokenGradient, TokenLogprobs, TokenValues, ValueHead};
 pub use rows::SharedPrefix;

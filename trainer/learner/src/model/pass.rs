@@ -28,6 +28,7 @@ mod value_head;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
+pub use rljob_kernels::head::TokenGradient;
 pub use values::{TokenValues, ValueHead};
 
 /// A model: shape and layout, without weights.

@@ -22,11 +22,13 @@ pub struct SampleAdvantage {
     pub group: usize,
     /// Advantage of its tokens, before terms that depend on log-probabilities.
     pub advantage: f64,
+    /// Factor of the sample's reward in `advantage`.
+    pub reward_scale: f64,
     /// Weight of each of its tokens in the minibatch's loss.
     pub weight: f64,
     /// Tokens that carry loss; 0 for a masked sample.
     pub trainable_tokens: u32,
-    /// Whether the completion reached the maximum length.
+    /// Whether a limit ended the sample, so that the state after it has a value.
     pub truncated: bool,
 }
 
@@ -51,7 +53,7 @@ impl StepAdvantages {
             })
             .zip(group_of.iter().copied())
             .collect();
-        let mut normalized = normalize(&spec.reward_normalization, &shaped, groups);
+        let (mut normalized, scales) = normalize(&spec.reward_normalization, &shaped, groups);
         if spec.surrogate == Surrogate::GPG {
             scale_up(&mut normalized, &group_of);
         }
@@ -64,16 +66,19 @@ impl StepAdvantages {
         };
         let trainable: Vec<u32> = samples.iter().map(trainable).collect();
         let weights = weights(spec.loss_aggregation, samples, &trainable, rollout.max_new_tokens);
+        let of_reward = |index: usize| {
+            if samples[index].truncated && rollout.truncated == Truncated::Zero {
+                return (0.0, 0.0);
+            }
+            (normalized[index], spec.reward_shaping.scale * scales[index])
+        };
         let sample = |index: usize| SampleAdvantage {
             group: group_of[index],
-            advantage: if samples[index].truncated && rollout.truncated == Truncated::Zero {
-                0.0
-            } else {
-                normalized[index]
-            },
+            advantage: of_reward(index).0,
+            reward_scale: of_reward(index).1,
             weight: weights[index],
             trainable_tokens: trainable[index],
-            truncated: samples[index].truncated,
+            truncated: samples[index].truncated || samples[index].ended_by_limit,
         };
         Self { samples: (0..samples.len()).map(sample).collect(), groups }
     }
@@ -86,9 +91,10 @@ impl StepAdvantages {
         let sample = |index: usize| SampleAdvantage {
             group: group_of[index],
             advantage: 0.0,
+            reward_scale: 0.0,
             weight: weights[index],
             trainable_tokens: trainable[index],
-            truncated: samples[index].truncated,
+            truncated: samples[index].truncated || samples[index].ended_by_limit,
         };
         Self { samples: (0..samples.len()).map(sample).collect(), groups }
     }
@@ -189,6 +195,7 @@ mod tests {
             rank: 0,
             minibatch,
             truncated,
+            ended_by_limit: truncated,
             turn_rewards: Vec::new(),
         };
         vec![
@@ -270,6 +277,21 @@ mod tests {
             &samples(),
         );
         assert_eq!(advantages(&step), [1.0 - 0.25, -0.75, 0.5 - 0.5, 0.5 - 2.0]);
+    }
+
+    #[test]
+    fn the_factor_of_a_reward_is_that_of_shaping_and_normalization() {
+        let spec = GrpoSpec {
+            reward_shaping: RewardShaping { bias: 0.5, scale: 2.0, clip: 20.0 },
+            ..GrpoSpec::default()
+        };
+        let step = StepAdvantages::from_rewards(&spec, &rollout(Truncated::Zero), &samples());
+        // Rewards 1 and 0 of the first group, shaped 3 and 1, have the deviation √2.
+        let [one, other] = [&step.samples[0], &step.samples[1]];
+        assert!((one.advantage - other.advantage - one.reward_scale).abs() < 1e-12, "{step:?}");
+        assert!((one.reward_scale - 2.0_f64.sqrt()).abs() < 1e-4, "{step:?}");
+        let zero = step.samples.iter().find(|sample| sample.truncated).unwrap();
+        assert_eq!((zero.advantage, zero.reward_scale), (0.0, 0.0));
     }
 
     #[test]

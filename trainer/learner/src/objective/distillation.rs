@@ -100,6 +100,7 @@ mod tests {
             sampler_logprobs_N: policy.shallow_clone(),
             advantages_N: Tensor::from_slice(&[7.0_f32, 7.0]),
             weights_N: Tensor::from_slice(&[1.0_f32, 1.0]),
+            turn_rewards_N: None,
             reference_logprobs_N: Some(teacher),
             proximal_logprobs_N: None,
             values_N: None,

@@ -143,6 +143,7 @@ mod tests {
             truncated: vec![false; 4],
             advantages_N: tensor(|token| if token.0 % 2 == 0 { 1.0 } else { -1.0 }),
             weights_N: tensor(|_| 0.5),
+            turn_rewards_N: None,
             reference_logprobs_N: Some(tensor(|token| token.2)),
             sampler_logprobs_N: zeros_N,
             proximal_logprobs_N: None,

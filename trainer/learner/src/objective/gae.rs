@@ -5,9 +5,9 @@
 //!  A_t = δ_t + γ λ A_{t+1}               A after the last token is 0
 //!  R_t = A_t + V_t                       the return that the critic learns
 //!
-//!  r_t   reward of the token; that of the completion is at its last token
+//!  r_t   reward of the token; that of a turn is at its last token
 //!  V_t   value of the state before the token
-//!  V after the last token: 0, or the value of that state if the completion was truncated
+//!  V after the last token: 0, or the value of that state if a limit ended the sample
 //! ```
 //! t counts trained tokens only, as in AReaL: prompts and tool results between the turns of a
 //! completion have neither rewards nor steps.
@@ -26,7 +26,7 @@ pub struct Packed<'a> {
     pub ends: &'a [usize],
     /// `[N]` values V.
     pub values: &'a [f64],
-    /// `[Q]` value after the last token of each sequence: 0 unless it was truncated.
+    /// `[Q]` value after the last token of each sequence: 0 unless a limit ended it.
     pub end_values: &'a [f64],
 }
 

@@ -46,6 +46,14 @@ impl Objective for Grpo {
         self.spec.signals(&self.rollout, updates)
     }
 
+    fn epochs(&self) -> u32 {
+        self.spec.epochs
+    }
+
+    fn entropy_coefficient(&self) -> f64 {
+        self.spec.entropy_coefficient
+    }
+
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages {
         StepAdvantages::from_rewards(&self.spec, &self.rollout, samples)
     }

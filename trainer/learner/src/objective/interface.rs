@@ -56,6 +56,11 @@ pub trait Objective: Debug {
         1
     }
 
+    /// Coefficient c of the policy's entropy: the loss of a token has the term −c · entropy.
+    fn entropy_coefficient(&self) -> f64 {
+        0.0
+    }
+
     /// Number of samples of a prompt group that the loss compares; they are in one micro-batch.
     fn compared_samples(&self) -> Option<usize> {
         None

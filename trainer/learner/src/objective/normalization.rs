@@ -51,26 +51,37 @@ pub fn normalized(
     totals: &Totals,
     squares: &[f64],
 ) -> Vec<f64> {
-    let batch: f64 = squares.iter().sum();
-    let divisor = |group: usize| match (spec.scale, spec.scale_level) {
+    values
+        .iter()
+        .map(|&(value, group)| {
+            (value - totals.mean(spec, value, group)) / divisor(spec, totals, squares, group)
+        })
+        .collect()
+}
+
+/// Normalized values, given all values of the batch, and the factor of each value in its own.
+pub fn normalize(
+    spec: &NormalizationSpec,
+    values: &[Grouped],
+    groups: usize,
+) -> (Vec<f64>, Vec<f64>) {
+    let totals = Totals::new(totals(values, groups));
+    let squares = squares(spec, values, &totals);
+    let scale = |&(_, group): &Grouped| 1.0 / divisor(spec, &totals, &squares, group);
+    (normalized(spec, values, &totals, &squares), values.iter().map(scale).collect())
+}
+
+/// What values of a group are divided by.
+fn divisor(spec: &NormalizationSpec, totals: &Totals, squares: &[f64], group: usize) -> f64 {
+    match (spec.scale, spec.scale_level) {
         (NormalizationScale::None, _) => 1.0,
         (NormalizationScale::Std, NormalizationLevel::Group) => {
             deviation(spec, totals.counts[group], squares[group]) + spec.epsilon
         }
         (NormalizationScale::Std, NormalizationLevel::Batch) => {
-            deviation(spec, totals.count, batch) + spec.epsilon
+            deviation(spec, totals.count, squares.iter().sum()) + spec.epsilon
         }
-    };
-    values
-        .iter()
-        .map(|&(value, group)| (value - totals.mean(spec, value, group)) / divisor(group))
-        .collect()
-}
-
-/// Normalized values, given all values of the batch.
-pub fn normalize(spec: &NormalizationSpec, values: &[Grouped], groups: usize) -> Vec<f64> {
-    let totals = Totals::new(totals(values, groups));
-    normalized(spec, values, &totals, &squares(spec, values, &totals))
+    }
 }
 
 /// Standard deviation of `count` values; 1 if there are too few.
@@ -125,7 +136,7 @@ mod tests {
 
     #[test]
     fn groups_of_four_are_areals_golden_values() {
-        close(&normalize(&NormalizationSpec::default(), &REWARDS, 2), &signed(0.866_01), 1e-5);
+        close(&normalize(&NormalizationSpec::default(), &REWARDS, 2).0, &signed(0.866_01), 1e-5);
     }
 
     #[test]
@@ -135,13 +146,13 @@ mod tests {
             scale: NormalizationScale::None,
             ..NormalizationSpec::default()
         };
-        close(&normalize(&spec, &REWARDS, 2), &signed(0.666_67), 1e-5);
+        close(&normalize(&spec, &REWARDS, 2).0, &signed(0.666_67), 1e-5);
     }
 
     #[test]
     fn groups_may_be_interleaved_and_of_any_size() {
         close(
-            &normalize(&NormalizationSpec::default(), &MIXED, 2),
+            &normalize(&NormalizationSpec::default(), &MIXED, 2).0,
             &[0.707_097, -0.999_995, -0.707_097, 0.0, 0.999_995],
             1e-6,
         );
@@ -150,9 +161,9 @@ mod tests {
     #[test]
     fn a_group_of_one_and_a_group_of_equals_get_zero() {
         let values = [(1.0, 1), (0.25, 0), (0.25, 0)];
-        assert_eq!(normalize(&NormalizationSpec::default(), &values, 2), [0.0; 3]);
+        assert_eq!(normalize(&NormalizationSpec::default(), &values, 2).0, [0.0; 3]);
         let spec = NormalizationSpec { leave_one_out: true, ..NormalizationSpec::default() };
-        assert_eq!(normalize(&spec, &values, 2), [0.0; 3]);
+        assert_eq!(normalize(&spec, &values, 2).0, [0.0; 3]);
     }
 
     #[test]
@@ -164,7 +175,7 @@ mod tests {
         };
         let deviation = ((0.25 + 0.25 + 4.0 + 4.0) / 4.0_f64).sqrt();
         let expected = [0.5, -2.0, -0.5, 0.0, 2.0].map(|difference| difference / deviation);
-        close(&normalize(&spec, &MIXED, 2), &expected, 1e-12);
+        close(&normalize(&spec, &MIXED, 2).0, &expected, 1e-12);
     }
 
     #[test]
@@ -178,7 +189,7 @@ mod tests {
         };
         let deviation = ((2.56 + 0.36 + 6.76 + 1.96 + 11.56) / 5.0_f64).sqrt();
         close(
-            &normalize(&batch, &MIXED, 2),
+            &normalize(&batch, &MIXED, 2).0,
             &[-1.6, -0.6, -2.6, 1.4, 3.4].map(|difference| difference / deviation),
             1e-12,
         );
@@ -187,7 +198,7 @@ mod tests {
             scale: NormalizationScale::None,
             ..NormalizationSpec::default()
         };
-        assert_eq!(normalize(&none, &MIXED, 2), [1.0, 2.0, 0.0, 4.0, 6.0]);
+        assert_eq!(normalize(&none, &MIXED, 2).0, [1.0, 2.0, 0.0, 4.0, 6.0]);
     }
 
     #[test]
@@ -203,7 +214,7 @@ mod tests {
             let together =
                 [normalized(&spec, here, &all, &about), normalized(&spec, there, &all, &about)]
                     .concat();
-            close(&together, &normalize(&spec, &MIXED, 2), 1e-12);
+            close(&together, &normalize(&spec, &MIXED, 2).0, 1e-12);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Proximal Policy Optimization with a critic (Schulman et al., arXiv 1707.06347).
 //!
 //! ```text
-//!  reward of the sample at its last token, − klCoefficient · KL of each token
+//!  rewards of turns at their last tokens, − klCoefficient · KL of each token
 //!    ─▶ gae: advantages A and returns R from the values V_old before the step
 //!  policy   the loss of `grpo` with the surrogate Clip and A, normalized over tokens
 //!  critic   Σ weight · max(½ (V − R)², ½ (V_clip − R)²)
@@ -64,13 +64,8 @@ impl Ppo {
         }
         let kl = kl_rewards(&self.policy.spec, streams);
         let mut rewards = kl.unwrap_or_else(|| vec![0.0; of_samples.len()]);
-        let mut start = 0;
-        for &end in &ends {
-            if end > start {
-                rewards[end - 1] += of_samples[end - 1];
-            }
-            start = end;
-        }
+        let of_turns = streams.turn_rewards_N.as_ref().map(doubles);
+        add_turns(&mut rewards, &ends, &of_samples, of_turns.as_deref());
         let packed = Packed { ends: &ends, values: &values, end_values: &end_values };
         let (discount, lambda) = (self.spec.discount, self.spec.gae_lambda);
         let advantages = packed.advantages(rewards, Discounts { discount, lambda });
@@ -88,7 +83,11 @@ impl Objective for Ppo {
     }
 
     fn epochs(&self) -> u32 {
-        self.spec.epochs
+        self.policy.epochs()
+    }
+
+    fn entropy_coefficient(&self) -> f64 {
+        self.policy.entropy_coefficient()
     }
 
     fn critic_warmup_steps(&self) -> u32 {
@@ -153,6 +152,24 @@ impl Objective for Ppo {
     fn restore(&mut self, state: ObjectiveState) {
         let coefficient = state.kl_coefficient.filter(|_| self.spec.adaptive_kl.is_some());
         self.policy.spec.kl_coefficient = coefficient.unwrap_or(self.policy.spec.kl_coefficient);
+    }
+}
+
+/// Adds the rewards of turns `[N]`, which are at their last tokens, and at the last token of each
+/// sequence what they leave of the reward of its sample.
+fn add_turns(rewards: &mut [f64], ends: &[usize], samples: &[f64], turns: Option<&[f64]>) {
+    let mut start = 0;
+    for &end in ends {
+        let mut placed = 0.0;
+        for token in start..end {
+            let of_turn = turns.map_or(0.0, |turns| turns[token]);
+            rewards[token] += of_turn;
+            placed += of_turn;
+        }
+        if end > start {
+            rewards[end - 1] += samples[end - 1] - placed;
+        }
+        start = end;
     }
 }
 

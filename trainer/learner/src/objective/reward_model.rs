@@ -78,6 +78,7 @@ mod tests {
             advantages_N: Tensor::from_slice(&[1.0_f32, 1.0, -1.0, -1.0, -1.0, 1.0]),
             weights_N: zeros_N.full_like(0.5),
             sampler_logprobs_N: zeros_N,
+            turn_rewards_N: None,
             reference_logprobs_N: None,
             proximal_logprobs_N: None,
             values_N: None,

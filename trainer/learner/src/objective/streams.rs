@@ -16,12 +16,15 @@ pub struct TokenStreams {
     pub sequence_N: Tensor,
     /// Prompt group of each sequence, numbered from 0 over the step.
     pub groups: Vec<usize>,
-    /// Whether each sequence ends because it reached the maximum length.
+    /// Whether a limit ended each sequence, so that the state after it has a value.
     pub truncated: Vec<bool>,
     /// `[N]` log-probabilities under the sampler's policy, fp32.
     pub sampler_logprobs_N: Tensor,
     /// `[N]` advantages, fp32.
     pub advantages_N: Tensor,
+    /// `[N]` rewards of turns at their last tokens, fp32, without the last turn of each sequence;
+    /// absent if all are 0.
+    pub turn_rewards_N: Option<Tensor>,
     /// `[N]` weights in the minibatch's loss, fp32.
     pub weights_N: Tensor,
     /// `[N]` log-probabilities under the reference model, fp32.
@@ -50,6 +53,7 @@ impl TokenStreams {
             truncated: self.truncated.clone(),
             sampler_logprobs_N: part(&self.sampler_logprobs_N),
             advantages_N: part(&self.advantages_N),
+            turn_rewards_N: self.turn_rewards_N.as_ref().map(part),
             weights_N: part(&self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
             proximal_logprobs_N: self.proximal_logprobs_N.as_ref().map(part),
@@ -73,6 +77,7 @@ impl TokenStreams {
             truncated: self.truncated,
             sampler_logprobs_N: moved(self.sampler_logprobs_N),
             advantages_N: moved(self.advantages_N),
+            turn_rewards_N: self.turn_rewards_N.map(moved),
             weights_N: moved(self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.map(moved),
             proximal_logprobs_N: self.proximal_logprobs_N.map(moved),

@@ -8,6 +8,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
 use rljob_protocol::prompts::Prompts;
 use tch::{Device, Tensor};
 
+use super::turn_rewards::turn_rewards;
 use crate::model::{ModelError, PackedTokens, SharedPrefix};
 use crate::objective::{StepAdvantages, TokenStreams};
 
@@ -111,11 +112,13 @@ pub fn micro_batches(
         check_trained(mine, mask, &batch.header)?;
         let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
         let prefixes = prefixes(mine, (tokens, mask), &batch.header, prompts);
+        let turn_rewards_T = turn_rewards(mine, mask, &batch.header, advantages);
         let mask = effective_mask(mine, mask, advantages);
         let packed = PackedTokens::with_prefixes(tokens, &mask, &lengths, &prefixes, vocab_size)
             .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
         let teacher_logprobs_T = batch.teacher_logprobs_T.as_ref().map(|all| &all[start..end]);
         let streams = TokenStreams {
+            turn_rewards_N: turn_rewards_T.map(|own| trained(&own, &packed)),
             reference_logprobs_N: teacher_logprobs_T.map(|own| trained(own, &packed)),
             ..streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages)
         };
@@ -172,6 +175,7 @@ fn streams(
         sampler_logprobs_N: trained(sampler_logprobs_T, packed),
         advantages_N: at_tokens(samples().map(|sample| sample.advantage as f32).collect()),
         weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
+        turn_rewards_N: None,
         reference_logprobs_N: None,
         proximal_logprobs_N: None,
         values_N: None,
@@ -228,6 +232,7 @@ mod tests {
             rank: 1,
             minibatch,
             truncated: false,
+            ended_by_limit: false,
             turn_rewards: Vec::new(),
         };
         let sequence = |sample, micro_batch, tokens| Sequence {
@@ -257,6 +262,7 @@ mod tests {
         let sample = |index: usize| SampleAdvantage {
             group: index,
             advantage: [0.25, -1.0, 2.0][index],
+            reward_scale: 1.0,
             weight: (index + 1) as f64,
             trainable_tokens: trainable[index],
             truncated: false,

@@ -1,20 +1,18 @@
 //! Passes of the policy over a minibatch, with its value head if it has one, and its update.
 
-#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
-
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::metrics::{self, StepMetrics};
-use tch::Tensor;
 
 use super::Prepared;
 use super::critic::value_loss;
+use super::entropy::policy_loss;
 use super::micro_batch::MicroBatch;
 use super::sums::Sums;
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::model::{Chunk, ValueHead};
+use crate::model::{Chunk, TokenGradient, ValueHead};
 use crate::models::TrainedModel;
-use crate::objective::{Deferred, TokenLoss};
+use crate::objective::Deferred;
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::trainer::{StepError, Trainer};
 
@@ -38,24 +36,22 @@ impl Trainer {
             } else if trains_policy {
                 self.forward_backward(micro_batch, prepared.whole, of_head.as_mut())?
             } else {
-                self.forward(micro_batch)?.0
+                self.forward(micro_batch)?.1
             });
         }
         Ok((sums, of_head))
     }
 
-    /// A micro-batch without gradients: sums, and the derivative `[N]` of its loss.
+    /// A micro-batch without gradients: derivatives of its loss, and sums.
     pub(super) fn forward(
         &mut self,
         micro_batch: &MicroBatch,
-    ) -> Result<(Sums, Tensor), StepError> {
+    ) -> Result<(TokenGradient, Sums), StepError> {
         let MicroBatch { packed, streams, .. } = micro_batch;
         heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Logprobs { tokens: packed.num_tokens() };
         let policy = self.models.logprobs(ModelRole::Policy, packed, self.temperature())?;
-        let TokenLoss { gradient_N, loss, statistics } = self.objective.loss(&policy, streams);
-        let entropy = Deferred::sum(&policy.entropy_N);
-        Ok((Sums { loss, entropy, statistics }, gradient_N))
+        Ok(policy_loss(self.objective.as_ref(), &policy, streams))
     }
 
     /// A micro-batch with gradients. The sums of a value head are added to `of_head`.
@@ -69,28 +65,25 @@ impl Trainer {
         let MicroBatch { minibatch, packed, streams } = micro_batch;
         tracing::debug!(minibatch, "forward");
         heartbeat::advance_after(self.ranks.device())?;
-        let mut whole_gradient_N = None;
+        let mut whole_gradient = None;
         if whole {
-            let (of_whole, gradient_N) = self.forward(micro_batch)?;
+            let (gradient, of_whole) = self.forward(micro_batch)?;
             // The pass with gradients adds the entropy.
             sums = Sums { entropy: Deferred::default(), ..of_whole };
-            whole_gradient_N = Some(gradient_N);
+            whole_gradient = Some(gradient);
         }
         self.phase = Phase::Training { tokens: packed.num_tokens() };
         let objective = self.objective.as_ref();
         let mut gradient = |chunk: &Chunk| {
             tracing::debug!(minibatch, tokens = ?chunk.range, "backward");
-            let entropy = Deferred::sum(&chunk.tokens.entropy_N);
-            let (of_chunk, gradient_N) = if let Some(gradient_N) = &whole_gradient_N {
-                (Sums { entropy, ..Sums::default() }, chunk.of(gradient_N))
+            let (gradient, of_chunk) = if let Some(gradient) = &whole_gradient {
+                let entropy = Deferred::sum(&chunk.tokens.entropy_N);
+                (chunk.of_gradient(gradient), Sums { entropy, ..Sums::default() })
             } else {
-                let streams = streams.narrow(&chunk.range);
-                let TokenLoss { gradient_N, loss, statistics } =
-                    objective.loss(&chunk.tokens, &streams);
-                (Sums { loss, entropy, statistics }, gradient_N)
+                policy_loss(objective, &chunk.tokens, &streams.narrow(&chunk.range))
             };
             sums = std::mem::take(&mut sums).plus(of_chunk);
-            gradient_N
+            gradient
         };
         let (TrainedModel { model, parameters, .. }, head) = self.models.policy_and_value_head();
         let mut of_values = of_head.map(|sums| value_loss(objective, streams, sums));

@@ -1,12 +1,14 @@
 //! Training steps on one and two ranks: golden bits in `bits`, calls of the plan in `calls`,
 //! comparison with PyTorch in `peer`, PPO in `ppo` and `value_head`, adapters in `lora`, pairs in
-//! `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in `prompts`.
+//! `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in `prompts`,
+//! entropies and epochs in `entropy`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 mod bits;
 mod calls;
 mod custom;
+mod entropy;
 mod lora;
 mod pairs;
 mod peer;
@@ -59,6 +61,7 @@ fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
                 rank: index % world_size,
                 minibatch: group % minibatches,
                 truncated: index == 4,
+                ended_by_limit: index == 4,
                 turn_rewards: Vec::new(),
             },
             tokens,

@@ -36,7 +36,7 @@ impl Trainer {
         for micro_batch in &prepared.micro_batches {
             let scores = self.scores();
             let measured =
-                if scores { self.score(micro_batch)? } else { self.forward(micro_batch)?.0 };
+                if scores { self.score(micro_batch)? } else { self.forward(micro_batch)?.1 };
             sums = sums.plus(measured);
         }
         let sums = sums.read();

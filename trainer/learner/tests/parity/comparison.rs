@@ -203,7 +203,7 @@ impl<P: Compared> Comparison<P> {
         let mut closure = |chunk: &rljob_learner::model::Chunk| {
             let (gradient, value) = loss(chunk);
             total += value;
-            gradient
+            gradient.into()
         };
         self.model
             .forward_backward(&mut self.parameters, None, &self.packed, TEMPERATURE, &mut closure)

@@ -33,6 +33,7 @@ pub fn streams(packed: &PackedTokens, reference_logprobs_N: Option<Tensor>) -> T
         sampler_logprobs_N: signs_N.zeros_like(),
         weights_N: signs_N.full_like(0.5),
         advantages_N: signs_N,
+        turn_rewards_N: None,
         reference_logprobs_N,
         proximal_logprobs_N: None,
         values_N: None,

@@ -47,7 +47,7 @@ pub fn compare_values<P: Compared>(comparison: &mut Comparison<P>, case: &Case) 
     let mut of_chunk = |chunk: &Chunk| {
         let found = objective.loss(&chunk.tokens, &streams.narrow(&chunk.range));
         policy_loss += found.loss.value();
-        found.gradient_N
+        found.gradient_N.into()
     };
     let mut of_values = |values_N: &Tensor| {
         let found = objective.value_loss(values_N, &streams);

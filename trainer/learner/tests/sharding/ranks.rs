@@ -87,7 +87,7 @@ fn rank(
                 &chunk.tokens.logprobs_N.full_like(1.0 / trained as f64),
             );
             total += value.value();
-            gradient_N
+            gradient_N.into()
         };
         model.forward_backward(&mut parameters, None, &packed, 0.7, &mut loss).unwrap();
     }

@@ -72,6 +72,7 @@ fn only_completion_tokens_have_mask_and_log_probabilities() {
         segments: vec![row(0, 2, None), row(0, 1, Some(3)), row(0, 1, Some(4))],
         turn_rewards: vec![1.0],
         truncated: false,
+        ended_by_limit: false,
         needs_group: false,
     };
     assert_eq!(
@@ -102,17 +103,20 @@ fn a_sample_of_two_turns_is_one_sequence_that_trains_both_completions() {
         ],
         turn_rewards: vec![0.25, 0.75],
         truncated: false,
+        ended_by_limit: false,
         needs_group: false,
     };
     assert_eq!(from_samples(&[turns]), Ok(vec![expected]));
 }
 
 #[test]
-fn completions_at_the_length_limit_are_marked_truncated() {
-    let cut = Sample { finish_reason: "length".to_owned(), ..sample(8, 1) };
-    let truncated: Vec<bool> =
-        from_samples(&[sample(8, 0), cut]).unwrap().iter().map(|sample| sample.truncated).collect();
-    assert_eq!(truncated, [false, true]);
+fn samples_that_a_limit_ended_are_marked() {
+    let marks = ["stop", "length", "limit"].map(|finish_reason| {
+        let sample = Sample { finish_reason: finish_reason.to_owned(), ..sample(8, 1) };
+        let sample = from_samples(&[sample]).unwrap().remove(0);
+        (sample.truncated, sample.ended_by_limit)
+    });
+    assert_eq!(marks, [(false, false), (true, true), (false, true)]);
 }
 
 #[test]
@@ -127,6 +131,7 @@ fn every_demonstration_is_a_prompt_group() {
         segments: vec![row(0, 2, None), row(0, 2, None)],
         turn_rewards: Vec::new(),
         truncated: false,
+        ended_by_limit: false,
         needs_group: false,
     };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));

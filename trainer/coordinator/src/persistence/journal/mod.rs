@@ -34,7 +34,8 @@ use rusqlite::Connection;
 
 pub use error::JournalError;
 pub use records::{
-    Checkpoint, DETAILS, Event, FixedBatch, PassRate, Pending, Sample, Segment, VersionRun,
+    Checkpoint, DETAILS, Event, FixedBatch, LENGTH, LIMIT, PassRate, Pending, STOP, Sample,
+    Segment, VersionRun,
 };
 pub use rollback::Later;
 

@@ -9,6 +9,12 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the metadata with what verifiers found, by reward name.
 pub const DETAILS: &str = "details";
+/// Finish reason of a sample that its last completion, or what follows it, ended.
+pub const STOP: &str = "stop";
+/// Finish reason of a sample whose last completion has the maximum length.
+pub const LENGTH: &str = "length";
+/// Finish reason of a sample whose workflow allows no further turn.
+pub const LIMIT: &str = "limit";
 
 /// One finished sample: token segments of one or more turns, with their rewards.
 ///
@@ -28,7 +34,7 @@ pub struct Sample {
     pub row: u64,
     /// In the order of the tokens.
     pub segments: Vec<Segment>,
-    /// Why the last completion ended, as the engine reports it: `stop` or `length`.
+    /// Why the sample ended: [`STOP`], [`LENGTH`] or [`LIMIT`].
     pub finish_reason: String,
     /// Sampling parameters, seed included, as sent.
     pub sampling: serde_json::Value,

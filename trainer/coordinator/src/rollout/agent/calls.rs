@@ -32,13 +32,15 @@ pub async fn answer<P: Future>(
         tokio::select! {
             ended = &mut program => break ended,
             Some(done) = in_progress.next() => {
-                let (sampling, reply): (Result<_, WorkError>, Reply<_>) = done;
+                let (parent, sampling, reply): (_, Result<_, WorkError>, Reply<_>) = done;
                 // A client that has gone gets no answer.
-                let _ = reply.send(progress.record(sampling?));
+                let _ = reply.send(progress.record(parent, sampling?));
             }
             Some(call) = opened.calls.recv(), if in_progress.len() < CONCURRENT => {
                 if let Some((planned, reply)) = progress.answer(max_turns, call) {
-                    in_progress.push(async move { (session.complete(planned).await, reply) });
+                    let parent = planned.parent;
+                    in_progress
+                        .push(async move { (parent, session.complete(planned).await, reply) });
                 }
             }
         }

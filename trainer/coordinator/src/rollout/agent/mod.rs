@@ -10,9 +10,11 @@
 //! Every try begins with an empty session and the same seeds.
 
 pub mod calls;
+mod choice;
 pub mod conversation;
 pub mod failure;
 pub mod session;
+mod text_work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -103,7 +105,7 @@ impl Agents {
                 if samples >= MAX_REJECTED {
                     return Err(WorkError::Agent { samples, source: failure });
                 }
-                return Ok(Episode { turns: Vec::new(), rejected: Some(Rejected::Agent(failure)) });
+                return Ok(Episode::rejected(failure));
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -138,10 +140,11 @@ async fn episode(
     session: Session<'_>,
     progress: Progress,
 ) -> Result<Result<Episode, AgentFailure>, WorkError> {
-    let Progress { conversations, reward, selected, .. } = progress;
+    let Progress { conversations, reward, selected, limited, .. } = progress;
     let Some(end) = selected.or_else(|| conversations.last()) else {
         return Ok(Err(AgentFailure::NoCompletion));
     };
+    let ended_by_limit = limited == Some(end);
     let input = session.episodes.input;
     let nodes = conversations.take(end);
     let is_posted = reward.is_some() || nodes.iter().any(|node| node.reward.is_some());
@@ -160,7 +163,7 @@ async fn episode(
                 Verdict::Scored(by_rewards) => scored.reward = by_rewards.reward,
                 Verdict::Rejected(error) => {
                     let rejected = Some(Rejected::Verifier(Box::new(node.sampled), error));
-                    return Ok(Ok(Episode { turns, rejected }));
+                    return Ok(Ok(Episode { turns, ended_by_limit: false, rejected }));
                 }
             }
         }
@@ -171,5 +174,5 @@ async fn episode(
         let given_text = node.messages.iter().map(|message| message.content.as_str()).collect();
         turns.push(Turn { given: node.given, given_text, sampled: node.sampled, scored });
     }
-    Ok(Ok(Episode { turns, rejected: None }))
+    Ok(Ok(Episode { turns, ended_by_limit, rejected: None }))
 }

@@ -7,7 +7,9 @@
 use futures::future::try_join_all;
 use rljob_crds::data::PromptFormat;
 
+use super::choice::{choice, token_logprobs};
 use super::conversation::{Conversations, Node};
+use super::text_work::{SHORT, text_work};
 use crate::data::Prompt;
 use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
@@ -18,7 +20,7 @@ use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
-use crate::text::{Message, ParsedCompletion, TextError, TextTokenizer, ToolCall, ToolCallFormat};
+use crate::text::{Message, TextError};
 use crate::work_error::WorkError;
 
 /// What the completions of a session have in common.
@@ -40,6 +42,8 @@ pub struct Progress {
     pub reward: Option<f64>,
     /// Completion that ends the sample, if the agent selected one.
     pub selected: Option<usize>,
+    /// Completion after which `maxTurns` or `maxTokens` rejected the last request.
+    pub limited: Option<usize>,
 }
 
 /// Sampled completions and their response.
@@ -50,7 +54,7 @@ pub type Sampling = Result<(Vec<Node>, Completed), ProxyError>;
 pub struct Planned {
     /// Number of its first completion.
     number: u32,
-    parent: Option<usize>,
+    pub parent: Option<usize>,
     /// Tokens of the conversation so far, and length of its first prompt.
     so_far: (Vec<i64>, usize),
     /// Tokens of the last completion, and its engine.
@@ -77,13 +81,14 @@ impl Progress {
 
     /// Assigns the request its place.
     fn plan(&mut self, max_turns: u32, mut request: ChatRequest) -> Result<Planned, ProxyError> {
+        let continued = self.conversations.continued(&request.messages, &request.tools);
         let number = self.requested;
         let requested = number.saturating_add(request.n);
         if requested > max_turns {
+            self.limited = continued.map(|(index, _)| index);
             return Err(ProxyError::Turns(max_turns));
         }
         self.requested = requested;
-        let continued = self.conversations.continued(&request.messages, &request.tools);
         let messages = request.messages.split_off(continued.map_or(0, |(_, length)| length));
         let parent = continued.map(|(index, _)| index);
         let so_far = parent.map(|index| self.conversations.tokens(index)).unwrap_or_default();
@@ -93,8 +98,15 @@ impl Progress {
         Ok(Planned { number, parent, so_far, last, messages, request })
     }
 
-    /// Adds the completions of a request.
-    pub fn record(&mut self, sampling: Sampling) -> Result<Completed, ProxyError> {
+    /// Adds the completions of a request that continues `parent`.
+    pub fn record(
+        &mut self,
+        parent: Option<usize>,
+        sampling: Sampling,
+    ) -> Result<Completed, ProxyError> {
+        if matches!(sampling, Err(ProxyError::NoRoom { .. })) {
+            self.limited = parent;
+        }
         let (nodes, completed) = sampling?;
         for node in nodes {
             self.conversations.add(node);
@@ -204,12 +216,16 @@ impl Session<'_> {
             self.episodes.data.style().clone(),
         );
         let messages = planned.messages.clone();
+        let tools = if planned.request.tools.is_empty() { 0 } else { SHORT };
+        let size = messages.iter().fold(tools, |size, message| {
+            size.saturating_add(message.role.len()).saturating_add(message.content.len())
+        });
         let completion = planned.last.as_ref().map(|(tokens, _)| tokens.clone());
         let encode = move || match completion {
             None => tokenizer.encode_messages(&messages, &style),
             Some(completion) => tokenizer.encode_continuation(&completion, &messages, &style),
         };
-        Ok(tokio::task::spawn_blocking(encode).await?)
+        text_work(size, encode).await
     }
 
     /// The nodes and the response of sampled completions.
@@ -227,13 +243,18 @@ impl Session<'_> {
         let has_calls =
             planned.request.tool_choice == ToolChoice::Auto && !planned.request.tools.is_empty();
         let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
+        let logprobs = planned.request.logprobs;
+        let size = samples.iter().map(|sampled| sampled.completion.tokens.len()).sum();
         let decode = move || {
-            let choice = |sampled: &Sampled| choice(&tokenizer, sampled, &stop, format);
+            let choice = |sampled: &Sampled| {
+                let choice = choice(&tokenizer, sampled, &stop, format)?;
+                let logprobs = logprobs.then(|| token_logprobs(&tokenizer, sampled)).transpose()?;
+                Ok::<_, TextError>(Choice { logprobs, ..choice })
+            };
             let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
             choices.map(|choices| (samples, choices))
         };
-        let (samples, choices) =
-            tokio::task::spawn_blocking(decode).await?.map_err(InputError::from)?;
+        let (samples, choices) = text_work(size, decode).await?.map_err(InputError::from)?;
         let nodes = (0..).zip(samples).zip(&choices).map(|((choice, sampled), answered)| Node {
             number: planned.number.saturating_add(choice),
             parent: planned.parent,
@@ -249,41 +270,4 @@ impl Session<'_> {
         });
         Ok((nodes.collect(), Completed { id, prompt_tokens, choices }))
     }
-}
-
-/// A completion as text and, with a format, calls. A stop string is not part of it. A completion
-/// without a valid call is text.
-fn choice(
-    tokenizer: &TextTokenizer,
-    sampled: &Sampled,
-    stop: &[String],
-    format: Option<ToolCallFormat>,
-) -> Result<Choice, TextError> {
-    let completion = &sampled.completion;
-    let mut text = tokenizer.decode(&completion.tokens)?;
-    let mut finish_reason = completion.finish_reason.unwrap_or("length");
-    let end = stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
-    if let Some(end) = end.filter(|_| finish_reason == "stop") {
-        text.truncate(end);
-    }
-    let parsed = format.map(|format| match end {
-        None => tokenizer.parse_tool_calls(format, &completion.tokens),
-        Some(_) => Ok(format.parse(&text)),
-    });
-    let ParsedCompletion { content, calls } = parsed.transpose()?.unwrap_or_default();
-    let tool_calls: Vec<ToolCall> = calls.into_iter().flatten().collect();
-    if !tool_calls.is_empty() {
-        text = content;
-        finish_reason = if finish_reason == "stop" { "tool_calls" } else { finish_reason };
-    }
-    let token = |(id, logprob): (&i64, &f32)| {
-        Ok((tokenizer.decode_as(std::slice::from_ref(id), false)?, *logprob))
-    };
-    let tokens = completion.tokens.iter().zip(&completion.logprobs).map(token);
-    Ok(Choice {
-        text,
-        tool_calls,
-        finish_reason,
-        tokens: tokens.collect::<Result<_, TextError>>()?,
-    })
 }

@@ -113,6 +113,18 @@ fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters()
 }
 
 #[test]
+fn a_value_head_needs_the_states_of_its_weights() {
+    with(true, 2, |settings| {
+        let layout = ModelLayout::with_head(settings.config, Head::Value);
+        let critic = Critic { layout: &layout, offload: false };
+        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, 28);
+        // The states of half of 3,584 weights, whole ones with their gradient, and the largest
+        // shard.
+        assert_eq!(plan.critic, 18 * 1792 + 6 * 3584 + 4 * 1792);
+    });
+}
+
+#[test]
 fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights() {
     with(true, 1, |settings| {
         let model = Model::new(settings.config.clone());

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use rljob_kernels::head::Distribution;
+use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{rms_norm, rms_norm_backward};
 use tch::{Kind, Tensor};
@@ -27,6 +27,14 @@ impl Chunk {
     pub fn of(&self, tensor_N: &Tensor) -> Tensor {
         tensor_N.narrow(0, self.range.start, self.range.end - self.range.start)
     }
+
+    /// This chunk's part of derivatives by all N trained tokens.
+    pub fn of_gradient(&self, gradient: &TokenGradient) -> TokenGradient {
+        TokenGradient {
+            logprobs_C: self.of(&gradient.logprobs_C),
+            entropy_C: gradient.entropy_C.as_ref().map(|entropy_N| self.of(entropy_N)),
+        }
+    }
 }
 
 /// Log-probabilities of trained tokens: of a micro-batch or of a chunk of it.
@@ -40,9 +48,9 @@ pub struct TokenLogprobs {
 
 impl Model {
     /// Runs the micro-batch forward and backward. `loss` gets each chunk of trained tokens once, in
-    /// order, and returns the derivative of the total loss with respect to each of its
-    /// log-probabilities; the gradients are added to `parameters`. With a value head, they have
-    /// those of its loss, too.
+    /// order, and returns the derivatives of the total loss with respect to its log-probabilities
+    /// and entropies; the gradients are added to `parameters`. With a value head, they have those
+    /// of its loss, too.
     ///
     /// # Errors
     /// The model has another head, or its weights or gradients are not available.
@@ -52,7 +60,7 @@ impl Model {
         value_head: Option<ValueHead<'_>>,
         packed: &PackedTokens,
         temperature: f64,
-        loss: &mut dyn FnMut(&Chunk) -> Tensor,
+        loss: &mut dyn FnMut(&Chunk) -> TokenGradient,
     ) -> Result<(), ModelError> {
         self.require(Head::LanguageModel)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
@@ -147,7 +155,7 @@ impl Model {
         packed: &PackedTokens,
         x_TH: &Tensor,
         temperature: f64,
-        loss: &mut dyn FnMut(&Chunk) -> Tensor,
+        loss: &mut dyn FnMut(&Chunk) -> TokenGradient,
     ) -> Result<Tensor, ModelError> {
         let top = self.top(parameters, &packed.predictors_N, x_TH)?;
         let mut gradients = TopGradients::new(self, parameters)?;

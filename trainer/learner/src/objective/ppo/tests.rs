@@ -38,6 +38,7 @@ fn streams() -> TokenStreams {
         sampler_logprobs_N: tensor(&[-1.0, -2.0, -0.5, -3.0, -1.5]),
         advantages_N: tensor(&[1.0, 1.0, 1.0, 0.5, 0.5]),
         weights_N: tensor(&[0.2; 5]),
+        turn_rewards_N: None,
         reference_logprobs_N: Some(tensor(&[-1.5, -2.0, -0.5, -2.0, -1.5])),
         proximal_logprobs_N: None,
         values_N: Some(tensor(&[0.5, 0.25, 0.75, 0.0, 1.0])),
@@ -120,6 +121,26 @@ fn a_truncated_completion_is_bootstrapped_and_a_finished_one_is_not() {
     close(&returns, &[1.0, 1.0, 1.0, 0.75, 0.75], 1e-6);
     // Errors 0.5, 0.75, 0.25, 0.75, −0.25 of mean 0.4; their squared deviations add up to 0.7.
     close(&means, &[0.9, 1.0 - 0.7 / 0.075], 1e-6);
+}
+
+#[test]
+fn rewards_of_turns_are_at_their_last_tokens_and_the_rest_at_the_end() {
+    let none = json!({"mean": "None", "scale": "None"});
+    let settings = json!({"advantageNormalization": none, "discount": 0.5, "gaeLambda": 0.0});
+    let mut with_turns = streams();
+    with_turns.reference_logprobs_N = None;
+    // The first turn of the first sample is its first two tokens; the other sample has one turn.
+    with_turns.turn_rewards_N = Some(tensor(&[0.0, 0.25, 0.0, 0.0, 0.0]));
+    let advantages = StepAdvantages { samples: Vec::new(), groups: 2 };
+    ppo(&settings).prepare(&advantages, &mut [&mut with_turns], &|_| Ok(())).unwrap();
+    let deltas = [
+        0.5 * 0.25 - 0.5,
+        0.25 + 0.5 * 0.75 - 0.25,
+        (1.0 - 0.25) - 0.75,
+        0.5 * 1.0,
+        0.5 + 0.5 * 0.25 - 1.0,
+    ];
+    close(&floats(&with_turns.advantages_N), &deltas, 1e-6);
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn long_batch(step: u32) -> RankBatch {
         rank: 0,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let positions = || (0..3 * TOKENS).map(|row| (row / TOKENS, row % TOKENS));

@@ -40,6 +40,7 @@ pub(super) fn batch(step: u32, minibatches: u32, (rank, world_size): (u32, u32))
         rank: (index / 2) / 2 % world_size,
         minibatch: (index / 2) % minibatches,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let samples: Vec<SampleRow> = (0..2 * PAIRS).map(row).collect();

@@ -36,6 +36,7 @@ fn batch(step: u32, grouped: bool, ranks: &Ranks) -> RankBatch {
         rank: sample % world_size,
         minibatch: 0,
         truncated: false,
+        ended_by_limit: false,
         turn_rewards: Vec::new(),
     };
     let mine = || (0..SAMPLES).filter(|sample| sample % world_size == rank);

@@ -1,0 +1,109 @@
+//! Rewards of turns at the tokens of a micro-batch. Pure.
+//!
+//! ```text
+//!  segments   prompt │ completion 0 │ tool result │ completion 1 │ …     │ last completion
+//!  rewards           │         r0 ▲ │             │         r1 ▲ │       │ none
+//! ```
+//! That of the last turn is what the others leave of the sample's reward, after its penalties,
+//! bounds and normalization.
+
+use rljob_protocol::batch::{BatchHeader, Sequence};
+
+use crate::objective::StepAdvantages;
+
+/// Rewards of turns at their last trained tokens, except of the last turn of each sequence, in the
+/// scale of the advantages of samples. `mask` has the trained tokens. None if all are 0.
+pub(super) fn turn_rewards(
+    sequences: &[Sequence],
+    mask: &[u8],
+    header: &BatchHeader,
+    advantages: &StepAdvantages,
+) -> Option<Vec<f32>> {
+    let (mut rewards, mut end) = (vec![0.0; mask.len()], 0);
+    for sequence in sequences {
+        let of_turns = &header.samples[sequence.sample as usize].turn_rewards;
+        let scale = advantages.samples[sequence.sample as usize].reward_scale;
+        let (start, earlier) = (end, of_turns.len().saturating_sub(1));
+        end += sequence.tokens as usize;
+        // Last trained token of each turn.
+        let (mut last, mut token) = (vec![None; earlier], start);
+        for segment in &sequence.segments {
+            token += segment.tokens as usize;
+            if let Some(last) = last.get_mut(segment.turn as usize)
+                && token > start
+                && mask[token - 1] != 0
+            {
+                *last = Some(token - 1);
+            }
+        }
+        for (last, reward) in last.into_iter().zip(of_turns) {
+            if let Some(token) = last {
+                rewards[token] = (reward * scale) as f32;
+            }
+        }
+    }
+    rewards.iter().any(|reward| *reward != 0.0).then_some(rewards)
+}
+
+#[cfg(test)]
+mod tests {
+    use rljob_protocol::batch::{BatchHeader, SampleRow, SegmentRow, Sequence};
+
+    use super::turn_rewards;
+    use crate::objective::StepAdvantages;
+    use crate::objective::advantages::SampleAdvantage;
+
+    /// Two samples of rewards by turn. Their sequences have a prompt of two tokens, and turns of
+    /// two and three tokens with one token between them.
+    fn rewards(of_turns: [&[f64]; 2], scale: f64) -> Option<Vec<f32>> {
+        let row = |turn_rewards: &[f64]| SampleRow {
+            group: 0,
+            reward: turn_rewards.iter().sum(),
+            trainable_tokens: 5,
+            rank: 0,
+            minibatch: 0,
+            truncated: false,
+            ended_by_limit: false,
+            turn_rewards: turn_rewards.to_vec(),
+        };
+        let segment = |turn, tokens, version| SegmentRow { turn, tokens, version };
+        let sampled = [segment(0, 1, Some(1)), segment(0, 1, Some(2))];
+        let further = [segment(1, 1, None), segment(1, 3, Some(2))];
+        let segments = [&[segment(0, 2, None)], &sampled[..], &further].concat();
+        let sequence =
+            |sample| Sequence { sample, micro_batch: 0, tokens: 8, segments: segments.clone() };
+        let header = BatchHeader {
+            step: 1,
+            rank: 0,
+            world_size: 1,
+            micro_batch_minibatch: vec![0],
+            sequences: vec![sequence(1), sequence(0)],
+            samples: of_turns.map(row).to_vec(),
+        };
+        let sample = SampleAdvantage {
+            group: 0,
+            advantage: 0.0,
+            reward_scale: scale,
+            weight: 1.0,
+            trainable_tokens: 5,
+            truncated: false,
+        };
+        let advantages = StepAdvantages { samples: vec![sample; 2], groups: 1 };
+        let mask = [[0, 0, 1, 1, 0, 1, 1, 1]; 2].concat();
+        turn_rewards(&header.sequences, &mask, &header, &advantages)
+    }
+
+    #[test]
+    fn rewards_of_turns_are_at_their_last_tokens_in_the_scale_of_the_advantages() {
+        let mut expected = vec![0.0; 16];
+        (expected[3], expected[11]) = (-1.0, 0.5);
+        assert_eq!(rewards([&[0.25, 1.0], &[-0.5, 0.0]], 2.0), Some(expected));
+    }
+
+    #[test]
+    fn one_turn_and_turns_without_rewards_have_none() {
+        assert_eq!(rewards([&[1.0], &[0.5]], 1.0), None);
+        assert_eq!(rewards([&[0.0, 1.0], &[0.0, 0.5]], 1.0), None);
+        assert_eq!(rewards([&[], &[0.5, 1.0]], 0.0), None);
+    }
+}
