@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 ///   `unsupported` in the status; `uid` of engines and supervisors; `protocol` in the run
 ///   configuration, whose spec has the second shape of the API.
 /// - 3: broadcasts in buckets, whose process groups are kept for later publications;
-///   `rollout.workflow`; memory plans of learners, and their spans of a step.
+///   `rollout.workflow`; memory plans of learners, and their spans of a step; verifier pods.
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The protocol version that introduced buckets of broadcasts.
