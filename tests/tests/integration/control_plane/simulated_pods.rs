@@ -41,6 +41,9 @@ pub(super) struct Run {
     pub(super) end: Option<&'static str>,
     /// Cause of the outage of a verifier.
     pub(super) reward_outage: Option<&'static str>,
+    /// Load of verifier pods to report, and the pods that the operator named last.
+    pub(super) verifier_load: Value,
+    pub(super) named_verifiers: Value,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
     /// Memory plan of the learners, and metrics of the newest step.
@@ -177,6 +180,7 @@ async fn status(
             })
         })
         .collect();
+    run.named_verifiers.clone_from(&desired["verifiers"]);
     let outage =
         run.reward_outage.map(|cause| json!({"reward": "r", "seconds": 1, "cause": cause}));
     Ok(Json(json!({
@@ -184,7 +188,7 @@ async fn status(
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
-        "rewardOutage": outage,
+        "rewardOutage": outage, "verifiers": run.verifier_load,
         "journalFailure": run.journal_failure, "memory": run.memory,
     })))
 }
