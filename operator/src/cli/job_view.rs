@@ -185,15 +185,12 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Coordinator => None,
     };
-    let (desired, ready) = match recorded {
-        Some(recorded) => recorded,
-        None => {
-            let ready = views.iter().filter(|pod| pod.state == READY).count();
-            let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-            let desired = i32::from(role == Role::Coordinator && has_pods);
-            (number(views.len()).max(desired), number(ready))
-        }
-    };
+    let (desired, ready) = recorded.unwrap_or_else(|| {
+        let ready = views.iter().filter(|pod| pod.state == READY).count();
+        let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+        let desired = i32::from(role == Role::Coordinator && has_pods);
+        (number(views.len()).max(desired), number(ready))
+    });
     RoleView { role: role.as_str(), desired, ready, pods: views }
 }
 

@@ -77,7 +77,7 @@ impl Coordinator {
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest();
         status.requests = Some(self.fleet.request_counts());
-        status.verifiers = self.verifier_pods().map(|pods| pods.load());
+        status.verifiers = self.verifier_pods().map(VerifierPods::load);
         status
     }
 

@@ -2,11 +2,11 @@
 //! are rejected.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::float_cmp, reason = "rewards are exact")]
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ impl Setup {
 async fn calls_are_spread_over_pods_and_repeated_when_pods_are_lost() {
     let (mut first, second) = (Pod::start("a").await, Pod::start("b").await);
     let setup = Setup::new(2);
-    setup.pods.set(&[first.endpoint.clone()]);
+    setup.pods.set(slice::from_ref(&first.endpoint));
     let strike = async {
         setup.wait_for_load(2, 3, 3).await;
         setup.pods.set(&[first.endpoint.clone(), second.endpoint.clone()]);
@@ -132,7 +132,7 @@ async fn calls_are_spread_over_pods_and_repeated_when_pods_are_lost() {
         first.bridge.kill().await.unwrap();
         setup.wait_for_load(2, 3, 3).await;
         let third = Pod::start("c").await;
-        setup.pods.set(&[third.endpoint.clone()]);
+        setup.pods.set(slice::from_ref(&third.endpoint));
         setup.wait_for_load(2, 3, 3).await;
         fs::write(setup.file("go"), "").unwrap();
         third

@@ -5,7 +5,7 @@ use crate::decide::{Wanted, WantedRoles};
 use crate::validate::test_support::with_spec;
 
 /// A job with a volume of data and one of secrets, and keys of a bucket.
-fn resources(spec: Value) -> Resources {
+fn resources(spec: &Value) -> Resources {
     let mut job = serde_json::json!({
         "rewards": [{"name": "tests", "code": {}}],
         "volumes": [
@@ -25,7 +25,7 @@ fn resources(spec: Value) -> Resources {
 
 #[test]
 fn verifier_pods_have_a_set_a_service_and_a_policy_and_their_key_is_in_one_container() {
-    let mut resources = resources(serde_json::json!({}));
+    let mut resources = resources(&serde_json::json!({}));
     let mut set = resources.stateful_sets.pop().unwrap();
     set["metadata"]["annotations"] = Value::Null;
     let service = resources.services.pop().unwrap();
@@ -41,7 +41,7 @@ fn verifier_pods_have_a_set_a_service_and_a_policy_and_their_key_is_in_one_conta
 
 #[test]
 fn only_programs_of_agents_stay_in_the_pod_of_a_coordinator_with_verifier_pods() {
-    let coordinator = |spec: Value| {
+    let coordinator = |spec: &Value| {
         let resources = resources(spec);
         let is_coordinators =
             |set: &&Value| set["metadata"]["labels"]["rljob.dev/role"] == "coordinator";
@@ -54,10 +54,10 @@ fn only_programs_of_agents_stay_in_the_pod_of_a_coordinator_with_verifier_pods()
             .filter(|flag| flag == "--verifiers" || flag.starts_with("--reward-runner"));
         (names, flags.collect::<Vec<_>>())
     };
-    let (names, flags) = coordinator(serde_json::json!({}));
+    let (names, flags) = coordinator(&serde_json::json!({}));
     assert_eq!((names, flags), (vec!["coordinator".to_owned()], vec!["--verifiers".to_owned()]));
     let workflow = serde_json::json!({"workflow": {"agent": {"command": ["agent"]}}});
-    let (names, flags) = coordinator(serde_json::json!({"rollout": workflow}));
+    let (names, flags) = coordinator(&serde_json::json!({"rollout": workflow}));
     assert_eq!(names, ["coordinator", "rewards"]);
     assert_eq!(flags, ["--verifiers", "--reward-runner=/rljob/rewards/socket"]);
 }

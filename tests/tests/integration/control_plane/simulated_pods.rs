@@ -18,6 +18,7 @@ use k8s_openapi::ByteString;
 use parking_lot::Mutex;
 use rljob_crds::names::RUN_CONFIG_FILE;
 use rljob_http::{Role, ServerTls};
+use rljob_protocol::peer::PROTOCOL_HEADER;
 use rljob_tests::api::runtime;
 use rljob_tests::{Api, Namespace, TlsListener};
 use serde_json::{Value, json};
@@ -132,24 +133,24 @@ async fn desired(
     State(coordinators): State<Coordinators>,
     headers: HeaderMap,
     Json(desired): Json<Value>,
-) -> StatusCode {
+) -> Result<[(&'static str, &'static str); 1], StatusCode> {
     let mut coordinators = coordinators.lock();
-    let Some(coordinator) = coordinators.get_mut(&address(&headers)) else {
-        return StatusCode::NOT_FOUND;
-    };
+    let coordinator = coordinators.get_mut(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let epoch = desired["epoch"].as_u64().unwrap();
     let mut run = coordinator.run.lock();
     if run.is_silent {
-        return StatusCode::SERVICE_UNAVAILABLE;
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
     if epoch < run.epoch {
         run.rejected += 1;
-        return StatusCode::CONFLICT;
+        return Err(StatusCode::CONFLICT);
     }
     run.epoch = epoch;
+    // Addresses of verifier pods are sent to coordinators that announce this version.
+    let protocol = if run.verifier_load.is_null() { "1" } else { "3" };
     drop(run);
     coordinator.desired = desired;
-    StatusCode::NO_CONTENT
+    Ok([(PROTOCOL_HEADER, protocol)])
 }
 
 async fn status(

@@ -41,8 +41,8 @@ fn wait_for_pods(fixture: &Fixture, needed: u32, expected: usize) {
 fn verifier_pods_follow_the_load_within_bounds_that_may_change_and_end_with_the_run() {
     let spec: Value = serde_json::from_str(SPEC).unwrap();
     let fixture = Fixture::running("verifiers", &json!({ "spec": spec }));
-    wait_for_pods(&fixture, 0, 1);
     wait_for_pods(&fixture, 2, 2);
+    wait_for_pods(&fixture, 0, 1);
     wait_for_pods(&fixture, 9, 3);
     fixture.wait_for("VerifiersReady");
     fixture.patch(&json!({"verifiers": {"maxReplicas": 2}}));

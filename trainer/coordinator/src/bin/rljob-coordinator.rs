@@ -25,6 +25,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// evaluation.
 #[derive(Debug, Parser)]
 #[command(version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,

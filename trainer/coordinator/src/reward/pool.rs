@@ -114,35 +114,36 @@ impl Pool {
     ) -> Option<Slot<'_>> {
         let mut members = self.members.lock();
         members.retain(|_, member| member.busy > 0 || !member.idle.is_empty());
-        let busy = |members: &BTreeMap<String, Member>, pod: &Option<Arc<VerifierPod>>| {
-            members.get(key(pod)).map_or(0, |member| member.busy)
+        let busy = |members: &BTreeMap<String, Member>, key: &str| {
+            members.get(key).map_or(0, |member| member.busy)
         };
-        let pod = runners.into_iter().min_by_key(|pod| busy(&members, pod))?;
-        if busy(&members, &pod) >= self.processes {
+        let pod = runners.into_iter().min_by_key(|pod| busy(&members, key(pod.as_ref())))?;
+        let key = key(pod.as_ref());
+        if busy(&members, key) >= self.processes {
             return None;
         }
-        let member = members.entry(key(&pod).to_owned()).or_default();
+        let member = members.entry(key.to_owned()).or_default();
         member.busy = member.busy.saturating_add(1);
         let (idle, running) = (member.idle.pop(), self.calls.as_ref().map(Calls::run));
         Some(Slot { pool: self, pod, idle, _running: running })
     }
 
-    fn change(&self, pod: &Option<Arc<VerifierPod>>, change: impl FnOnce(&mut Member)) {
+    fn change(&self, pod: Option<&Arc<VerifierPod>>, change: impl FnOnce(&mut Member)) {
         if let Some(member) = self.members.lock().get_mut(key(pod)) {
             change(member);
         }
     }
 }
 
-fn key(pod: &Option<Arc<VerifierPod>>) -> &str {
-    pod.as_ref().map_or("", |pod| pod.uid())
+fn key(pod: Option<&Arc<VerifierPod>>) -> &str {
+    pod.map_or("", |pod| pod.uid())
 }
 
 impl Slot<'_> {
     /// Keeps a session for the next call.
     pub fn keep(&self, session: Session) {
         let is_removed = self.pod.as_ref().is_some_and(|pod| pod.removed.is_cancelled());
-        self.pool.change(&self.pod, |member| {
+        self.pool.change(self.pod.as_ref(), |member| {
             if !is_removed {
                 member.idle.push(session);
             }
@@ -153,14 +154,14 @@ impl Slot<'_> {
     pub fn lost(&self) {
         if let Some(pod) = &self.pod {
             pod.failed();
-            self.pool.change(&self.pod, |member| member.idle.clear());
+            self.pool.change(Some(pod), |member| member.idle.clear());
         }
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.pool.change(&self.pod, |member| member.busy = member.busy.saturating_sub(1));
+        self.pool.change(self.pod.as_ref(), |member| member.busy = member.busy.saturating_sub(1));
         self.pool.freed.notify_one();
     }
 }

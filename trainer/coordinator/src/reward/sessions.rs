@@ -94,12 +94,11 @@ impl Sessions {
         let (idle, pod) = (slot.idle.take(), slot.pod.clone());
         let is_new = idle.is_none();
         let exchange = async {
-            let mut session = match idle {
-                Some(session) => session,
-                None => {
-                    let opened = Session::open(self.pool.runner(), pod.as_deref(), &self.start);
-                    opened.await.map_err(CallError::NotOpened)?
-                }
+            let mut session = if let Some(session) = idle {
+                session
+            } else {
+                let opened = Session::open(self.pool.runner(), pod.as_deref(), &self.start);
+                opened.await.map_err(CallError::NotOpened)?
             };
             let answer = session.exchange(request).await.map_err(CallError::Lost)?;
             Ok((session, line(answer).map_err(CallError::Failed)?))

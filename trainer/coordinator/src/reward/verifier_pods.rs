@@ -92,7 +92,9 @@ impl VerifierPods {
                 let pod = known.map(|index| old.swap_remove(index));
                 pods.push(pod.unwrap_or_else(|| VerifierPod::new(endpoint.clone())));
             }
-            old.iter().for_each(|pod| pod.removed.cancel());
+            for pod in old {
+                pod.removed.cancel();
+            }
             true
         });
     }
