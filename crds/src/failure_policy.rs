@@ -106,6 +106,8 @@ pub enum FailureRole {
     Inference,
     /// The coordinator.
     Coordinator,
+    /// Programs in verifier pods.
+    Verifier,
 }
 
 /// Exit codes as in the podFailurePolicy of a Job; 128 + n for signal n. A failure without an exit

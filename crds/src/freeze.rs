@@ -17,9 +17,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::{Map, Value};
 
 /// Fields that may change at any time.
-pub const MUTABLE: [&str; 10] = [
+pub const MUTABLE: [&str; 12] = [
     "suspend",
     "inference.replicas",
+    "verifiers.minReplicas",
+    "verifiers.maxReplicas",
     "checkpoint",
     "failurePolicy",
     "drainTimeoutSeconds",
@@ -65,7 +67,8 @@ const STEPS: &str = "training.steps";
 
 /// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
 /// with what the run executes.
-const LOCAL: [&str; 6] = ["inference", "trainer", "coordinator", "scheduling", "volumes", STEPS];
+const LOCAL: [&str; 7] =
+    ["inference", "trainer", "coordinator", "verifiers", "scheduling", "volumes", STEPS];
 
 /// Paths of fields that differ between two specs of a local run and may not change without the
 /// user's consent.
@@ -118,10 +121,10 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
             &running,
             "the run has started: to change this field, set spec.suspend to true, wait for \
                 condition Suspended, edit the spec and set spec.suspend to false; without \
-                suspension only suspend, inference.replicas, checkpoint, failurePolicy, \
-                drainTimeoutSeconds, startupDeadlineSeconds, activeDeadlineSeconds, \
-                ttlSecondsAfterFinished, storage.s3.credentialsSecretRef and storage.s3.endpoint \
-                can change",
+                suspension only suspend, inference.replicas, verifiers.minReplicas, \
+                verifiers.maxReplicas, checkpoint, failurePolicy, drainTimeoutSeconds, \
+                startupDeadlineSeconds, activeDeadlineSeconds, ttlSecondsAfterFinished, \
+                storage.s3.credentialsSecretRef and storage.s3.endpoint can change",
         ),
         rule(
             &finished,

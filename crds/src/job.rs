@@ -18,6 +18,7 @@ use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
 use crate::tracking::TrackingSpec;
+use crate::verifiers::VerifiersSpec;
 pub use crate::weight_sync::{RunningCompletions, WeightSyncMethod, WeightSyncSpec};
 use crate::workflow::WorkflowSpec;
 
@@ -314,6 +315,11 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub coordinator: CoordinatorSpec,
 
+    /// Pods that run the programs of rewards and tools. Default they run in the container `rewards`
+    /// of the coordinator's pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifiers: Option<VerifiersSpec>,
+
     /// Transfer of new weights to the engines.
     #[serde(default)]
     pub weight_sync: WeightSyncSpec,
@@ -371,11 +377,17 @@ impl RLJobSpec {
         self.rollout.workflow.as_ref().and_then(|workflow| workflow.agent.as_ref())
     }
 
-    /// Whether the reward runner runs programs of rewards, agents or tools.
-    pub fn runs_programs(&self) -> bool {
+    /// Whether rewards or tools are programs, which verifier pods can run.
+    pub fn has_programs(&self) -> bool {
         let workflow = self.rollout.workflow.as_ref();
-        workflow.is_some_and(WorkflowSpec::runs_programs)
+        workflow.is_some_and(WorkflowSpec::has_commands)
             || self.rewards.iter().any(RewardSpec::runs_programs)
+    }
+
+    /// Whether programs of rewards, agents or tools run in the coordinator's pod. Agents always do:
+    /// they request completions from the coordinator.
+    pub fn runs_programs(&self) -> bool {
+        self.agent().is_some() || self.verifiers.is_none() && self.has_programs()
     }
 
     /// Method of weight sync. Default Distributed where engines and learners can form a process

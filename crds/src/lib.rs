@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
-//! [`lora`], [`reward`], [`program_reward`], [`rollout`], [`workflow`], [`agent`],
+//! [`lora`], [`reward`], [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`],
 //! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
 //! [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
 
@@ -69,6 +69,7 @@ pub mod template;
 pub mod tracking;
 
 mod verifier;
+pub mod verifiers;
 
 pub mod restore;
 

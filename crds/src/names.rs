@@ -6,7 +6,7 @@ pub const GROUP: &str = "rljob.dev";
 pub const MANAGED_BY: &str = "rljob.dev/operator";
 /// Label: the job's name.
 pub const LABEL_JOB: &str = "rljob.dev/job";
-/// Label: `inference`, `coordinator` or `trainer`.
+/// Label: `inference`, `coordinator`, `trainer` or `verifier`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
 /// Recommended label of Kubernetes: the application.
@@ -39,6 +39,8 @@ pub const CONDITION_SUSPENDED: &str = "Suspended";
 pub const CONDITION_INFERENCE_READY: &str = "InferenceReady";
 /// Condition: every trainer pod is up.
 pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
+/// Condition: every verifier pod is up; absent in jobs without them.
+pub const CONDITION_VERIFIERS_READY: &str = "VerifiersReady";
 /// Condition: some engine holds the current weights.
 pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
 /// Condition: a complete checkpoint exists.
@@ -149,6 +151,8 @@ pub const INCIDENT_VANISHED: &str = "Vanished";
 pub const FAILURE_ENGINE_EXITED: &str = "EngineExited";
 /// Failure: a coordinator process exited.
 pub const FAILURE_COORDINATOR_EXITED: &str = "CoordinatorExited";
+/// Failure: the container of programs of a verifier pod exited.
+pub const FAILURE_VERIFIER_EXITED: &str = "VerifierExited";
 /// Failure: a supervisor process exited.
 pub const FAILURE_SUPERVISOR_EXITED: &str = "SupervisorExited";
 /// Failure: the kernel killed a process for its memory use; the reason that kubelet reports.
@@ -165,6 +169,8 @@ pub const ENGINE_PORT: u16 = 30000;
 pub const ENGINE_GROUP_PORT: u16 = 30001;
 /// Port of the health endpoint of a supervisor.
 pub const SUPERVISOR_PORT: u16 = 8081;
+/// Port of a verifier pod.
+pub const VERIFIER_PORT: u16 = 8083;
 /// Port of the dashboard on loopback addresses of the coordinator's pod.
 pub const DASHBOARD_PORT: u16 = 8082;
 /// Environment variable with the address of the dashboard. Coordinators of earlier releases ignore
@@ -198,8 +204,11 @@ pub const SECRETS_VARIABLE: &str = "RLJOB_SECRETS";
 pub const CONTAINER_ENGINE: &str = "engine";
 /// Name of the coordinator container.
 pub const CONTAINER_COORDINATOR: &str = "coordinator";
-/// Name of the container of the coordinator's pod that runs the commands of rewards.
+/// Name of the container that runs programs of rewards, tools and agents: of the coordinator's pod,
+/// or of a verifier pod.
 pub const CONTAINER_REWARDS: &str = "rewards";
+/// Name of the container of a verifier pod that connects the coordinator with the reward runner.
+pub const CONTAINER_BRIDGE: &str = "bridge";
 /// Mount path of the folder with the socket of the reward runner.
 pub const REWARDS_MOUNT: &str = "/rljob/rewards";
 /// Socket of the reward runner in its folder.

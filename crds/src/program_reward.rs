@@ -12,10 +12,11 @@ use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
 /// result of a function; a list of `assert` statements, or `{"asserts": [text], "setup": text}`,
 /// runs them after the program. C++ programs have the first kind only.
 ///
-/// On a cluster, programs run in the container `rewards` of the coordinator's pod, as commands do,
-/// with `python3` and `g++` of its image. A sandbox that fails is retried; then the sample is
-/// rejected. The outcome of each test is kept with the sample. Components are `passed` (share of
-/// tests), `program` (whether there is one), `compiled` and `timeLimit` (share of tests).
+/// On a cluster, programs run in the container `rewards` of the coordinator's pod or of verifier
+/// pods, as commands do, with `python3` and `g++` of its image. A sandbox that fails is retried;
+/// then the sample is rejected. The outcome of each test is kept with the sample. Components are
+/// `passed` (share of tests), `program` (whether there is one), `compiled` and `timeLimit` (share
+/// of tests).
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CodeReward {
@@ -28,7 +29,7 @@ pub struct CodeReward {
     /// Limits of a program.
     #[serde(default)]
     pub limits: ProgramLimits,
-    /// Programs that run at a time. Default 2.
+    /// Programs that run at a time, in each verifier pod. Default 2.
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 256))]
     pub concurrency: u32,
@@ -157,7 +158,7 @@ pub struct PythonReward {
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Processes; each scores one completion at a time. Default 1.
+    /// Processes, in each verifier pod; each scores one completion at a time. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,

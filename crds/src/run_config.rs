@@ -47,8 +47,8 @@ pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `grpo.epochs`, `entropyCoefficient`, `rollout.workflow`, `weightSync.runningCompletions`,
-/// suites, mixtures, filters or `rewards` of data, tokens of servers or `inference.podsPerReplica`,
-/// which older coordinators and learners would ignore.
+/// suites, mixtures, filters, conversations or `rewards` of data, tokens of servers,
+/// `inference.podsPerReplica` or `verifiers`, which older coordinators and learners would ignore.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -62,6 +62,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.rollout.workflow.is_none()
         && spec.weight_sync.running_completions.is_none()
         && spec.inference.pods_per_engine() == 1
+        && spec.verifiers.is_none()
         && spec.dataset.is_plain()
         && spec.service_tokens().is_empty();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }

@@ -74,6 +74,9 @@ pub struct RLJobStatus {
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,
+    /// Verifier pods. Absent in jobs without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifiers: Option<RoleStatus>,
     /// Memory of the learners' GPUs. Absent on CPUs. Written with the progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,

@@ -82,10 +82,10 @@ impl WorkflowSpec {
         environment.chain(servers)
     }
 
-    /// Whether programs run: agents or tools.
-    pub fn runs_programs(&self) -> bool {
+    /// Whether tools are programs.
+    pub fn has_commands(&self) -> bool {
         let mut tools = self.tools.iter().flat_map(|of| &of.tools);
-        self.agent.is_some() || tools.any(|tool| tool.command.is_some())
+        tools.any(|tool| tool.command.is_some())
     }
 
     /// Maximum number of completions of a sample.

@@ -172,7 +172,7 @@ pub fn readable(job: &Job) -> Vec<ChildName> {
     names.extend(network_policy::names(job).into_iter().map(|name| (Kind::NetworkPolicy, name)));
     names.push((Kind::PodDisruptionBudget, meta::role_name(job, Role::Inference)));
     for kind in [Kind::Service, Kind::StatefulSet] {
-        names.extend(Role::ALL.map(|role| (kind, meta::role_name(job, role))));
+        names.extend(Role::of(&job.spec).map(|role| (kind, meta::role_name(job, role))));
     }
     names
 }

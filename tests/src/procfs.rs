@@ -17,7 +17,7 @@ pub struct PodProcess {
 }
 
 /// Processes whose cgroup path contains `cgroup`.
-pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
+pub fn in_pods(cgroup: &str) -> Vec<PodProcess> {
     let found = all().filter(|pid| read(*pid, "cgroup").contains(cgroup));
     found
         .map(|pid| PodProcess { pid, command_line: command_line(pid), started: started(pid) })

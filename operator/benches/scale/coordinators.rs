@@ -127,6 +127,7 @@ async fn status(
         tracker_failure: None,
         memory: None,
         requests: None,
+        verifiers: None,
         download: None,
         reward_outage: None,
         activity: None,

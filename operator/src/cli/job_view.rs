@@ -7,7 +7,7 @@ use rljob_crds::RLJob;
 use rljob_crds::names::{
     CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED, CONDITION_READY,
     CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
-    CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
+    CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
     CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, MemoryStatus, Progress,
@@ -124,7 +124,11 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         max_restarts: job.spec.failure_policy.max_restarts,
         start_time: status.start_time.as_ref().map(|time| time.0),
         completion_time: status.completion_time.as_ref().map(|time| time.0),
-        roles: [Role::Coordinator, Role::Inference, Role::Trainer].map(role).into(),
+        roles: [Role::Coordinator, Role::Inference, Role::Trainer]
+            .into_iter()
+            .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
+            .map(role)
+            .collect(),
         last_incident: status.incidents.last().cloned(),
         waits_for: if outcome(job).is_some() { Vec::new() } else { waits(&status) },
         progress: status.progress,
@@ -143,6 +147,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
         (CONDITION_READY, "True"),
         (CONDITION_INFERENCE_READY, "True"),
         (CONDITION_TRAINER_READY, "True"),
+        (CONDITION_VERIFIERS_READY, "True"),
         (CONDITION_WEIGHTS_SYNCED, "True"),
         (CONDITION_SETTINGS_EFFECTIVE, "True"),
         (CONDITION_METRICS_TRACKED, "True"),
@@ -172,16 +177,20 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
     let engines = status.inference.as_ref().map(|inference| inference.engines.as_slice());
     let views: Vec<PodView> =
         of_role.iter().map(|pod| pod_view(pod, engines.unwrap_or_default())).collect();
-    let (desired, ready) = match (role, &status.inference, &status.trainer) {
-        (Role::Inference, Some(inference), _) => (inference.desired, inference.ready),
-        (Role::Trainer, _, Some(trainer)) => (trainer.desired, trainer.ready),
-        _ => {
-            let ready = views.iter().filter(|pod| pod.state == READY).count();
-            let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-            let desired = i32::from(role == Role::Coordinator && has_pods);
-            (number(views.len()).max(desired), number(ready))
+    let recorded = match role {
+        Role::Inference => {
+            status.inference.as_ref().map(|engines| (engines.desired, engines.ready))
         }
+        Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Coordinator => None,
     };
+    let (desired, ready) = recorded.unwrap_or_else(|| {
+        let ready = views.iter().filter(|pod| pod.state == READY).count();
+        let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+        let desired = i32::from(role == Role::Coordinator && has_pods);
+        (number(views.len()).max(desired), number(ready))
+    });
     RoleView { role: role.as_str(), desired, ready, pods: views }
 }
 

@@ -9,7 +9,7 @@ use rljob_crds::{RLJob, dataflow};
 use super::plan::{self, JobPlan};
 use super::status::Output;
 use crate::children::children;
-use crate::decide::WantedRoles;
+use crate::decide::{Wanted, WantedRoles};
 use crate::desired::meta::OPERATOR_NAMESPACE;
 use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
 use crate::gang::GangSchedulers;
@@ -107,9 +107,11 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
             let placements = requested(&workload_name(&job), &job.spec);
             place(&mut job.spec, &placements);
         }
+        let roles = if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything };
+        let verifiers = job.spec.verifiers.as_ref().map_or(0, |pods| pods.min_replicas);
         let resources = build(
             &job,
-            if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },
+            Wanted { roles, verifiers },
             &settings,
             &Tokens::placeholders(),
             &Pinned::default(),

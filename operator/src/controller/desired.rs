@@ -10,7 +10,9 @@ use super::gang;
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
 use crate::children::{Child, Kind, children};
-use crate::decide::{Decision, Obstacle, Recorded, desired_for_coordinator, wanted_roles};
+use crate::decide::{
+    Decision, Obstacle, Recorded, Wanted, desired_for_coordinator, num_verifiers, wanted_roles,
+};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
@@ -95,7 +97,8 @@ fn child_action(
     if gang::awaits_deletion(observed, wanted) {
         return ChildAction::Keep;
     }
-    let mut children = children(&build(job, wanted, settings, tokens, &pinned));
+    let pods = Wanted { roles: wanted, verifiers: num_verifiers(job, &observed.facts) };
+    let mut children = children(&build(job, pods, settings, tokens, &pinned));
     children.extend(gang::pod_group(job, observed, wanted, settings));
     children.retain(|child| !observed.unreadable.contains(&child.name));
     if queue_action(job, observed, decision, now) == WorkloadAction::Apply {

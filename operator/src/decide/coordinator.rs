@@ -41,6 +41,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
         mode: if facts.must_stop() { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
         supervisors: facts.supervisors.clone(),
+        verifiers: facts.verifiers.clone(),
         checkpoint: CheckpointPolicy {
             every_steps: checkpoint.every_steps,
             keep_last: checkpoint.keep_last,
@@ -123,6 +124,7 @@ mod tests {
             mode: Mode::Drain,
             engines: facts.engines.clone(),
             supervisors: facts.supervisors.clone(),
+            verifiers: vec![],
             checkpoint: CheckpointPolicy {
                 every_steps: 20,
                 keep_last: 3,

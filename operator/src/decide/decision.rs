@@ -81,6 +81,21 @@ impl Decision {
     }
 }
 
+/// The pods of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub roles: WantedRoles,
+    /// Number of verifier pods.
+    pub verifiers: i32,
+}
+
+impl From<WantedRoles> for Wanted {
+    /// Without verifier pods.
+    fn from(roles: WantedRoles) -> Self {
+        Self { roles, verifiers: 0 }
+    }
+}
+
 /// The roles that have pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedRoles {

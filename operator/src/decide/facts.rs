@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::names::{REASON_AWAITING_DELETION, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::{Failure, Incident};
-use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
+use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity, VerifierEndpoint};
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::decision::Outcome;
@@ -54,6 +54,8 @@ pub struct Facts {
     pub engine_up_since: Option<Timestamp>,
     /// Every engine that exists and is not about to be deleted.
     pub engines: Vec<EngineEndpoint>,
+    /// Every verifier pod that serves; empty in local runs.
+    pub verifiers: Vec<VerifierEndpoint>,
     /// Every trainer pod that exists; empty in local runs.
     pub supervisors: Vec<SupervisorIdentity>,
     pub roles: Roles,
@@ -194,6 +196,7 @@ pub struct Roles {
     pub coordinator: RoleCounts,
     /// Supervisors.
     pub trainer: RoleCounts,
+    pub verifier: RoleCounts,
 }
 
 /// Pods, or processes, of one role.

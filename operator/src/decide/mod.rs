@@ -22,14 +22,16 @@ mod ending;
 mod facts;
 mod running;
 mod suspension;
+mod verifiers;
 
 pub use coordinator::{assign_epoch, desired_for_coordinator};
-pub use decision::{Decision, Outcome, Wait, WantedRoles};
+pub use decision::{Decision, Outcome, Wait, Wanted, WantedRoles};
 pub use ending::{deadline, is_expired, removal, startup_deadline};
 pub use facts::{
     Epoch, Exit, Facts, Obstacle, Queue, Recorded, RoleCounts, Roles, Silence, Waiting,
 };
 pub use running::{UNRESPONSIVE_AFTER, progress_due, wanted_roles};
+pub use verifiers::num_verifiers;
 
 #[cfg(test)]
 pub(crate) mod test_support;

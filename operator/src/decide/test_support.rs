@@ -40,6 +40,7 @@ pub fn report() -> CoordinatorStatus {
         tracker_failure: None,
         memory: None,
         requests: None,
+        verifiers: None,
         activity: None,
     }
 }
@@ -78,10 +79,16 @@ pub fn facts() -> Facts {
         obstacle: None,
         engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
+        verifiers: vec![],
         supervisors: vec![SupervisorIdentity {
             name: "sums-trainer-0".to_owned(),
             uid: "pod-t".to_owned(),
         }],
-        roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
+        roles: Roles {
+            inference: all(2),
+            coordinator: all(1),
+            trainer: all(1),
+            verifier: RoleCounts::default(),
+        },
     }
 }

@@ -10,7 +10,7 @@ const AUTHORITY: &str = "authority";
 
 /// Certificate and key of each role, as PEM with the certificate of the job's authority.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Certificates([Arc<str>; 4]);
+pub struct Certificates([Arc<str>; 5]);
 
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,22 +29,23 @@ impl Certificates {
     fn issue(uid: &str, seed: impl Fn(&str) -> [u8; SEED_BYTES]) -> Result<Self, AuthorityError> {
         let authority = Authority::new(uid, seed(AUTHORITY))?;
         let issue = |role: Role| authority.issue(role, seed(role.as_str())).map(Arc::from);
-        let [operator, coordinator, trainer, inference] = Role::ALL.map(issue);
-        Ok(Self([operator?, coordinator?, trainer?, inference?]))
+        let [operator, coordinator, trainer, inference, verifier] = Role::ALL.map(issue);
+        Ok(Self([operator?, coordinator?, trainer?, inference?, verifier?]))
     }
 
     pub(super) fn placeholders(text: &str) -> Self {
-        Self([(); 4].map(|()| Arc::from(text)))
+        Self([(); 5].map(|()| Arc::from(text)))
     }
 
     /// Certificate and key of a role.
     pub fn of(&self, role: Role) -> &Arc<str> {
-        let Self([operator, coordinator, trainer, inference]) = self;
+        let Self([operator, coordinator, trainer, inference, verifier]) = self;
         match role {
             Role::Operator => operator,
             Role::Coordinator => coordinator,
             Role::Trainer => trainer,
             Role::Inference => inference,
+            Role::Verifier => verifier,
         }
     }
 }

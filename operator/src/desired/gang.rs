@@ -41,7 +41,7 @@ pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
         Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
         Role::Trainer => job.spec.trainers(),
-        Role::Coordinator => 0,
+        Role::Coordinator | Role::Verifier => 0,
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     fn engines_and_trainers_are_members_of_the_schedulers_gang() {
         let template = |job: &ValidatedJob, role| {
             let (settings, pinned) = (Settings::new("rljob:7"), Pinned::default());
-            let wanted = WantedRoles::Everything;
+            let wanted = WantedRoles::Everything.into();
             build_stateful_set(job, role, wanted, &settings, &pinned)["spec"]["template"].take()
         };
         let native = template(&job(&json!({"native": {}})), Role::Trainer);

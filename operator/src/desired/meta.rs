@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
 use rljob_crds::failure_policy::FailureRole;
-use rljob_crds::{RLJob, names};
+use rljob_crds::{RLJob, RLJobSpec, names};
 
 use crate::validate::{Job, ValidatedJob};
 
@@ -21,11 +21,18 @@ pub enum Role {
     Inference,
     Coordinator,
     Trainer,
+    Verifier,
 }
 
 impl Role {
-    /// All roles in the order of applies.
-    pub const ALL: [Self; 3] = [Self::Inference, Self::Coordinator, Self::Trainer];
+    /// All roles.
+    pub const ALL: [Self; 4] = [Self::Inference, Self::Coordinator, Self::Trainer, Self::Verifier];
+
+    /// The roles of a job.
+    pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
+        let has_verifiers = spec.verifiers.is_some();
+        Self::ALL.into_iter().filter(move |role| *role != Self::Verifier || has_verifiers)
+    }
 
     /// Name of the role in object names and labels.
     pub fn as_str(self) -> &'static str {
@@ -33,6 +40,7 @@ impl Role {
             Self::Inference => "inference",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
+            Self::Verifier => "verifier",
         }
     }
 
@@ -42,7 +50,13 @@ impl Role {
             Self::Inference => names::CONTAINER_ENGINE,
             Self::Coordinator => names::CONTAINER_COORDINATOR,
             Self::Trainer => names::CONTAINER_TRAINER,
+            Self::Verifier => names::CONTAINER_REWARDS,
         }
+    }
+
+    /// Name of that port.
+    pub fn port_name(self) -> &'static str {
+        if self == Self::Verifier { "runner" } else { "http" }
     }
 
     /// The role with this name.
@@ -50,12 +64,13 @@ impl Role {
         Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 
-    /// Port of the role's HTTP interface.
+    /// Port that the role's pods serve.
     pub fn port(self) -> u16 {
         match self {
             Self::Inference => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
             Self::Trainer => names::SUPERVISOR_PORT,
+            Self::Verifier => names::VERIFIER_PORT,
         }
     }
 }
@@ -66,6 +81,7 @@ impl From<Role> for FailureRole {
             Role::Inference => Self::Inference,
             Role::Coordinator => Self::Coordinator,
             Role::Trainer => Self::Trainer,
+            Role::Verifier => Self::Verifier,
         }
     }
 }

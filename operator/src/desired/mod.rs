@@ -5,7 +5,8 @@
 //!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
 //!  Secret tokens               StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
-//!  run store                   NetworkPolicies for all pods and for roles
+//!  run store                   StatefulSet <job>-verifier     headless Service, if it has them
+//!                              NetworkPolicies for all pods and for roles
 //!                              PodGroup of engines and trainers, if they are a gang
 //! ```
 //!
@@ -19,7 +20,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use serde_json::Value;
 
-use crate::decide::WantedRoles;
+use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
 pub mod certificates;
@@ -33,6 +34,7 @@ mod pod;
 mod quantity;
 pub(crate) mod requests;
 mod rewards;
+mod runner;
 mod secret;
 mod service;
 mod settings;
@@ -58,28 +60,29 @@ pub struct Resources {
     pub network_policies: Vec<NetworkPolicy>,
     pub disruption_budget: PodDisruptionBudget,
     /// One headless Service per role.
-    pub services: [Service; 3],
+    pub services: Vec<Service>,
     /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the
     /// types.
-    pub stateful_sets: [Value; 3],
+    pub stateful_sets: Vec<Value>,
 }
 
 /// Builds all objects. StatefulSets of roles that are not `wanted` have no replicas.
 pub fn build(
     job: &ValidatedJob,
-    wanted: WantedRoles,
+    wanted: impl Into<Wanted>,
     settings: &Settings,
     tokens: &Tokens,
     pinned: &Pinned,
 ) -> Resources {
+    let wanted = wanted.into();
     let stateful_set = |role| stateful_set::build_stateful_set(job, role, wanted, settings, pinned);
     Resources {
         config_map: config_map::build_config_map(job, pinned),
         secret: secret::build_secret(job, tokens),
         network_policies: network_policy::build_network_policies(job, settings),
         disruption_budget: disruption_budget::build_disruption_budget(job),
-        services: Role::ALL.map(|role| service::build_service(job, role)),
-        stateful_sets: Role::ALL.map(stateful_set),
+        services: Role::of(&job.spec).map(|role| service::build_service(job, role)).collect(),
+        stateful_sets: Role::of(&job.spec).map(stateful_set).collect(),
     }
 }
 

@@ -4,6 +4,7 @@
 //!  JOB        all pods   in:  pods of the job, the operator (coordinator), scrapers (metrics)
 //!                        out: pods of the job, DNS
 //!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers
+//!  JOB.verifier          in:  the coordinator;  out: nothing. The policy of all pods excepts them
 //! ```
 //!
 //! Policies are additive: further policies admit what templates and images need besides.
@@ -14,11 +15,13 @@ use k8s_openapi::api::networking::v1::{
     IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
     NetworkPolicyPort, NetworkPolicySpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
-use rljob_crds::names::{COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME};
+use rljob_crds::names::{
+    COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME, LABEL_ROLE, VERIFIER_PORT,
+};
 use rljob_crds::workflow::WorkflowSpec;
 
 use super::settings::{Scrapers, Settings};
@@ -33,20 +36,23 @@ const METADATA: [&str; 1] = ["169.254.0.0/16"];
 const METADATA_6: [&str; 3] = ["fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128"];
 const HTTPS: u16 = 443;
 
-/// The policies of a job: for all of its pods, then for roles with servers outside.
+/// The policies of a job: for all of its pods, for roles with servers outside, then for verifier
+/// pods.
 pub(super) fn build_network_policies(
     job: &ValidatedJob,
     settings: &Settings,
 ) -> Vec<NetworkPolicy> {
     let outside = Role::ALL.into_iter().filter_map(|role| role_policy(job, role));
-    [job_policy(job, settings)].into_iter().chain(outside).collect()
+    let verifiers = job.spec.verifiers.is_some().then(|| verifier_policy(job));
+    [job_policy(job, settings)].into_iter().chain(outside).chain(verifiers).collect()
 }
 
 /// Names of the policies of a job.
 pub fn names(job: &Job) -> Vec<String> {
     let is_needed = |role: &Role| !Servers::of(&job.spec, *role).ports.is_empty();
     let roles = Role::ALL.into_iter().filter(is_needed).map(|role| role_policy_name(job, role));
-    [job.name.clone()].into_iter().chain(roles).collect()
+    let verifiers = job.spec.verifiers.as_ref().map(|_| role_policy_name(job, Role::Verifier));
+    [job.name.clone()].into_iter().chain(roles).chain(verifiers).collect()
 }
 
 /// With a dot, which names of jobs lack: no other job has a policy of this name.
@@ -76,10 +82,18 @@ fn job_policy(job: &ValidatedJob, settings: &Settings) -> NetworkPolicy {
     let to_own_pods = NetworkPolicyEgressRule { to: Some(vec![own_pods]), ports: None };
     let to_dns =
         NetworkPolicyEgressRule { to: None, ports: Some(vec![port(53, "UDP"), port(53, "TCP")]) };
+    let mut pods = labelled(&[(LABEL_JOB, &job.name)]);
+    pods.match_expressions = job.spec.verifiers.as_ref().map(|_| {
+        vec![LabelSelectorRequirement {
+            key: LABEL_ROLE.to_owned(),
+            operator: "NotIn".to_owned(),
+            values: Some(vec![Role::Verifier.as_str().to_owned()]),
+        }]
+    });
     NetworkPolicy {
         metadata: meta::child(job, job.name.clone(), None),
         spec: Some(NetworkPolicySpec {
-            pod_selector: Some(labelled(&[(LABEL_JOB, &job.name)])),
+            pod_selector: Some(pods),
             policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
             ingress: Some(admitted),
             egress: Some(vec![to_own_pods, to_dns]),
@@ -103,6 +117,26 @@ fn role_policy(job: &ValidatedJob, role: Role) -> Option<NetworkPolicy> {
     })
 }
 
+/// Verifier pods run programs that models wrote.
+fn verifier_policy(job: &ValidatedJob) -> NetworkPolicy {
+    let coordinator = NetworkPolicyPeer {
+        pod_selector: Some(meta::role_selector(job, Role::Coordinator)),
+        ..NetworkPolicyPeer::default()
+    };
+    NetworkPolicy {
+        metadata: meta::child(job, role_policy_name(job, Role::Verifier), Some(Role::Verifier)),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(meta::role_selector(job, Role::Verifier)),
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+            ingress: Some(vec![NetworkPolicyIngressRule {
+                from: Some(vec![coordinator]),
+                ports: Some(vec![port(VERIFIER_PORT, "TCP")]),
+            }]),
+            egress: None,
+        }),
+    }
+}
+
 /// Servers outside the job that a role connects to.
 struct Servers {
     ports: BTreeSet<u16>,
@@ -113,6 +147,9 @@ struct Servers {
 impl Servers {
     fn of(spec: &RLJobSpec, role: Role) -> Self {
         let mut ports = BTreeSet::new();
+        if role == Role::Verifier {
+            return Self { ports, uses_metadata: false };
+        }
         let bucket = spec.storage.s3.as_ref().filter(|_| role != Role::Inference);
         ports.extend(bucket.map(|bucket| bucket.endpoint.as_deref().map_or(HTTPS, port_of)));
         // In a bucket run, every pod downloads the model; otherwise the coordinator does.

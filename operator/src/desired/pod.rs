@@ -22,7 +22,7 @@ use rljob_crds::roles::EngineKind;
 use rljob_http as tls;
 
 use super::settings::Settings;
-use super::{Role, meta, run_config, template, volumes};
+use super::{Role, meta, run_config, runner, template, volumes};
 use crate::sglang;
 use crate::validate::ValidatedJob;
 
@@ -45,7 +45,10 @@ pub(super) fn build_template(
     role: Role,
     settings: &Settings,
 ) -> PodTemplateSpec {
-    let (volumes, mut volume_mounts) = volumes::volumes(job, role);
+    let (volumes, mut volume_mounts) = match role {
+        Role::Verifier => runner::volumes(job),
+        _ => volumes::volumes(job, role),
+    };
     // Elsewhere the init container downloads.
     if role != Role::Coordinator {
         volume_mounts.retain(|mount| mount.mount_path != HUB_TOKENS_MOUNT);
@@ -65,12 +68,9 @@ pub(super) fn build_template(
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command(job, role)),
         env: Some(environment(job, role)),
-        ports: Some(vec![ContainerPort {
-            name: Some("http".to_owned()),
-            container_port: i32::from(role.port()),
-            ..ContainerPort::default()
-        }]),
-        resources: Some(with_default_requests(role, resources)),
+        // The port of verifier pods is that of another container.
+        ports: (role != Role::Verifier).then(|| vec![container_port(role)]),
+        resources: Some(with_default_requests(role, &resources)),
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -98,14 +98,26 @@ pub(super) fn build_template(
     }
 }
 
-fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &ResourceRequirements) {
+pub(super) fn container_port(role: Role) -> ContainerPort {
+    ContainerPort {
+        name: Some(role.port_name().to_owned()),
+        container_port: i32::from(role.port()),
+        ..ContainerPort::default()
+    }
+}
+
+fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirements) {
     let spec = &job.spec;
     let (image, resources) = match role {
         Role::Inference => (&spec.inference.image, &spec.inference.resources),
         Role::Coordinator => (&spec.coordinator.image, &spec.coordinator.resources),
         Role::Trainer => (&spec.trainer.image, &spec.trainer.resources),
+        Role::Verifier => match &spec.verifiers {
+            Some(verifiers) => (&verifiers.image, &verifiers.resources),
+            None => return (None, ResourceRequirements::default()),
+        },
     };
-    (image.as_deref(), resources)
+    (image.as_deref(), resources.clone())
 }
 
 fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
@@ -147,11 +159,13 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
             arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job)));
             arguments
         }
+        Role::Verifier => runner::arguments(false),
     };
     let program = match role {
         Role::Inference => "rljob-engine",
         Role::Coordinator => "rljob-coordinator",
         Role::Trainer => "rljob-supervisor",
+        Role::Verifier => runner::PROGRAM,
     };
     std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
 }
@@ -251,6 +265,9 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         value: Some(value.to_owned()),
         ..EnvVar::default()
     };
+    if role == Role::Verifier {
+        return vec![value("HOME", "/tmp")];
+    }
     let mut environment = vec![
         field("POD_NAME", "metadata.name"),
         field("POD_IP", "status.podIP"),
@@ -284,7 +301,7 @@ pub(super) fn with_default_requests(
 ) -> ResourceRequirements {
     let (cpu, memory) = match role {
         Role::Inference | Role::Trainer => ("250m", "1Gi"),
-        Role::Coordinator => ("100m", "256Mi"),
+        Role::Coordinator | Role::Verifier => ("100m", "256Mi"),
     };
     let mut resources = resources.clone();
     for (name, amount) in [("cpu", cpu), ("memory", memory)] {
@@ -347,6 +364,7 @@ fn with_probes(job: &ValidatedJob, role: Role) -> Container {
             liveness_probe: Some(alive),
             ..Container::default()
         },
+        Role::Verifier => Container::default(),
     }
 }
 

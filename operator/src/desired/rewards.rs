@@ -1,75 +1,103 @@
-//! Container of the coordinator's pod that runs the commands of rewards and agents. It has none of
-//! the job's tokens, keys, environment variables and run directories.
+//! Containers that run the programs of rewards, tools and agents, and connect the coordinator with
+//! them: in the coordinator's pod, or in verifier pods.
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, PodTemplateSpec, ResourceRequirements, VolumeMount,
+    Container, EnvVar, PodTemplateSpec, Probe, ResourceRequirements, TCPSocketAction, VolumeMount,
 };
-use rljob_crds::names::{CONTAINER_REWARDS, REWARDS_MOUNT, REWARDS_SOCKET};
-use rljob_crds::storage::VolumeSpec;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use rljob_crds::names::{CONTAINER_BRIDGE, CONTAINER_REWARDS, TOKENS_MOUNT, VERIFIER_PORT};
+use rljob_http as tls;
 
-use super::Role;
-use super::pod::{PROGRAMS, container_security, with_default_requests};
-use super::volumes::{SCRATCH_LIMIT, mount_of_job, scratch};
+use super::pod::{PROGRAMS, container_port, container_security, with_default_requests};
+use super::settings::Settings;
+use super::{Role, runner, volumes};
 use crate::validate::ValidatedJob;
 
-/// Sources of volumes without secrets. Commands get others only by a mount in the template.
-const DATA_SOURCES: [&str; 6] =
-    ["configMap", "emptyDir", "hostPath", "image", "nfs", "persistentVolumeClaim"];
-/// Limit of the folder of the socket. It is in memory, so that a command that fills it does not
-/// evict the pod.
-const SOCKET_LIMIT: &str = "1Mi";
-
-/// Adds the container, and its socket to the coordinator, if rewards or agents of the job
-/// are programs.
+/// Adds the container of the runner to the coordinator's pod, if programs of rewards, tools or
+/// agents run there, and tells the coordinator where they run.
 pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTemplateSpec) {
-    let is_needed = role == Role::Coordinator && job.spec.runs_programs();
-    let Some(pod) = template.spec.as_mut().filter(|_| is_needed) else { return };
+    let Some(pod) = template.spec.as_mut().filter(|_| role == Role::Coordinator) else { return };
     let Some(coordinator) = pod.containers.first_mut() else { return };
-    let (folder, mount) = scratch("rljob-rewards", REWARDS_MOUNT, Some("Memory"), SOCKET_LIMIT);
-    let (scratch, tmp) = scratch("rljob-rewards-tmp", "/tmp", None, SCRATCH_LIMIT);
-    let socket = format!("{REWARDS_MOUNT}/{REWARDS_SOCKET}");
-    coordinator.command.get_or_insert_default().push(format!("--reward-runner={socket}"));
+    let command = coordinator.command.get_or_insert_default();
+    command.extend(job.spec.verifiers.is_some().then(|| "--verifiers".to_owned()));
+    if !job.spec.runs_programs() {
+        return;
+    }
+    command.push(format!("--reward-runner={}", runner::socket()));
+    let [(folder, mount), (scratch, tmp)] = runner::folders();
     let connecting = VolumeMount { read_only: Some(true), ..mount.clone() };
     coordinator.volume_mounts.get_or_insert_default().push(connecting);
-    let runs = job.spec.storage.persistent_volume_claim.as_ref();
-    let runs = runs.map(|claim| claim.claim_name.as_str());
-    let data = job.spec.volumes.iter().filter_map(|volume| data_mount(volume, runs));
-    let mut command = vec![
-        format!("{PROGRAMS}/rljob-reward-runner"),
-        "serve".to_owned(),
-        format!("--socket={socket}"),
-    ];
-    if job.spec.agent().is_some() {
-        command.push("--network".to_owned());
-    }
-    let runner = Container {
+    let arguments = runner::arguments(job.spec.agent().is_some());
+    let container = Container {
         name: CONTAINER_REWARDS.to_owned(),
         image: coordinator.image.clone(),
         image_pull_policy: coordinator.image_pull_policy.clone(),
-        command: Some(command),
+        command: Some(command_of(arguments)),
         env: Some(vec![EnvVar {
             name: "HOME".to_owned(),
             value: Some("/tmp".to_owned()),
             ..EnvVar::default()
         }]),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
-        volume_mounts: Some([mount, tmp].into_iter().chain(data).collect()),
+        volume_mounts: Some([mount, tmp].into_iter().chain(runner::data_mounts(job)).collect()),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         ..Container::default()
     };
-    pod.containers.push(runner);
+    pod.containers.push(container);
     pod.volumes.get_or_insert_default().extend([folder, scratch]);
 }
 
-/// The mount of a volume of the job, read-only. Commands read programs and data, and write nothing
-/// that others read. The claim of runs contains the job's run directory and those of other jobs.
-fn data_mount(volume: &VolumeSpec, runs: Option<&str>) -> Option<VolumeMount> {
-    let has_data = DATA_SOURCES.iter().any(|source| volume.source.contains_key(*source));
-    let claim = volume.source.get("persistentVolumeClaim");
-    let has_runs = runs.is_some_and(|runs| claim.is_some_and(|claim| claim["claimName"] == runs));
-    let mount = mount_of_job(volume).filter(|_| has_data && !has_runs)?;
-    Some(VolumeMount { read_only: Some(true), ..mount })
+fn command_of(arguments: Vec<String>) -> Vec<String> {
+    let program = format!("{PROGRAMS}/{}", runner::PROGRAM);
+    std::iter::once(program).chain(arguments).collect()
+}
+
+/// Adds the container that has the key of a verifier pod. Programs run in another one.
+pub(super) fn add_bridge(
+    job: &ValidatedJob,
+    role: Role,
+    settings: &Settings,
+    template: &mut PodTemplateSpec,
+) {
+    let Some(pod) = template.spec.as_mut().filter(|_| role == Role::Verifier) else { return };
+    let [(_, mount), _] = runner::folders();
+    let mount = VolumeMount { read_only: Some(true), ..mount };
+    let (file, client) = (tls::Role::Verifier.file(), tls::Role::Coordinator);
+    let command = command_of(vec![
+        "bridge".to_owned(),
+        format!("--listen=[::]:{VERIFIER_PORT}"),
+        format!("--socket={}", runner::socket()),
+        format!("--tls-file={TOKENS_MOUNT}/{file}"),
+        format!("--tls-client-name={}", client.server_name(&job.uid)),
+    ]);
+    // It listens once the runner does. The kernel answers, so that programs that use all processors
+    // do not make the pod unready.
+    let connect = Probe {
+        tcp_socket: Some(TCPSocketAction {
+            port: IntOrString::String(role.port_name().to_owned()),
+            host: None,
+        }),
+        period_seconds: Some(5),
+        timeout_seconds: Some(5),
+        ..Probe::default()
+    };
+    let startup =
+        Probe { period_seconds: Some(1), failure_threshold: Some(120), ..connect.clone() };
+    pod.containers.push(Container {
+        name: CONTAINER_BRIDGE.to_owned(),
+        image: Some(settings.image.clone()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        command: Some(command),
+        ports: Some(vec![container_port(role)]),
+        resources: Some(with_default_requests(role, &ResourceRequirements::default())),
+        volume_mounts: Some(vec![mount, volumes::tokens(job, role).1]),
+        security_context: Some(container_security()),
+        startup_probe: Some(startup),
+        readiness_probe: Some(connect),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    });
 }
 
 #[cfg(test)]
@@ -77,8 +105,10 @@ mod tests {
     use k8s_openapi::api::core::v1::PodSpec;
     use serde_json::{Value, json};
 
+    use rljob_crds::names::{REWARDS_MOUNT, REWARDS_SOCKET};
+
     use super::*;
-    use crate::desired::{Settings, pod, template};
+    use crate::desired::{pod, template};
     use crate::validate::test_support::with_spec;
 
     fn pod_of(role: Role, patch: &Value) -> PodSpec {

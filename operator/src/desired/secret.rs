@@ -31,6 +31,10 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
         let pem = certificates.of(role).as_bytes().to_vec();
         data.insert(role.file().to_owned(), ByteString(pem));
     }
+    if job.spec.verifiers.is_some() {
+        let (file, pem) = (tls::Role::Verifier.file(), certificates.of(tls::Role::Verifier));
+        data.insert(file.to_owned(), ByteString(pem.as_bytes().to_vec()));
+    }
     if job.spec.inference.engine() == EngineKind::SGLang {
         data.insert(
             SGLANG_CONFIG_FILE.to_owned(),
@@ -57,6 +61,7 @@ pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> Vec<&'static str> {
             tls::Role::Coordinator,
         ),
         Role::Trainer => (&[TOKEN_LEARNER], tls::Role::Trainer),
+        Role::Verifier => (&[], tls::Role::Verifier),
     };
     tokens.iter().copied().chain([certificate.file()]).collect()
 }

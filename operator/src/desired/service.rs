@@ -9,10 +9,10 @@ use crate::validate::ValidatedJob;
 
 pub(super) fn build_service(job: &ValidatedJob, role: Role) -> Service {
     let port = ServicePort {
-        name: Some("http".to_owned()),
+        name: Some(role.port_name().to_owned()),
         port: i32::from(role.port()),
         protocol: Some("TCP".to_owned()),
-        target_port: Some(IntOrString::String("http".to_owned())),
+        target_port: Some(IntOrString::String(role.port_name().to_owned())),
         ..ServicePort::default()
     };
     Service {

@@ -8,13 +8,13 @@ use rljob_crds::names::ANNOTATION_TEMPLATE;
 use serde_json::{Value, json};
 
 use super::{Pinned, Role, Settings, gang, meta, pin, pod, rewards, template};
-use crate::decide::WantedRoles;
+use crate::decide::{Wanted, WantedRoles};
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_stateful_set(
     job: &ValidatedJob,
     role: Role,
-    wanted: WantedRoles,
+    wanted: Wanted,
     settings: &Settings,
     pinned: &Pinned,
 ) -> Value {
@@ -54,10 +54,12 @@ pub(super) fn build_stateful_set(
 pub fn rendered_template(job: &ValidatedJob, role: Role, settings: &Settings) -> Value {
     let mut template = pod::build_template(job, role, settings);
     rewards::add_runner(job, role, &mut template);
+    rewards::add_bridge(job, role, settings, &mut template);
     template::merge(template, job, role)
 }
 
-fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
+fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
+    let Wanted { roles: wanted, verifiers } = wanted;
     match role {
         _ if wanted == WantedRoles::Nothing => 0,
         _ if wanted == WantedRoles::WithoutGpus && gpus(job, role) > 0 => 0,
@@ -67,6 +69,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
         }),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
+        Role::Verifier => verifiers,
     }
 }
 
@@ -74,7 +77,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
 fn gpus(job: &ValidatedJob, role: Role) -> u32 {
     match role {
         Role::Inference => job.spec.inference.gpus(),
-        Role::Coordinator => 0,
+        Role::Coordinator | Role::Verifier => 0,
         Role::Trainer => job.spec.trainer.gpus(),
     }
 }

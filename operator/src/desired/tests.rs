@@ -10,10 +10,12 @@ use super::pin::LiveSet;
 use super::tokens::TokenKey;
 use super::*;
 use crate::children::children;
+use crate::decide::WantedRoles;
 use crate::validate::test_support::validated;
 
 mod gpus;
 mod secrets;
+mod verifiers;
 
 fn settings() -> Settings {
     Settings::new("registry.example/rljob:7")
@@ -252,7 +254,9 @@ fn hub_tokens_are_mounted_only_into_containers_that_download() {
     let mounts = |job: &ValidatedJob| {
         build(job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default())
             .stateful_sets
-            .map(|set| hub_tokens_of(&pod_of(&set)))
+            .iter()
+            .map(|set| hub_tokens_of(&pod_of(set)))
+            .collect::<Vec<_>>()
     };
     let all = ["model=hf/token", "train=hf-data/read"].map(ToOwned::to_owned).to_vec();
     let of_coordinator = (all.clone(), vec!["coordinator".to_owned()]);

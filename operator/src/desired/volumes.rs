@@ -29,7 +29,7 @@ const SHARED_MEMORY_LIMIT: &str = "16Gi";
 const RUN_SCRATCH_LIMIT: &str = "1Ti";
 
 /// A volume and where it is mounted.
-type Mounted = (Volume, VolumeMount);
+pub(super) type Mounted = (Volume, VolumeMount);
 
 /// Every volume of a role's pod, with its mount.
 pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<VolumeMount>) {
@@ -140,7 +140,7 @@ fn run_config(job: &ValidatedJob) -> Mounted {
     (Volume { config_map: Some(config_map), ..volume(name) }, mount(name, CONFIG_MOUNT, true))
 }
 
-fn tokens(job: &ValidatedJob, role: Role) -> Mounted {
+pub(super) fn tokens(job: &ValidatedJob, role: Role) -> Mounted {
     let name = "rljob-tokens";
     let item = |token: &&str| KeyToPath {
         key: (*token).to_owned(),
@@ -210,7 +210,7 @@ fn projected<'a>(
 }
 
 /// The volume under its own name, so that templates can mount it.
-fn volume_of_job(spec: &VolumeSpec) -> Volume {
+pub(super) fn volume_of_job(spec: &VolumeSpec) -> Volume {
     let mut source: serde_json::Map<String, Value> = spec.source.clone().into_iter().collect();
     source.insert("name".to_owned(), spec.name.clone().into());
     // Fields of another type are rejected by the API server.

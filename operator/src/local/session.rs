@@ -32,7 +32,8 @@ use super::screen::Screen;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
-    Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
+    Decision, Epoch, Facts, Recorded, RoleCounts, Roles, assign_epoch, decide,
+    desired_for_coordinator,
 };
 use crate::status::wait;
 use crate::validate::ValidatedJob;
@@ -308,11 +309,13 @@ impl<'a> Session<'a> {
             obstacle: None,
             engine_up_since: None,
             engines: self.processes.engines(),
+            verifiers: vec![],
             supervisors: vec![],
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
                 coordinator: self.processes.counts(Role::Coordinator),
                 trainer: self.processes.counts(Role::Trainer),
+                verifier: RoleCounts::default(),
             },
         }
     }

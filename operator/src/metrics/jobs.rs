@@ -96,7 +96,9 @@ impl JobMetrics {
         let inference =
             status.inference.as_ref().map(|pods| (Role::Inference, pods.desired, pods.ready));
         let trainer = status.trainer.as_ref().map(|pods| (Role::Trainer, pods.desired, pods.ready));
-        for (role, desired, ready) in [inference, trainer].into_iter().flatten() {
+        let verifier =
+            status.verifiers.as_ref().map(|pods| (Role::Verifier, pods.desired, pods.ready));
+        for (role, desired, ready) in [inference, trainer, verifier].into_iter().flatten() {
             let labels = [namespace, name, role.as_str()];
             self.desired.with_label_values(&labels).set(desired.into());
             self.ready.with_label_values(&labels).set(ready.into());

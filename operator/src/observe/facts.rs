@@ -9,10 +9,10 @@ use rljob_crds::names::{
     REASON_PODS_CANNOT_START,
 };
 use rljob_crds::status::RLJobStatus;
-use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
+use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity, VerifierEndpoint};
 use rljob_protocol::status::CoordinatorStatus;
 
-use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
+use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, address, url};
 use super::queue::ObservedQueue;
 use super::warnings;
 use crate::cache::Pod;
@@ -114,6 +114,7 @@ impl Objects {
             obstacle,
             engine_up_since: engine_up_since(&pods, pods_per_engine),
             engines: self.engines(job, &pod_plan),
+            verifiers: self.verifiers(),
             supervisors: supervisors(&pods),
             roles: self.roles(is_suspended(old), pods_per_engine),
         };
@@ -138,6 +139,7 @@ impl Objects {
             inference: self.in_engines(counts(Role::Inference), pods_per_engine),
             coordinator: counts(Role::Coordinator),
             trainer: counts(Role::Trainer),
+            verifier: counts(Role::Verifier),
         }
     }
 
@@ -160,6 +162,22 @@ impl Objects {
         pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_wanted(pod))
             .filter_map(endpoint)
             .collect()
+    }
+
+    /// The verifier pods that serve, except those that will be deleted because fewer are wanted.
+    fn verifiers(&self) -> Vec<VerifierEndpoint> {
+        let role = Role::Verifier;
+        let serves = |pod: &&Arc<Pod>| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pods::is_up(pod)
+                && self.wants(role, pods::ordinal(pod))
+        };
+        let endpoint = |pod: &Arc<Pod>| {
+            let (name, uid) = (pod.name_any(), pod.uid()?);
+            Some(VerifierEndpoint { name, uid, address: address(pod, role.port())? })
+        };
+        let pods = self.pods.get(&role).into_iter().flatten();
+        pods.filter(serves).filter_map(endpoint).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //! child's name.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -76,7 +77,7 @@ impl Objects {
             }
         }
         let mut owners = BTreeMap::new();
-        for role in Role::ALL {
+        for role in Role::of(&job.spec) {
             let name = (Kind::StatefulSet, meta::role_name(job, role));
             if let Some(child) = objects.children.get(&name) {
                 owners.insert(role, child.uid.clone());
@@ -233,6 +234,12 @@ fn waits_for_volumes_since(pod: &Pod) -> Option<Timestamp> {
         find("PodScheduled", "True").filter(|_| pod.metadata.deletion_timestamp.is_none())?;
     find("PodReadyToStartContainers", "False")?;
     Some(scheduled.last_transition_time.as_ref()?.0)
+}
+
+/// Address of a pod's port.
+pub(super) fn address(pod: &Pod, port: u16) -> Option<SocketAddr> {
+    let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+    Some(SocketAddr::new(address, port))
 }
 
 /// Base URL of a pod that has an address.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{
     FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILURE_OUT_OF_MEMORY,
-    FAILURE_SUPERVISOR_EXITED,
+    FAILURE_SUPERVISOR_EXITED, FAILURE_VERIFIER_EXITED,
 };
 use rljob_crds::status::Failure;
 
@@ -53,6 +53,7 @@ fn failure(pod: &PodFacts, last: &ContainerExit) -> Failure {
         Role::Inference => FAILURE_ENGINE_EXITED,
         Role::Coordinator => FAILURE_COORDINATOR_EXITED,
         Role::Trainer => FAILURE_SUPERVISOR_EXITED,
+        Role::Verifier => FAILURE_VERIFIER_EXITED,
     };
     let what = match exit.exit_code {
         _ if exit.reason == OUT_OF_MEMORY => {

@@ -112,7 +112,7 @@ impl ReconcileTrigger {
             .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
             .count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {} {:?}",
             status.epoch,
             status.generation,
             status.phase,
@@ -124,7 +124,8 @@ impl ReconcileTrigger {
             status.reward_outage.is_some(),
             status.journal_failure.is_some(),
             status.tracker_failure.is_some(),
-            status.memory.is_some()
+            status.memory.is_some(),
+            status.verifiers.map(|load| load.needed_pods)
         );
         Self { state, weighted, progress: (status.step, status.checkpoint) }
     }

@@ -78,17 +78,19 @@ pub fn placements(
 /// Placement of the roles whose templates request a topology, before the Workload of this name has
 /// nodes.
 pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
+    let verifiers = spec.verifiers.as_ref();
     let templates = [
-        (Role::Inference, &spec.inference.template),
-        (Role::Coordinator, &spec.coordinator.template),
-        (Role::Trainer, &spec.trainer.template),
+        (Role::Inference, spec.inference.template.as_ref()),
+        (Role::Coordinator, spec.coordinator.template.as_ref()),
+        (Role::Trainer, spec.trainer.template.as_ref()),
+        (Role::Verifier, verifiers.and_then(|pods| pods.template.as_ref())),
     ];
     let requests = ["required", "preferred", "unconstrained"].map(topology_annotation);
     let is_requested = |template: &PodTemplate| {
         requests.iter().any(|request| template.metadata.annotations.contains_key(request))
     };
     let requested =
-        templates.into_iter().filter(|(_, template)| template.as_ref().is_some_and(is_requested));
+        templates.into_iter().filter(|(_, template)| template.is_some_and(is_requested));
     let gated = |(role, _): (Role, _)| {
         let labels = [(LABEL_POD_SET.to_owned(), role.as_str().to_owned())].into();
         let annotations = [(ANNOTATION_WORKLOAD.to_owned(), name.to_owned())].into();
@@ -151,6 +153,10 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
             Role::Inference => &mut spec.inference.template,
             Role::Coordinator => &mut spec.coordinator.template,
             Role::Trainer => &mut spec.trainer.template,
+            Role::Verifier => match &mut spec.verifiers {
+                Some(verifiers) => &mut verifiers.template,
+                None => continue,
+            },
         };
         placement.apply(template.get_or_insert_default());
     }

@@ -6,14 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED,
     CONDITION_READY, CONDITION_RECONCILING, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
-    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED,
-    REASON_AS_EXPECTED, REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE,
-    REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NO_PROGRESS,
-    REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY,
-    REASON_PODS_READY, REASON_QUEUED, REASON_RELEASING, REASON_RESTARTING,
-    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_STORAGE_UNAVAILABLE,
-    REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_TRACKER_UNAVAILABLE, REASON_UNKNOWN,
-    REASON_WITHOUT_EFFECT,
+    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
+    CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED, REASON_AWAITING_DELETION,
+    REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
+    REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
+    REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_QUEUED, REASON_RELEASING,
+    REASON_RESTARTING, REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING,
+    REASON_STORAGE_UNAVAILABLE, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING,
+    REASON_TRACKER_UNAVAILABLE, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
@@ -22,7 +22,7 @@ use super::text::{
     clip, missing_pods, no_progress, reward_outage, silence, storage_failure, tracker_failure,
     unsuitable_engine, waits_for, without_effect,
 };
-use crate::decide::{Decision, Facts, RoleCounts, Wait};
+use crate::decide::{Decision, Facts, RoleCounts, Wait, num_verifiers};
 use crate::validate::Job;
 
 /// Time without a synced engine after which `WeightsSynced` becomes False.
@@ -141,6 +141,11 @@ pub(super) fn compute(
         (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers(), "pods"),
     ] {
         set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted), noun);
+    }
+    if job.spec.verifiers.is_some() {
+        let wanted = keeps_running.then(|| num_verifiers(job, facts));
+        let (type_, counts) = (CONDITION_VERIFIERS_READY, facts.roles.verifier);
+        set_role(&mut conditions, type_, counts, wanted, "pods");
     }
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);

@@ -24,7 +24,9 @@ use rljob_crds::names::{
 use rljob_crds::status::{AppliedRules, CheckpointStatus, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
-use crate::decide::{Decision, Epoch, Facts, Obstacle, Outcome, Recorded, RoleCounts};
+use crate::decide::{
+    Decision, Epoch, Facts, Obstacle, Outcome, Recorded, RoleCounts, num_verifiers,
+};
 use crate::validate::Job;
 
 mod conditions;
@@ -122,6 +124,7 @@ fn compute(
         ready: role.ready,
     };
     let inference = engines::inference(job, old, facts, keeps_running);
+    let verifiers = || counts(facts.roles.verifier, num_verifiers(job, facts));
     let status = RLJobStatus {
         observed_generation: Some(job.generation),
         conditions: conditions::compute(job, old, facts, decision, now),
@@ -140,6 +143,7 @@ fn compute(
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
+        verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),
         memory: memory::memory(old, report),
         checkpoint: checkpoint(old, report, now),
     };

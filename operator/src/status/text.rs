@@ -4,7 +4,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
 use rljob_protocol::status::Activity;
 
-use crate::decide::{Facts, Silence};
+use crate::decide::{Facts, Silence, num_verifiers};
 use crate::validate::{Job, warnings};
 
 /// Longest message that is copied into the status, in characters.
@@ -102,6 +102,7 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
         ("coordinator pods", facts.roles.coordinator, 1),
         ("trainer pods", facts.roles.trainer, job.spec.trainers()),
         (engines, facts.roles.inference, job.spec.inference.replicas),
+        ("verifier pods", facts.roles.verifier, num_verifiers(job, facts)),
     ];
     let missing: Vec<String> = roles
         .iter()

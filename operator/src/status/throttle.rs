@@ -88,6 +88,8 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     });
     let ready = old.trainer.as_ref().map_or(0, |old| old.ready);
     let trainer = new.trainer.map(|trainer| RoleStatus { ready, ..trainer });
+    let ready = old.verifiers.as_ref().map_or(0, |old| old.ready);
+    let verifiers = new.verifiers.map(|verifiers| RoleStatus { ready, ..verifiers });
     let conditions = new.conditions.into_iter().map(|condition| {
         let before = old.conditions.iter().find(|old| {
             (&old.type_, &old.status, &old.reason)
@@ -98,7 +100,7 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
             ..condition
         }
     });
-    RLJobStatus { inference, trainer, conditions: conditions.collect(), ..new }
+    RLJobStatus { inference, trainer, verifiers, conditions: conditions.collect(), ..new }
 }
 
 #[cfg(test)]

@@ -19,10 +19,11 @@ mod service_tokens;
 mod sources;
 mod suites;
 mod template;
+mod verifiers;
 mod workflow;
 
 use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
-use common::{COORDINATOR, INFERENCE, TRAINER, check_optimizer, is_dns_label};
+use common::{COORDINATOR, INFERENCE, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -75,6 +76,13 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
         roles::check_resources(role, resources, &mut problems);
         if let Some(template) = template {
             template::check_template(role, template, &spec.volumes, policy, &mut problems);
+        }
+    }
+    if let Some(verifiers) = &spec.verifiers {
+        verifiers::check_verifiers(spec, verifiers, &mut problems);
+        roles::check_resources(VERIFIERS, &verifiers.resources, &mut problems);
+        if let Some(template) = &verifiers.template {
+            template::check_template(VERIFIERS, template, &spec.volumes, policy, &mut problems);
         }
     }
     template::check_isolation(spec, &mut problems);

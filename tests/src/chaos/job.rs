@@ -161,7 +161,8 @@ fn check_idle(testbed: &Testbed, monitor: &mut Monitor) {
         Ok(testbed.leftovers().is_empty()
             && testbed.pods("trainer")?.is_empty()
             && testbed.pods("inference")?.is_empty()
-            && testbed.pods("coordinator")?.is_empty())
+            && testbed.pods("coordinator")?.is_empty()
+            && testbed.pods("verifier")?.is_empty())
     });
     monitor.check(gone.is_ok(), || {
         format!("processes of a succeeded job are still running: {:?}", testbed.leftovers())

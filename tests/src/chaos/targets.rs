@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::testbed::{COORDINATOR, LEARNER, SUPERVISOR, SYSTEM, Testbed, one};
+use super::testbed::{COORDINATOR, LEARNER, RUNNER, SUPERVISOR, SYSTEM, Testbed, one};
 use crate::procfs;
 
 impl Testbed {
@@ -112,7 +112,7 @@ impl Testbed {
 
     /// Command lines of the job's processes that are still running.
     pub(super) fn leftovers(&self) -> BTreeSet<String> {
-        let own = [self.engine.command(), COORDINATOR, LEARNER, SUPERVISOR];
+        let own = [self.engine.command(), COORDINATOR, LEARNER, SUPERVISOR, RUNNER];
         let all = self.cluster.pod_processes("").into_iter().map(|process| process.command_line);
         all.filter(|line| own.iter().any(|command| line.contains(command))).collect()
     }

@@ -33,6 +33,8 @@ pub(super) const COORDINATOR: &str = "/rljob-coordinator";
 pub(super) const LEARNER: &str = "/rljob-learner";
 pub(super) const SUPERVISOR: &str = "/rljob-supervisor";
 pub(super) const OPERATOR: &str = "/rljob-operator";
+/// Runners of programs, their sessions and bridges.
+pub(super) const RUNNER: &str = "/rljob-reward-runner";
 
 /// A cluster with an operator and the current job.
 pub struct Testbed {
@@ -89,6 +91,7 @@ impl Testbed {
             .with_context(|| report(&system))?;
         let (data, runs) = (cluster.shared_folder("data")?, cluster.shared_folder("runs")?);
         quickstart::generate(&data, 8_000)?;
+        fs::write(data.join("verify.py"), include_str!("verify.py"))?;
         Ok(Self {
             engine,
             api: cluster.api()?,

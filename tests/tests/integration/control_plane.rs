@@ -38,6 +38,7 @@ mod scale;
 mod simulated_pods;
 mod spanning;
 mod upgrade;
+mod verifiers;
 
 /// The control plane shared by this module's tests. It ends with the test process.
 fn cluster() -> &'static Cluster {

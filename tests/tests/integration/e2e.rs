@@ -24,6 +24,7 @@ mod release;
 mod rewards;
 mod sglang;
 mod template;
+mod verifiers;
 mod waiting;
 
 /// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.

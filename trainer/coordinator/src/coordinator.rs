@@ -19,7 +19,7 @@ use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
-use crate::reward::{Rewards, Runner};
+use crate::reward::{Rewards, Runner, VerifierPods};
 use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
@@ -44,7 +44,7 @@ pub struct Coordinator {
     pub learner_memory: LearnerMemory,
     pub rejected_peers: RejectedPeers,
     pub downloads: Downloads,
-    /// Where commands of rewards run.
+    /// Where programs of rewards and tools run.
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
@@ -77,7 +77,16 @@ impl Coordinator {
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest();
         status.requests = Some(self.fleet.request_counts());
+        status.verifiers = self.verifier_pods().map(VerifierPods::load);
         status
+    }
+
+    /// The verifier pods, in jobs that have them.
+    pub fn verifier_pods(&self) -> Option<&VerifierPods> {
+        match &self.reward_runner {
+            Runner::Pods(pods) => Some(pods),
+            Runner::Socket(_) | Runner::Program(_) => None,
+        }
     }
 
     /// Handles for rollouts on `input`.

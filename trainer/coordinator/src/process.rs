@@ -26,7 +26,7 @@ use crate::opening::open;
 use crate::persistence::identity::Identity;
 use crate::persistence::journal::JournalError;
 use crate::persistence::{copies, damage};
-use crate::reward::Runner;
+use crate::reward::{Runner, VerifierPods};
 use crate::server::startup_gate::StartupGate;
 use crate::tokens::Token;
 use crate::tracking::mlflow::{Credentials, Mlflow};
@@ -52,8 +52,11 @@ pub struct Options {
     pub address: Option<IpAddr>,
     /// Loopback address of the dashboard; not served without.
     pub dashboard: Option<SocketAddr>,
-    /// Where commands of rewards run.
+    /// Where programs run.
     pub reward_runner: Runner,
+    /// Whether verifier pods run the programs of rewards and tools. Agents run beside the
+    /// coordinator.
+    pub verifiers: bool,
     /// Random number of this process.
     pub incarnation: u64,
 }
@@ -101,8 +104,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let runner = options.reward_runner.clone();
-    let coordinator = Arc::new(open(config, client, runner, options.incarnation, epoch).await?);
+    let runners = [reward_runner(options, &config.uid)?, options.reward_runner.clone()];
+    let coordinator = Arc::new(open(config, client, runners, options.incarnation, epoch).await?);
     let files = coordinator.recorder.files.clone();
     coordinator.journal.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
@@ -151,6 +154,16 @@ fn authentication(options: &Options, uid: &str) -> Result<(ServerTls, ClientTls)
     let clients = [Role::Operator, Role::Trainer].map(|role| role.server_name(uid));
     let engine = Role::Inference.server_name(uid);
     Ok((ServerTls::of_file(&certificate, &clients)?, ClientTls::of_file(&certificate, &engine)?))
+}
+
+/// Where programs of rewards and tools run.
+fn reward_runner(options: &Options, uid: &str) -> Result<Runner, TlsError> {
+    if !options.verifiers {
+        return Ok(options.reward_runner.clone());
+    }
+    let certificate = options.tokens.join(Role::Coordinator.file());
+    let tls = ClientTls::of_file(&certificate, &Role::Verifier.server_name(uid))?;
+    Ok(Runner::Pods(VerifierPods::new(tls)))
 }
 
 /// Waits until another coordinator owns the run, or the journal is damaged.

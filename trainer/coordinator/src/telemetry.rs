@@ -1,9 +1,10 @@
 //! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite
-//! of an evaluation, and tool and outcome of a call.
+//! of an evaluation, tool and outcome of a call, and the state of calls in verifier pods.
 
 mod evaluation;
 mod register;
 mod tool_calls;
+mod verifier_calls;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub use tool_calls::ToolCalls;
 
 use evaluation::EvaluationGauges;
 use register::{counter, gauge, register};
+use verifier_calls::VerifierCalls;
 
 /// 0, 1, … up to this, and above.
 const STALENESS_BUCKETS: usize = 17;
@@ -49,6 +51,7 @@ pub struct Metrics {
     pub dropped_rows: IntGauge,
     /// Calls of tools.
     pub tool_calls: ToolCalls,
+    verifier_calls: VerifierCalls,
     evaluation: EvaluationGauges,
     staleness: Histogram,
     step_seconds: Histogram,
@@ -100,6 +103,7 @@ impl Metrics {
                 "Dataset rows dropped because no reward can compare their reference answers.",
             )?,
             tool_calls: ToolCalls::new(&registry)?,
+            verifier_calls: VerifierCalls::new(&registry)?,
             evaluation: EvaluationGauges::new(&registry)?,
             staleness: staleness(&registry)?,
             step_seconds: step_seconds(&registry)?,
@@ -149,6 +153,9 @@ impl Metrics {
         let oldest = steps.map(|version| version.step).min();
         let lag = oldest.map_or(0, |oldest| status.step.saturating_sub(oldest));
         self.lag.set(lag.into());
+        if let Some(load) = status.verifiers {
+            self.verifier_calls.set(load);
+        }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())

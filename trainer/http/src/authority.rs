@@ -76,13 +76,13 @@ impl Authority {
     }
 }
 
-/// Roles that do not serve cannot pass for servers, nor engines for clients.
+/// Roles that do not serve cannot pass for servers, nor engines and verifier pods for clients.
 fn usages(role: Role) -> Vec<ExtendedKeyUsagePurpose> {
     let mut usages = Vec::new();
-    if matches!(role, Role::Coordinator | Role::Inference) {
+    if matches!(role, Role::Coordinator | Role::Inference | Role::Verifier) {
         usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
-    if role != Role::Inference {
+    if !matches!(role, Role::Inference | Role::Verifier) {
         usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     }
     usages

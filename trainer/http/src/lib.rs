@@ -34,5 +34,5 @@ pub use outside::{
 };
 pub use read::{ReadError, read};
 pub use role::Role;
-pub use serve::{Limits, Routes, listen, serve};
+pub use serve::{Limits, Routes, configure, listen, serve};
 pub use tls::{ClientTls, ServerTls, is_plain_server};

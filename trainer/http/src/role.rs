@@ -10,10 +10,13 @@ pub enum Role {
     Trainer,
     /// Engines.
     Inference,
+    /// Verifier pods.
+    Verifier,
 }
 
 impl Role {
-    pub const ALL: [Self; 4] = [Self::Operator, Self::Coordinator, Self::Trainer, Self::Inference];
+    pub const ALL: [Self; 5] =
+        [Self::Operator, Self::Coordinator, Self::Trainer, Self::Inference, Self::Verifier];
 
     /// Name of the role.
     pub fn as_str(self) -> &'static str {
@@ -22,6 +25,7 @@ impl Role {
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
             Self::Inference => "inference",
+            Self::Verifier => "verifier",
         }
     }
 
@@ -37,6 +41,7 @@ impl Role {
             Self::Coordinator => "tls-coordinator.pem",
             Self::Trainer => "tls-trainer.pem",
             Self::Inference => "tls-inference.pem",
+            Self::Verifier => "tls-verifier.pem",
         }
     }
 }

@@ -158,7 +158,11 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-fn configure(stream: &TcpStream) -> io::Result<()> {
+/// Sends without delay, and finds out when the peer is gone.
+///
+/// # Errors
+/// The connection is closed.
+pub fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)

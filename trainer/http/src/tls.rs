@@ -21,8 +21,8 @@ use rustls::{
 };
 
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 
 use crate::identity::{Source, TlsError, provider, schemes};
 
@@ -121,6 +121,14 @@ impl ServerTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self(Arc::new(config)))
+    }
+
+    /// Authenticates both ends of an accepted connection.
+    ///
+    /// # Errors
+    /// The client has another name, rejects this server or breaks the connection.
+    pub async fn accept(&self, stream: TcpStream) -> std::io::Result<server::TlsStream<TcpStream>> {
+        TlsAcceptor::from(self.config()).accept(stream).await
     }
 
     /// The configuration for rustls.

@@ -1,6 +1,8 @@
 //! `PUT /v1/desired`: the desired state of a coordinator. Level-triggered: the newest state
 //! applies, whether or not earlier ones arrived.
 
+use std::net::SocketAddr;
+
 use rljob_crds::failure_policy::FailureRule;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,9 @@ pub struct Desired {
     /// Empty in local runs, and from operators of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supervisors: Vec<SupervisorIdentity>,
+    /// Verifier pods that serve. Empty in jobs without them. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verifiers: Vec<VerifierEndpoint>,
     /// Checkpoint policy.
     pub checkpoint: CheckpointPolicy,
     /// Restart policy of the learners.
@@ -59,6 +64,18 @@ pub struct SupervisorIdentity {
     pub uid: String,
 }
 
+/// Address of a verifier pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerifierEndpoint {
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// IP address and port.
+    pub address: SocketAddr,
+}
+
 impl Desired {
     /// The desired state without what a coordinator of this protocol version rejects.
     #[must_use]
@@ -66,6 +83,9 @@ impl Desired {
         if version < 2 {
             self.engines.iter_mut().for_each(|engine| engine.uid = None);
             self.supervisors.clear();
+        }
+        if version < 3 {
+            self.verifiers.clear();
         }
         self
     }

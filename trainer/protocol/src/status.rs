@@ -67,6 +67,10 @@ pub struct CoordinatorStatus {
     /// Requests for completions. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestCounts>,
+    /// Calls of programs that verifier pods run; absent in jobs without such pods. Since protocol
+    /// version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifiers: Option<VerifierLoad>,
 }
 
 /// Most supervisors and engines of a status.
@@ -122,7 +126,7 @@ impl CoordinatorStatus {
             self.activity = None;
             self.journal_failure = None;
             self.tracker_failure = None;
-            (self.memory, self.requests) = (None, None);
+            (self.memory, self.requests, self.verifiers) = (None, None, None);
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });
@@ -177,6 +181,18 @@ pub struct RewardOutage {
     pub seconds: u64,
     /// The first failure.
     pub cause: String,
+}
+
+/// Calls of programs that verifier pods run, from which the number of pods follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerifierLoad {
+    /// Calls that a process runs.
+    pub running: u32,
+    /// Calls that wait for a process.
+    pub waiting: u32,
+    /// Pods that would run all calls at once: the most of the last five minutes.
+    pub needed_pods: u32,
 }
 
 /// Progress of the download of a Hugging Face repository.

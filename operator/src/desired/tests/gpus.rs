@@ -6,6 +6,7 @@ use super::super::pin::Pinned;
 use super::super::tokens::TokenKey;
 use super::super::*;
 use super::{settings, sglang};
+use crate::decide::WantedRoles;
 use crate::validate::test_support::validated;
 
 fn trainer_on(gpus: u32) -> TrainerSpec {
@@ -20,9 +21,9 @@ fn without_gpus_roles_on_gpus_have_no_replicas() {
         job.spec.inference = sglang(engine, &[]);
         job.spec.trainer = trainer_on(trainer);
         let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
-        build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
-            .stateful_sets
-            .map(|set| set["spec"]["replicas"].as_i64().unwrap())
+        let built = build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default());
+        let sets: [_; 3] = built.stateful_sets.try_into().unwrap();
+        sets.map(|set| set["spec"]["replicas"].as_i64().unwrap())
     };
     let cases = [(0, 0), (2, 0), (0, 4), (2, 4)];
     let expected = [[2, 1, 1], [0, 1, 1], [2, 1, 0], [0, 1, 0]];

@@ -7,6 +7,7 @@ use super::super::pin::Pinned;
 use super::super::tokens::TokenKey;
 use super::super::*;
 use super::{pod_of, settings};
+use crate::decide::WantedRoles;
 use crate::validate::test_support::with_spec;
 
 /// The volume of tokens, and its mounts by container.
@@ -45,9 +46,9 @@ fn tokens_of_servers_are_mounted_once_each_into_the_container_that_calls_them() 
         "weightSync": {"method": "Distributed"},
     }));
     let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
-    let sets = build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default())
-        .stateful_sets;
-    let [engine, coordinator, trainer] = sets.map(|set| pod_of(&set));
+    let built = build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
+    let sets: [_; 3] = built.stateful_sets.try_into().unwrap();
+    let [engine, coordinator, trainer] = sets.each_ref().map(pod_of);
     for pod in [engine, trainer] {
         assert_eq!(secrets_of(&pod), (None, vec![]));
     }

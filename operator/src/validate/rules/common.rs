@@ -1,6 +1,8 @@
 //! Checks and names that several rules share.
 
-use rljob_crds::names::{CONTAINER_COORDINATOR, CONTAINER_ENGINE, CONTAINER_TRAINER};
+use rljob_crds::names::{
+    CONTAINER_COORDINATOR, CONTAINER_ENGINE, CONTAINER_REWARDS, CONTAINER_TRAINER,
+};
 
 use rljob_crds::algorithm::OptimizerSpec;
 
@@ -15,6 +17,7 @@ pub struct Role {
 
 pub const INFERENCE: Role = Role { field: "inference", container: CONTAINER_ENGINE };
 pub const TRAINER: Role = Role { field: "trainer", container: CONTAINER_TRAINER };
+pub const VERIFIERS: Role = Role { field: "verifiers", container: CONTAINER_REWARDS };
 pub const COORDINATOR: Role = Role { field: "coordinator", container: CONTAINER_COORDINATOR };
 
 pub fn is_dns_label(text: &str) -> bool {

@@ -3,13 +3,14 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::{
-    CONTAINER_REWARDS, GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY, LABEL_NAME,
+    CONTAINER_BRIDGE, CONTAINER_REWARDS, GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY,
+    LABEL_NAME,
 };
 use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
 use serde_json::Value;
 
-use super::common::{COORDINATOR, Role};
+use super::common::{COORDINATOR, Role, VERIFIERS};
 use super::sources::{HOST_PATH, RESERVED_FOLDERS, RESERVED_PREFIX, covers};
 use crate::validate::{Policy, Problem};
 
@@ -26,7 +27,7 @@ const CONTAINER_FIELDS: [(&str, Option<&str>); 8] = [
     ("resources", Some("resources")),
     ("image", Some("image")),
 ];
-/// Fields of the coordinator's pod that give the commands of rewards its tokens and keys.
+/// Fields of a pod that give the commands of rewards its tokens and keys.
 const EXPOSING_FIELDS: [&str; 3] =
     ["shareProcessNamespace", "hostPID", "automountServiceAccountToken"];
 /// Environment variables that programs of the main container read.
@@ -71,18 +72,19 @@ pub(super) fn check_template(
     }
 }
 
-/// Checks that commands of rewards stay in their container.
+/// Checks that programs of rewards, tools and agents stay in their container.
 pub(super) fn check_isolation(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    let Some(template) = &spec.coordinator.template else { return };
-    if !spec.runs_programs() {
-        return;
-    }
-    let is_set = |field: &&str| template.spec.get(*field) == Some(&Value::Bool(true));
-    for field in EXPOSING_FIELDS.into_iter().filter(is_set) {
-        problems.push(Problem::new(
-            format!("spec.coordinator.template.spec.{field}"),
-            "must not be true: it gives the commands of rewards access to tokens",
-        ));
+    let coordinator = spec.coordinator.template.as_ref().filter(|_| spec.runs_programs());
+    let verifiers = spec.verifiers.as_ref().and_then(|verifiers| verifiers.template.as_ref());
+    for (role, template) in [(COORDINATOR, coordinator), (VERIFIERS, verifiers)] {
+        let Some(template) = template else { continue };
+        let is_set = |field: &&str| template.spec.get(*field) == Some(&Value::Bool(true));
+        for field in EXPOSING_FIELDS.into_iter().filter(is_set) {
+            problems.push(Problem::new(
+                format!("spec.{}.template.spec.{field}", role.field),
+                "must not be true: it gives the commands of rewards access to tokens",
+            ));
+        }
     }
 }
 
@@ -103,6 +105,10 @@ fn check_container(
             problems.push(owned(&format!("{path}.mountPath"), None));
         }
         check_volume_name(&path, mount, problems);
+    }
+    if role == VERIFIERS && name == CONTAINER_BRIDGE {
+        let message = format!("`{name}` is the name of a container of the operator");
+        return problems.push(Problem::new(format!("{path}.name"), message));
     }
     check_privileges(role, path, name, &container["securityContext"], problems);
     if list == "initContainers" && name == role.container {

@@ -441,3 +441,38 @@ fn values_that_the_api_server_rejects_in_children_are_problems() {
         ]
     );
 }
+
+#[test]
+fn verifier_pods_need_programs_and_ordered_bounds_and_keep_their_containers_apart() {
+    let template = json!({"spec": {
+        "shareProcessNamespace": true,
+        "containers": [
+            {"name": "rewards", "image": "judge:1", "command": ["x"]},
+            {"name": "bridge", "image": "bridge:1"},
+        ],
+    }});
+    let verifiers = json!({"minReplicas": 3, "maxReplicas": 2, "template": template});
+    let path = "spec.verifiers";
+    let sets = "the operator sets this field; remove it";
+    assert_eq!(
+        problems_with(&json!({ "verifiers": verifiers })),
+        [
+            format!("{path}.minReplicas: must be at most maxReplicas (2), found 3"),
+            format!(
+                "{path}: needs a reward or a tool that runs a program: code, python or command"
+            ),
+            format!("{path}.template.spec.containers[0].command: {sets}"),
+            format!(
+                "{path}.template.spec.containers[0].image: {sets} and use spec.verifiers.image"
+            ),
+            format!(
+                "{path}.template.spec.containers[1].name: `bridge` is the name of a container of \
+                 the operator"
+            ),
+            format!(
+                "{path}.template.spec.shareProcessNamespace: must not be true: it gives the \
+                 commands of rewards access to tokens"
+            ),
+        ]
+    );
+}

@@ -3,6 +3,7 @@
 //! ```text
 //!  fault.rs          an injectable fault, its relation to other faults
 //!  processes.rs      processes of engines, coordinator, learners and supervisors
+//!  verifiers.rs      verifier pods
 //!  pods.rs           deletion and eviction of pods
 //!  overlaps.rs       processes that resume beside their successors
 //!  nodes.rs          nodes, kubelets, container runtimes
@@ -23,13 +24,15 @@ mod obstacles;
 mod overlaps;
 mod pods;
 mod processes;
+mod verifiers;
 
 pub(super) use fault::Relation;
 pub use fault::{Fault, Inject};
 
 /// All faults.
-const SUBJECTS: [&[Fault]; 8] = [
+const SUBJECTS: [&[Fault]; 9] = [
     processes::FAULTS,
+    verifiers::FAULTS,
     pods::FAULTS,
     overlaps::FAULTS,
     nodes::FAULTS,

@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("trainer pod", "evicted", |testbed, random| evicted(testbed, "trainer", random)),
 ];
 
-fn deleted(
+pub(super) fn deleted(
     testbed: &Testbed,
     role: &str,
     grace_seconds: u32,
@@ -37,6 +37,6 @@ fn deleted(
     testbed.delete_pod(&testbed.pod(role, random)?, grace_seconds)
 }
 
-fn evicted(testbed: &Testbed, role: &str, random: &mut ChaCha8Rng) -> Result<()> {
+pub(super) fn evicted(testbed: &Testbed, role: &str, random: &mut ChaCha8Rng) -> Result<()> {
     testbed.evict(&testbed.pod(role, random)?)
 }

@@ -76,6 +76,10 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),
         (WhileSuspended, json!({"coordinator": {"resources": {"limits": {"memory": "1Gi"}}}})),
+        (
+            WhileSuspended,
+            json!({"rewards": [{"name": "tests", "code": {}}], "verifiers": {"maxReplicas": 2}}),
+        ),
         (WhileSuspended, json!({"weightSync": {"method": "Distributed"}})),
         (WhileSuspended, inference(json!({"sglang": {}}))),
         (WhileSuspended, inference(json!({"sglang": {"extraArgs": ["--context-length=4096"]}}))),

@@ -18,6 +18,7 @@ use k8s_openapi::ByteString;
 use parking_lot::Mutex;
 use rljob_crds::names::RUN_CONFIG_FILE;
 use rljob_http::{Role, ServerTls};
+use rljob_protocol::peer::PROTOCOL_HEADER;
 use rljob_tests::api::runtime;
 use rljob_tests::{Api, Namespace, TlsListener};
 use serde_json::{Value, json};
@@ -41,6 +42,9 @@ pub(super) struct Run {
     pub(super) end: Option<&'static str>,
     /// Cause of the outage of a verifier.
     pub(super) reward_outage: Option<&'static str>,
+    /// Load of verifier pods to report, and the pods that the operator named last.
+    pub(super) verifier_load: Value,
+    pub(super) named_verifiers: Value,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
     /// Memory plan of the learners, and metrics of the newest step.
@@ -129,24 +133,24 @@ async fn desired(
     State(coordinators): State<Coordinators>,
     headers: HeaderMap,
     Json(desired): Json<Value>,
-) -> StatusCode {
+) -> Result<[(&'static str, &'static str); 1], StatusCode> {
     let mut coordinators = coordinators.lock();
-    let Some(coordinator) = coordinators.get_mut(&address(&headers)) else {
-        return StatusCode::NOT_FOUND;
-    };
+    let coordinator = coordinators.get_mut(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let epoch = desired["epoch"].as_u64().unwrap();
     let mut run = coordinator.run.lock();
     if run.is_silent {
-        return StatusCode::SERVICE_UNAVAILABLE;
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
     if epoch < run.epoch {
         run.rejected += 1;
-        return StatusCode::CONFLICT;
+        return Err(StatusCode::CONFLICT);
     }
     run.epoch = epoch;
+    // Addresses of verifier pods are sent to coordinators that announce this version.
+    let protocol = if run.verifier_load.is_null() { "1" } else { "3" };
     drop(run);
     coordinator.desired = desired;
-    StatusCode::NO_CONTENT
+    Ok([(PROTOCOL_HEADER, protocol)])
 }
 
 async fn status(
@@ -177,6 +181,7 @@ async fn status(
             })
         })
         .collect();
+    run.named_verifiers.clone_from(&desired["verifiers"]);
     let outage =
         run.reward_outage.map(|cause| json!({"reward": "r", "seconds": 1, "cause": cause}));
     Ok(Json(json!({
@@ -184,7 +189,7 @@ async fn status(
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
-        "rewardOutage": outage,
+        "rewardOutage": outage, "verifiers": run.verifier_load,
         "journalFailure": run.journal_failure, "memory": run.memory,
     })))
 }

@@ -25,6 +25,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// evaluation.
 #[derive(Debug, Parser)]
 #[command(version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -52,6 +53,9 @@ struct Arguments {
     /// `rljob-reward-runner` in the folder of this one.
     #[arg(long, value_name = "PATH")]
     reward_runner: Option<PathBuf>,
+    /// The programs of rewards and tools run in the verifier pods that the operator names.
+    #[arg(long)]
+    verifiers: bool,
     /// Download the Hugging Face model of the run into the run directory and exit.
     #[arg(long)]
     download_model: bool,
@@ -101,7 +105,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             "the process {parent} that started this one is gone"
         );
     }
-    let only_model = arguments.download_model;
+    let (only_model, verifiers) = (arguments.download_model, arguments.verifiers);
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
     let is_run = !arguments.check_data && arguments.roll_back.is_none();
     let Some(tokens) = tokens.filter(|_| is_run) else {
@@ -117,8 +121,16 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         None => Runner::Program(std::env::current_exe()?.with_file_name("rljob-reward-runner")),
     };
     let incarnation = rand::random();
-    let options =
-        Options { config, tokens, listen, address, dashboard, reward_runner, incarnation };
+    let options = Options {
+        config,
+        tokens,
+        listen,
+        address,
+        dashboard,
+        reward_runner,
+        verifiers,
+        incarnation,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         if only_model { download_model(&options).await } else { run(&options).await }

@@ -53,6 +53,7 @@ impl Run {
             tracker_failure: None,
             memory: None,
             requests: None,
+            verifiers: None,
             activity: self.position.and(self.activity),
         }
     }

@@ -9,9 +9,10 @@ use rljob_sandbox::message::{Limits, Outcome, Request, Response, Settings, share
 use rljob_sandbox::program::{Block, Language, last_block};
 use rljob_sandbox::tests_of_row::Tests;
 
+use crate::reward::connection::Runner;
 use crate::reward::external::invalid;
 use crate::reward::session::Start;
-use crate::reward::sessions::{Runner, Sessions};
+use crate::reward::sessions::Sessions;
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 /// Time of the sandbox beyond the limit of a program: its start and its end.

@@ -8,9 +8,10 @@ use rljob_crds::program_reward::PythonReward;
 use rljob_crds::reward::CommandReward;
 use rljob_sandbox::plan::FunctionLimits;
 
+use crate::reward::connection::Runner;
 use crate::reward::external::{Request, parse};
 use crate::reward::session::Start;
-use crate::reward::sessions::{Runner, Sessions};
+use crate::reward::sessions::Sessions;
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 /// Processes and threads of a function.

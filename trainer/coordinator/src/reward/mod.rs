@@ -13,12 +13,14 @@
 mod availability;
 mod code;
 mod command;
+mod connection;
 mod error;
 mod exact_match;
 mod external;
 mod http;
 mod math;
 mod model;
+mod pool;
 mod regex_match;
 mod server;
 mod service;
@@ -26,6 +28,7 @@ pub mod session;
 mod sessions;
 mod token;
 mod verifier;
+mod verifier_pods;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,12 +39,14 @@ use rljob_protocol::status::RewardOutage;
 
 pub use verifier::{Question, VerifierError};
 
+pub use connection::Runner;
 pub use error::RewardError;
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use server::{Server, rejected, without_secrets};
 pub use service::Service;
-pub use sessions::{Runner, Sessions, run_agent};
+pub use sessions::{Sessions, run_agent};
 pub use token::{SecretToken, Token};
+pub use verifier_pods::VerifierPods;
 
 use code::CodeVerifier;
 use command::CommandVerifier;

@@ -115,6 +115,9 @@ pub enum VerifierError {
     /// The program that runs commands does not work.
     #[error("failed to reach the reward runner")]
     Runner(#[source] std::io::Error),
+    /// The last failure.
+    #[error("lost three verifier pods during the call")]
+    LostPods(#[source] Box<VerifierError>),
     #[error("the command ended with {status}{}", stderr_suffix(.stderr))]
     Exited {
         status: String,
@@ -166,6 +169,7 @@ impl VerifierError {
             Self::Text(_) => "text",
             Self::Start(_) | Self::McpTool { .. } => "start",
             Self::Runner(_) => "runner",
+            Self::LostPods(_) => "lost_pods",
             Self::Exited { .. } => "exited",
             Self::Pipe(_) => "pipe",
         }

@@ -19,13 +19,16 @@ pub async fn desired(
     headers: HeaderMap,
     Json(desired): Json<Desired>,
 ) -> Result<Json<CoordinatorStatus>, ApiError> {
-    let (engines, epoch, fence) =
-        (desired.engines.clone(), desired.epoch, coordinator.journal.fence().clone());
+    let (engines, verifiers) = (desired.engines.clone(), desired.verifiers.clone());
+    let (epoch, fence) = (desired.epoch, coordinator.journal.fence().clone());
     tokio::task::spawn_blocking(move || fence.raise(epoch))
         .await
         .map_err(SharedJournalError::from)??;
     coordinator.run.change(|run, _| run.set_desired(desired)).await??;
     coordinator.fleet.set(&engines);
+    if let Some(pods) = coordinator.verifier_pods() {
+        pods.set(&verifiers);
+    }
     Ok(Json(coordinator.status().await.for_peer(announced(&headers))))
 }
 

@@ -7,14 +7,16 @@
 //!                                   └ reaps orphans                        └ kills all descendants
 //! ```
 //!
-//! In a pod it is a container without tokens, bucket keys, service account and run volume. With
-//! `rljob run`, the coordinator starts a session itself.
+//! In a pod it is a container without tokens, bucket keys, service account and run volume. In a
+//! verifier pod, `bridge` in another container with the pod's key accepts the connections of the
+//! coordinator. With `rljob run`, the coordinator starts a session itself.
 
 #![cfg_attr(
     not(test),
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod bridge;
 mod limits;
 mod serve;
 mod session;
@@ -36,6 +38,8 @@ enum Arguments {
         #[arg(long)]
         network: bool,
     },
+    /// Connects clients that have proved their name by TLS with the socket of `serve`.
+    Bridge(bridge::Arguments),
     /// Runs one command for the connection on standard input.
     Session {
         /// Lets the program of an agent use the network.
@@ -58,23 +62,35 @@ enum Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let (Arguments::Serve { network, .. }
-    | Arguments::Session { network }
-    | Arguments::Exec { network, .. }) = arguments;
-    // Before the start of other threads.
-    let result = limits::filter_calls(network).and_then(|()| match arguments {
-        Arguments::Serve { socket, .. } => runtime(serve::serve(&socket, network)),
-        Arguments::Session { .. } => runtime(session::run()),
-        Arguments::Exec { parent, command, .. } => {
-            eprintln!("{}", limits::exec(parent, &command));
-            std::process::exit(limits::NOT_STARTED.into())
-        }
-    });
-    match result {
+    match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    // The filter is installed before the start of other threads.
+    match arguments {
+        Arguments::Serve { socket, network } => {
+            limits::filter_calls(network)?;
+            runtime(serve::serve(&socket, network))
+        }
+        Arguments::Bridge(arguments) => {
+            let listener = bridge::listen(&arguments)?;
+            limits::filter_calls(false)?;
+            runtime(bridge::run(listener, arguments))
+        }
+        Arguments::Session { network } => {
+            limits::filter_calls(network)?;
+            runtime(session::run())
+        }
+        Arguments::Exec { parent, command, network } => {
+            limits::filter_calls(network)?;
+            eprintln!("{}", limits::exec(parent, &command));
+            std::process::exit(limits::NOT_STARTED.into())
         }
     }
 }
