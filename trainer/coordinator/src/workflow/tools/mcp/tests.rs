@@ -43,7 +43,8 @@ impl Drop for Python {
 }
 
 fn server(url: &str, tool: &str) -> McpServer {
-    let spec = json!({"url": url, "timeoutSeconds": 30});
+    let seconds = if tool == "slow" { 2 } else { 30 };
+    let spec = json!({"url": url, "timeoutSeconds": seconds});
     McpServer::new(&serde_json::from_value(spec).unwrap(), tool).unwrap()
 }
 
