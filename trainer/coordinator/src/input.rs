@@ -13,7 +13,7 @@ use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
-use crate::data::{DataError, Dataset, FeedbackError};
+use crate::data::{DataError, Dataset, FeedbackError, KeptFields};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
@@ -175,16 +175,8 @@ impl Input {
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
         let with_tools = tokenizer.with_tools(tools);
-        let (kept, seed) = (workflow.kept_fields()?, spec.training.seed);
-        let mut train = Some(config.train_dataset())
-            .filter(|train| !train.is_absent())
-            .map(|train| match spec.algorithm.resolve().map(Algorithm::data) {
-                Some(DataKind::Demonstrations) => {
-                    Dataset::open_demonstrations(&train, &with_tools, seed, &kept)
-                }
-                _ => Dataset::open_train(&train, &with_tools, seed, &kept),
-            })
-            .transpose()?;
+        let kept = workflow.kept_fields()?;
+        let mut train = open_train(config, &with_tools, &kept)?;
         let open = |suite: Suite| {
             let data = Dataset::open_evaluation(&suite, &with_tools, &kept)?;
             Ok::<_, InputError>(SuiteData { suite, data })
@@ -258,6 +250,23 @@ impl Input {
     pub fn lengths(&self, spec: &RLJobSpec, max_new_tokens: u32) -> Lengths {
         Lengths::new(spec.rollout.workflow.as_ref(), self.context, max_new_tokens)
     }
+}
+
+/// Opens the training data, which an evaluation lacks.
+fn open_train(
+    config: &RunConfig,
+    tokenizer: &TextTokenizer,
+    kept: &KeptFields,
+) -> Result<Option<Dataset>, DataError> {
+    let (train, spec) = (config.train_dataset(), &config.spec);
+    if train.is_absent() {
+        return Ok(None);
+    }
+    let open = match spec.algorithm.resolve().map(Algorithm::data) {
+        Some(DataKind::Demonstrations) => Dataset::open_demonstrations,
+        _ => Dataset::open_train,
+    };
+    open(&train, tokenizer, spec.training.seed, kept).map(Some)
 }
 
 /// Checks that the model has a row for each token of the tokenizer.

@@ -149,12 +149,14 @@ fn check_evaluation(
                 format!("is not used by algorithm.{}; remove it", algorithm.name()),
             ));
         }
-        (false, None) if evaluation.measures_loss() && evaluation.chosen.is_none() => {
-            if algorithm.data() != DataKind::Demonstrations {
-                let message = "without answer is for algorithm.sft, which measures the loss of \
-                    the assistant's messages";
-                problems.push(Problem::new("spec.dataset.evaluation.conversation", message));
-            }
+        (false, None)
+            if evaluation.measures_loss()
+                && evaluation.chosen.is_none()
+                && algorithm.data() != DataKind::Demonstrations =>
+        {
+            let message = "without answer is for algorithm.sft, which measures the loss of the \
+                assistant's messages";
+            problems.push(Problem::new("spec.dataset.evaluation.conversation", message));
         }
         (true, _) if rewards.is_empty() && !algorithm.needs_reward() => {
             problems.push(Problem::new(
