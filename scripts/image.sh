@@ -12,7 +12,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 image=$1 programs=$2 folder=$3
 suite=bookworm
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0} # of all files, so that the digest depends on contents only
 export SOURCE_DATE_EPOCH
 created=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%FT%TZ)
 sources=${DEBIAN_SOURCES:-/etc/apt/sources.list.d/debian.sources}
@@ -31,6 +31,8 @@ debian() {
         --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/locale/*' \
         --dpkgopt='path-exclude=/usr/share/man/*' \
+        --customize-hook='rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' \
+        --customize-hook='rm -rf "$1/etc/apt/sources.list" "$1/etc/apt/sources.list.d"' \
         --customize-hook='echo "rljob:x:65532:65532:rljob:/tmp:/sbin/nologin" >>"$1/etc/passwd"' \
         --customize-hook='echo "rljob:x:65532:" >>"$1/etc/group"' \
         "$suite" "$work/debian.tar" "$sources"

@@ -91,8 +91,9 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub subset: Option<String>,
-    /// Longest prompt in tokens, chat template included. Longer rows are dropped and listed in
-    /// `dropped-rows.jsonl`. Default: a prompt that exceeds the context of the model is an error.
+    /// Longest prompt in tokens, chat template included, or longest conversation that `sft` learns.
+    /// Longer rows are dropped and listed in `dropped-rows.jsonl`. Default: a prompt that exceeds
+    /// the context of the model is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,

@@ -23,7 +23,7 @@ pub struct Message {
     /// `user`, `tool`, or another role that the chat template knows.
     pub role: String,
     pub content: String,
-    /// Calls of an assistant's message, which is never read from files and servers.
+    /// Calls of an assistant's message. Environments, whose messages are deserialized, have none.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }

@@ -67,10 +67,11 @@ impl TextTokenizer {
         };
         let (with_answer, with_calls) =
             (render(Message::new(ASSISTANT, ANSWER))?, render(message.clone())?);
+        let without_calls = render(Message::new(ASSISTANT, &message.content))?;
         let text = with_answer
             .split_once(ANSWER)
             .and_then(|(before, after)| with_calls.strip_prefix(before)?.strip_suffix(after));
-        text.filter(|text| *text != message.content)
+        text.filter(|text| with_calls != without_calls && text.contains(message.content.trim()))
             .map(str::to_owned)
             .ok_or_else(|| TextError::NoCalls { folder: self.inner.folder.clone() })
     }
@@ -81,7 +82,7 @@ mod tests {
     use std::path::Path;
 
     use super::{ASSISTANT, DemonstratedTurn};
-    use crate::{Message, PromptStyle, TextTokenizer};
+    use crate::{Message, PromptStyle, TextTokenizer, ToolCall};
 
     fn tokenizer() -> TextTokenizer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat");
@@ -142,6 +143,42 @@ mod tests {
         let whole = tokenizer.render_messages(&messages[..5], &style.arguments).unwrap();
         let whole = tokenizer.encode(whole.strip_suffix("\n<|im_start|>assistant\n").unwrap());
         assert_eq!(tokens, whole.unwrap());
+    }
+
+    #[test]
+    fn calls_are_learned_as_the_template_prints_them_with_all_of_the_content() {
+        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates");
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat");
+        for name in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+            std::fs::copy(fixture.join(name), folder.path().join(name)).unwrap();
+        }
+        let arguments = serde_json::from_value(serde_json::json!({"a": 1})).unwrap();
+        let calls = vec![ToolCall { name: "add".to_owned(), arguments }];
+        let learned = |template: &str, content: &str| {
+            std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+            let tokenizer = TextTokenizer::open(folder.path()).unwrap();
+            let answer = Message { tool_calls: calls.clone(), ..Message::new(ASSISTANT, content) };
+            let messages = [Message::user("1 + 2?"), answer];
+            let turns = tokenizer.encode_demonstration(&messages, &PromptStyle::default());
+            turns.map(|turns| tokenizer.decode_as(&turns[0].completion, false).unwrap())
+        };
+        let tools = std::fs::read_to_string(templates.join("tools.jinja")).unwrap();
+        let call =
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>";
+        assert_eq!(learned(&tools, "").unwrap(), call);
+        let role = "{{- '<|im_start|>' + message.role }}";
+        let both =
+            tools.replace(role, "{{- '<|im_start|>' + message.role + '\\n' + message.content }}");
+        assert_eq!(learned(&both, "I add.").unwrap(), format!("I add.\n{call}"));
+        // Prints no calls, and removes spaces; prints calls instead of the content.
+        let without_calls = "{% for m in messages %}<|im_start|>{{ m.content | trim }}{% endfor %}";
+        let without_content = "{% for m in messages %}<|im_start|>{% if m.tool_calls %}CALLS\
+                               {% else %}{{ m.content }}{% endif %}{% endfor %}";
+        for template in [without_calls, without_content, &tools] {
+            let error = learned(template, "7 ").unwrap_err().to_string();
+            assert!(error.contains("does not print content and tool calls"), "{error}");
+        }
     }
 
     #[test]

@@ -63,8 +63,8 @@ pub enum TextError {
     NoToolCallFormat { folder: PathBuf },
     /// A demonstration has tool calls.
     #[error(
-        "the chat template of {} does not print the tool calls of assistant messages: \
-         demonstrations with calls need one that does",
+        "the chat template of {} does not print content and tool calls of an assistant message: \
+         demonstrations with both need one that does",
         folder.display()
     )]
     NoCalls { folder: PathBuf },

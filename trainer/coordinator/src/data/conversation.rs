@@ -13,8 +13,10 @@ use crate::text::{
     Tools,
 };
 
-/// Keys of a message that no chat template here uses: ids of calls.
-const IDS: [&str; 2] = ["tool_call_id", "name"];
+/// Roles of messages. Templates omit messages of others without an error.
+const ROLES: [&str; 4] = ["system", "user", ASSISTANT, "tool"];
+/// Keys of a message. The last two, which name a call, have no effect.
+const KEYS: [&str; 5] = ["role", "content", "tool_calls", "tool_call_id", "name"];
 
 /// What a conversation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,8 @@ impl ConversationFields {
         let tools = match tools {
             None => None,
             Some(field) => {
-                Some(tools_of(value(field)?).map_err(|problem| invalid(field, problem))?)
+                let tools = fields.get(field).unwrap_or(&Value::Null);
+                Some(tools_of(tools).map_err(|problem| invalid(field, problem))?)
             }
         };
         Ok(Conversation { messages, tools, used: self.used })
@@ -78,21 +81,34 @@ impl ConversationFields {
 
 impl Conversation {
     /// The messages before the completion as text, for rewards and people: the content of a single
-    /// message, and several ones with their roles.
+    /// message, and several ones with their roles and tool calls.
     pub fn text(&self) -> String {
         match self.given() {
             [only] => only.content.clone(),
             several => {
-                let texts = several.iter().map(|own| format!("{}: {}", own.role, own.content));
+                let calls = |own: &Message| {
+                    let texts = own.tool_calls.iter().filter_map(|call| {
+                        let arguments = serde_json::to_string(&call.arguments).ok()?;
+                        Some(format!("{}({arguments})", call.name))
+                    });
+                    texts.collect::<String>()
+                };
+                let texts = several
+                    .iter()
+                    .map(|own| format!("{}: {}{}", own.role, own.content, calls(own)));
                 texts.collect::<Vec<_>>().join("\n\n")
             }
         }
     }
 
+    /// Whether its messages of the assistant are learned.
+    pub fn is_learned(&self) -> bool {
+        self.used == Use::Demonstration
+    }
+
     /// The messages before the first completion.
     fn given(&self) -> &[Message] {
-        let is_learned =
-            |message: &Message| self.used == Use::Demonstration && message.role == ASSISTANT;
+        let is_learned = |message: &Message| self.is_learned() && message.role == ASSISTANT;
         let end = self.messages.iter().position(is_learned).unwrap_or(self.messages.len());
         self.messages.get(..end).unwrap_or_default()
     }
@@ -137,7 +153,8 @@ impl Conversation {
 /// Why a conversation cannot be used.
 fn unfit(messages: &[Message], used: Use) -> Option<&'static str> {
     match used {
-        Use::Prompt if messages.last().is_none_or(|last| last.role == ASSISTANT) => {
+        _ if messages.is_empty() => Some("has no messages"),
+        Use::Prompt if messages.last().is_some_and(|last| last.role == ASSISTANT) => {
             Some("ends with a message of the assistant: nothing is left to answer")
         }
         Use::Demonstration if messages.iter().all(|message| message.role != ASSISTANT) => {
@@ -172,15 +189,19 @@ fn message(value: &Value) -> Result<Message, String> {
     let Value::Object(object) = value else { return Err("it is not an object".to_owned()) };
     // Files with columns have all keys in all messages.
     let given = || object.iter().filter(|(_, value)| !value.is_null());
-    let known = ["role", "content", "tool_calls"];
-    let unknown =
-        given().find(|(name, _)| !known.contains(&name.as_str()) && !IDS.contains(&name.as_str()));
+    let unknown = given().find(|(name, _)| !KEYS.contains(&name.as_str()));
     if let Some((name, _)) = unknown {
-        return Err(format!("it has the unknown key `{name}`: expected role and content"));
+        return Err(format!(
+            "it has the unknown key `{name}`; expected one of {}",
+            KEYS.join(", ")
+        ));
     }
     let Some(Value::String(role)) = object.get("role") else {
         return Err("its role is not a text".to_owned());
     };
+    if !ROLES.contains(&role.as_str()) {
+        return Err(format!("its role is `{role}`; expected one of {}", ROLES.join(", ")));
+    }
     let content = match object.get("content") {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -189,11 +210,15 @@ fn message(value: &Value) -> Result<Message, String> {
     };
     let tool_calls = match object.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
-        Some(_) if role != ASSISTANT => {
-            return Err(format!("{role} has tool_calls, which belong to the assistant"));
-        }
-        Some(calls) => list(calls)?.iter().map(call).collect::<Result<_, _>>()?,
+        Some(calls) => list(calls)
+            .map_err(|problem| format!("its tool_calls: {problem}"))?
+            .iter()
+            .map(call)
+            .collect::<Result<Vec<_>, _>>()?,
     };
+    if role != ASSISTANT && !tool_calls.is_empty() {
+        return Err(format!("{role} has tool_calls, which belong to the assistant"));
+    }
     Ok(Message { tool_calls, ..Message::new(role, content) })
 }
 

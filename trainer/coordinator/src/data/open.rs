@@ -186,7 +186,7 @@ fn check_tokenizer(
 impl Limits<'_> {
     /// Why a row is dropped.
     fn reason(&self, row: &Row) -> Option<FilterReason> {
-        let tokens = row.prompt_tokens;
+        let tokens = row.filtered_tokens();
         if let Some(limit) = self.max_prompt_tokens.filter(|limit| tokens > *limit as usize) {
             return Some(FilterReason::Long { tokens, limit });
         }

@@ -269,6 +269,14 @@ impl Row {
         }
     }
 
+    /// Tokens that the filters by length compare: of a learned conversation all, otherwise those of
+    /// the prompt.
+    pub fn filtered_tokens(&self) -> usize {
+        let is_learned = self.conversation.as_ref().is_some_and(Conversation::is_learned);
+        let completion = if is_learned { self.completion_tokens } else { 0 };
+        self.prompt_tokens.saturating_add(completion)
+    }
+
     /// Checks that the prompt fits the context with its completion, or with one token.
     pub fn check_length(&self, context: u32) -> Result<(), DataError> {
         let (location, prompt, completion) =

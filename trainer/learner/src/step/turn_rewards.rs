@@ -5,7 +5,7 @@
 //!  rewards           │         r0 ▲ │             │         r1 ▲ │       │ none
 //! ```
 //! That of the last turn is what the others leave of the sample's reward, after its penalties,
-//! bounds and normalization.
+//! bounds and normalization; it includes those of turns without trained tokens.
 
 use rljob_protocol::batch::{BatchHeader, Sequence};
 
@@ -30,7 +30,7 @@ pub(super) fn turn_rewards(
         for segment in &sequence.segments {
             token += segment.tokens as usize;
             if let Some(last) = last.get_mut(segment.turn as usize)
-                && token > start
+                && segment.tokens > 0
                 && mask[token - 1] != 0
             {
                 *last = Some(token - 1);
@@ -38,7 +38,7 @@ pub(super) fn turn_rewards(
         }
         for (last, reward) in last.into_iter().zip(of_turns) {
             if let Some(token) = last {
-                rewards[token] = (reward * scale) as f32;
+                rewards[token] += (reward * scale) as f32;
             }
         }
     }
