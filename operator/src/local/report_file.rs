@@ -23,7 +23,7 @@ pub fn write(directory: &Path, info: &RunInfo, path: &Path) -> anyhow::Result<Ru
 /// Writes the report of several runs, each with its directory, to `path`.
 ///
 /// # Errors
-/// As for [`write`].
+/// As for [`write()`].
 pub fn write_all(runs: &[(PathBuf, RunInfo)], path: &Path) -> anyhow::Result<()> {
     let files = runs.iter().map(|(own, _)| read(own)).collect::<anyhow::Result<Vec<_>>>()?;
     let pairs: Vec<_> = runs.iter().map(|(_, info)| info).zip(&files).collect();
