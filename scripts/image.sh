@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Builds an image as an OCI archive, from Debian's packages and programs of this checkout, without a
-# container runtime or a registry. Equal packages and programs give an equal digest, which it prints.
+# container runtime or a registry, and prints its digest, which equal packages and programs repeat.
 # Installs mmdebstrap and umoci.
 #
 # usage: image.sh IMAGE PROGRAMS FOLDER
 #
-# Writes FOLDER/IMAGE.tar. Packages come from the sources of this machine; DEBIAN_SOURCES names another
-# file in the format of sources.list.
+# Writes FOLDER/IMAGE.tar. Packages come from the sources of this machine; DEBIAN_SOURCES names
+# another file in the format of sources.list.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 image=$1 programs=$2 folder=$3
 suite=bookworm
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0} # of all files, so that the digest depends on contents only
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0} # of all files: the digest depends on contents only
 export SOURCE_DATE_EPOCH
 created=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%FT%TZ)
 sources=${DEBIAN_SOURCES:-/etc/apt/sources.list.d/debian.sources}

@@ -31,6 +31,16 @@ pub struct ToolCall {
     pub arguments: Map<String, Value>,
 }
 
+impl ToolCall {
+    /// Arguments in OpenAI's format: the JSON text of an object, or an empty text without any.
+    ///
+    /// # Errors
+    /// The text is not an object in JSON.
+    pub fn parse_arguments(text: &str) -> serde_json::Result<Map<String, Value>> {
+        if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text) }
+    }
+}
+
 /// As chat templates expect it in `tool_calls`.
 impl Serialize for ToolCall {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -236,7 +236,9 @@ fn call(value: &Value) -> Result<ToolCall, String> {
     let arguments: Result<Map<String, Value>, String> = match function.get("arguments") {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(arguments)) => Ok(arguments.clone()),
-        Some(Value::String(text)) => serde_json::from_str(text).map_err(|error| error.to_string()),
+        Some(Value::String(text)) => {
+            ToolCall::parse_arguments(text).map_err(|error| error.to_string())
+        }
         Some(_) => Err("expected an object, or its text".to_owned()),
     };
     let arguments =

@@ -40,7 +40,7 @@ pub use reader::Fields;
 pub use rows::KeptFields;
 
 use mixture::Mixture;
-use rows::Row;
+use rows::{Row, completion_len};
 
 use crate::reward::Rewards;
 use crate::text::{DemonstratedTurn, PromptStyle, TextTokenizer};
@@ -76,11 +76,8 @@ pub struct Prompt {
 impl Prompt {
     /// Number of tokens of the prompt, its longest given completion and later turns.
     pub fn len_with_completion(&self) -> usize {
-        let completions = self.pair_tokens.iter().flatten().chain(&self.completion_tokens);
-        let longest = completions.map(Vec::len).max().unwrap_or(0);
-        let later = self.later_turns.iter().flat_map(|turn| [&turn.given, &turn.completion]);
-        let first = self.tokens.len().saturating_add(longest);
-        later.map(Vec::len).fold(first, usize::saturating_add)
+        let (pair, completion) = (self.pair_tokens.as_ref(), self.completion_tokens.as_ref());
+        self.tokens.len().saturating_add(completion_len(pair, completion, &self.later_turns))
     }
 }
 

@@ -334,9 +334,17 @@ impl Row {
 impl RowTokens {
     /// Tokens after the prompt, of the longer one of a pair.
     pub fn completion_len(&self) -> usize {
-        let completions = self.pair.iter().flatten().chain(&self.completion);
-        let longest = completions.map(Vec::len).max().unwrap_or(0);
-        let later = self.later_turns.iter().flat_map(|turn| [&turn.given, &turn.completion]);
-        later.map(Vec::len).fold(longest, usize::saturating_add)
+        completion_len(self.pair.as_ref(), self.completion.as_ref(), &self.later_turns)
     }
+}
+
+/// Tokens after a prompt: of the longest given completion, and of later turns.
+pub fn completion_len(
+    pair: Option<&[Vec<i64>; 2]>,
+    completion: Option<&Vec<i64>>,
+    later_turns: &[DemonstratedTurn],
+) -> usize {
+    let longest = pair.into_iter().flatten().chain(completion).map(Vec::len).max().unwrap_or(0);
+    let later = later_turns.iter().flat_map(|turn| [&turn.given, &turn.completion]);
+    later.map(Vec::len).fold(longest, usize::saturating_add)
 }

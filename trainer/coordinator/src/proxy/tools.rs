@@ -1,7 +1,7 @@
 //! Tools in requests of agents, and calls in messages of the assistant. Pure.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::error::ProxyError;
 use crate::text::ToolCall;
@@ -51,13 +51,9 @@ pub fn calls(role: &str, raw: Option<Vec<RawToolCall>>) -> Result<Vec<ToolCall>,
 
 fn tool_call(function: RawFunction) -> Result<ToolCall, ProxyError> {
     let RawFunction { name, arguments } = function;
-    let arguments = if arguments.trim().is_empty() {
-        Ok(Map::new())
-    } else {
-        serde_json::from_str(&arguments).map_err(|error| {
-            let message = format!("the arguments of {name} are not a JSON object: {error}");
-            ProxyError::parameter("messages.tool_calls", message)
-        })
-    };
-    Ok(ToolCall { name, arguments: arguments? })
+    let arguments = ToolCall::parse_arguments(&arguments).map_err(|error| {
+        let message = format!("the arguments of {name} are not a JSON object: {error}");
+        ProxyError::parameter("messages.tool_calls", message)
+    })?;
+    Ok(ToolCall { name, arguments })
 }

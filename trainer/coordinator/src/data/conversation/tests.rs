@@ -83,6 +83,7 @@ fn calls_and_tools_have_the_format_of_openai() {
     };
     let (object, text) = (of(json!({"a": 1})), of(json!("{\"a\": 1}")));
     assert_eq!(object, text);
+    assert_eq!(of(json!("")), of(json!(null)), "no arguments");
     let calls = json!([{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]);
     assert_eq!(serde_json::to_value(&object).unwrap()["messages"][1]["tool_calls"], calls);
     assert!(String::from_utf8(object.json()).unwrap().contains("\"description\":\"Adds.\""));

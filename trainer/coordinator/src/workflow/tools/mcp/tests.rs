@@ -43,7 +43,10 @@ impl Drop for Python {
 }
 
 fn server(url: &str, tool: &str) -> McpServer {
-    let seconds = if tool == "slow" { 2 } else { 30 };
+    server_within(url, tool, 30)
+}
+
+fn server_within(url: &str, tool: &str, seconds: u32) -> McpServer {
     let spec = json!({"url": url, "timeoutSeconds": seconds});
     McpServer::new(&serde_json::from_value(spec).unwrap(), tool).unwrap()
 }
@@ -82,7 +85,8 @@ async fn tools_that_are_missing_slow_or_flood_are_errors_with_their_cause() {
         error(&python.url, "subtract").await,
         "the MCP server has no tool subtract; its tools are add, metadata, slow, flood, picture"
     );
-    assert_eq!(error(&python.url, "slow").await, "no response within 2 s");
+    let slow = call(&server_within(&python.url, "slow", 2), &json!({})).await.unwrap_err();
+    assert_eq!(crate::error_line(&slow), "no response within 2 s");
     let flood = call(&server(&python.url, "flood"), &json!({})).await.unwrap_err();
     let line = crate::error_line(&flood);
     assert!(!flood.is_outage() && line.contains("of at most 1 MiB"), "{line}");
