@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Trains the tiny model of the quick start with every objective and prints what each has learned.
 
-usage: objectives.py RLJOB FOLDER [--seed N] [--only NAME ...]
+usage: objectives.py RLJOB FOLDER [--seed N] [--only NAME ...] [--gpu]
 
 RLJOB is the command line program, FOLDER receives the runs. The quick start comes first: its first
 job is the SFT from whose weights every objective starts, its second one is GRPO. The others are the
 files of manifests/samples/algorithms. A line per objective: accuracy of sampled answers to 512
 held-out sums before and after, with standard errors, or, of a reward model, the share of 512
 held-out pairs that it orders correctly; it has learned if the two differ by more than four errors.
-Exit status 1 if an objective has not.
+Exit status 1 if an objective has not. With --gpu, learners of the objectives have a GPU and compute
+in bfloat16; engines stay on CPUs.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "manifests/samples"
+GPU = json.dumps({"limits": {"nvidia.com/gpu": "1"}})
 NAMES = sorted(path.stem for path in SAMPLES.glob("algorithms/*.yaml"))
 
 
@@ -29,6 +31,7 @@ def arguments():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--gpu", action="store_true")
     return parser.parse_args()
 
 
@@ -37,6 +40,9 @@ def run(settings, file, jobs):
     command = [settings.rljob, "run", "-f", file, "--dir", settings.folder]
     for job in jobs:
         command += ["--set", f"{job}:spec.training.seed={settings.seed}"]
+    if settings.gpu and "quickstart" not in jobs:
+        command += ["--set", f"spec.trainer.resources={GPU}"]
+        command += ["--set", "spec.training.precision=BF16"]
     if jobs == ["distillation"]:
         teacher = settings.folder.resolve() / "default/quickstart/export"
         command += ["--set", f"spec.algorithm.distillation.teacher.path={teacher}"]

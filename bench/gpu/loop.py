@@ -42,6 +42,7 @@ Case = namedtuple("Case", "lengths mode running steps aim")
 CASES = {
     "loop-sync": Case("fixed", "sync", None, 5, 1.25),
     "loop-async": Case("fixed", "async", "Keep", 12, 1.5),
+    "loop-async-finish": Case("fixed", "async", "Finish", 12, 1.5),
     "loop-async-recompute": Case("fixed", "async", "Recompute", 10, None),
     "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),

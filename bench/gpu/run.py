@@ -222,8 +222,10 @@ def seven_four(rows):
 
 def seven(rows):
     """The 7B shape on two GPUs: with 80 GB each, ours needs its moments on the host."""
-    ours = rows.ours("--recompute", "--offload", "--sequences", "8", gpus=2, shape="7b")
-    note = "7B shape on two GPUs, 8 x 2048 tokens each, activations recomputed, ours with offload"
+    flags, note = ("--recompute",), "7B shape on two GPUs, 8 x 2048 tokens each, recomputed"
+    if results.gigabytes() < 100:
+        flags, note = (*flags, "--offload"), f"{note}, ours with offload"
+    ours = rows.ours(*flags, "--sequences", "8", gpus=2, shape="7b")
     for flags, name, aim in (((), "7b-eager", 1.4), (("--compile",), "7b-compiled", 1.1)):
         try:
             peer = rows.peer("--shape", "7b", "--micro", "1", *flags, gpus=2)
@@ -236,9 +238,11 @@ def seven(rows):
 
 
 def half_seven(rows):
-    """Half of the layers of the 7B shape, which fit on two GPUs of 80 GB with PyTorch too."""
+    """Half of the layers of the 7B shape, which fit on two GPUs of 80 GB with PyTorch too. As the
+    peer, ours gets 4 x 2048 tokens in several micro-batches."""
     half = ("--layers", "14")
-    ours = rows.ours("--recompute", "--sequences", "8", *half, gpus=2, shape="7b")
+    micro = ("--micro", "4096", "--hold")
+    ours = rows.ours("--recompute", "--sequences", "8", *micro, *half, gpus=2, shape="7b")
     note = "14 of the 28 layers of the 7B shape on two GPUs, 8 x 2048 tokens each, recomputed"
     for flags, name, aim in (((), "half-7b-eager", 1.4), (("--compile",), "half-7b-compiled", 1.1)):
         peer = rows.peer("--shape", "7b", "--micro", "1", *half, *flags, gpus=2)

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{CoordinatorStatus, HUNG_SECONDS};
 use tokio::time::Instant;
 
 use super::commands::Role;
 
-/// A process that was responsive before is hung after this time without a response.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A process that was responsive before is hung after this time without a response. An engine is
+/// hung at once if the coordinator says that it has been silent for so long.
+pub const PATIENCE: Duration = Duration::from_secs(HUNG_SECONDS as u64);
 
 /// One start of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,12 +51,24 @@ impl Watchdog {
         let hung: Vec<Instance> = self
             .last_response
             .iter()
-            .filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE)
+            .filter(|(instance, at)| {
+                now.saturating_duration_since(**at) >= PATIENCE || is_stuck(&instance.name, status)
+            })
             .map(|(instance, _)| instance.clone())
             .collect();
         self.last_response.retain(|instance, _| !hung.contains(instance));
         hung.into_iter().map(|instance| instance.name).collect()
     }
+}
+
+/// Whether it is an engine that the coordinator found to be hung.
+fn is_stuck(name: &str, status: Option<&CoordinatorStatus>) -> bool {
+    status.is_some_and(|status| {
+        status.engines.iter().any(|engine| {
+            engine.name == name
+                && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
+        })
+    })
 }
 
 /// Whether the process responds; `None` if the coordinator is needed and unavailable.
@@ -108,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_unresponsive_process_is_reported_once() {
-        let (responsive, silent) = (status(true, None), status(false, Some(20)));
+        let (responsive, silent) = (status(true, None), status(false, Some(2)));
         let none: Vec<String> = vec![];
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -129,6 +142,15 @@ mod tests {
             assert_eq!(watchdog.hung(&all(), after, at(20)), expected, "{case}");
             assert_eq!(watchdog.hung(&all(), after, at(39)), none, "{case}");
         }
+    }
+
+    #[test]
+    fn an_engine_that_the_coordinator_found_hung_is_reported_at_once() {
+        let mut watchdog = Watchdog::default();
+        let start = Instant::now();
+        watchdog.hung(&all(), Some(&status(true, None)), start);
+        let hung = watchdog.hung(&all(), Some(&status(true, Some(20))), start);
+        assert_eq!(hung, ["inference-0"]);
     }
 
     #[test]

@@ -4,15 +4,10 @@
 //! every engine once a second; its answers are the engine's heartbeat.
 
 use jiff::{SignedDuration, Timestamp};
-use rljob_protocol::status::EngineState;
+use rljob_protocol::status::{EngineState, HUNG_SECONDS};
 
 use super::facts::PodFacts;
 use crate::desired::Role;
-
-/// Seconds without an answer after which an engine that is up counts as hung. The coordinator sends
-/// it no requests after the first missed answer; a server that only pauses (garbage collection, a
-/// slow disk) has resumed by then.
-pub const HUNG_SECONDS: u32 = 20;
 
 /// Returns the engines that hang, and the time at which the next one may.
 pub(super) fn hung<'a>(

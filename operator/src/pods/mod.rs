@@ -28,7 +28,6 @@ pub use facts::{
     Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read, restarts,
 };
 pub use gate::GateChange;
-pub use hung::HUNG_SECONDS;
 pub use incidents::incidents;
 pub use plan::{PodPlan, Removal, RemovalReason, plan};
 pub use vanished::{SeenPod, stable, vanished};

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState, HUNG_SECONDS};
 
 use super::exchange::{CoordinatorOrder, ExchangeError};
 use crate::decide::UNRESPONSIVE_AFTER;
-use crate::pods::HUNG_SECONDS;
 
 /// The last report of a coordinator. Its status is `None` after a first request that failed.
 #[derive(Clone)]

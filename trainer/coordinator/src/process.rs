@@ -207,6 +207,9 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Res
     if coordinator.config.spec.weight_sync_method() == WeightSyncMethod::Disk {
         let weight_sync = Arc::new(coordinator.weight_sync());
         tasks.spawn(sync::disk::run(weight_sync, coordinator.stop.clone()));
+    } else if coordinator.config.spec.inference.gpus() > 0 {
+        let weight_sync = Arc::new(coordinator.weight_sync());
+        tasks.spawn(sync::orphans::run(weight_sync, coordinator.stop.clone()));
     }
     tasks.spawn(copies::run(
         coordinator.run_store.clone(),

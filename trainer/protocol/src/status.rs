@@ -5,7 +5,7 @@ mod engines;
 use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
 use serde::{Deserialize, Serialize};
 
-pub use self::engines::{EngineCondition, EngineState, RequestCounts};
+pub use self::engines::{EngineCondition, EngineState, HUNG_SECONDS, RequestCounts};
 use crate::memory::MemoryPlan;
 pub use crate::metrics::{EvaluationMetrics, StepMetrics};
 use crate::peer::ProtocolUnsupported;

@@ -177,6 +177,11 @@ impl Run {
         &self.record
     }
 
+    /// The attempt whose learners are ordered to run.
+    pub fn running_attempt(&self) -> Option<u32> {
+        matches!(self.record.stage, Stage::Running(_)).then_some(self.record.attempt)
+    }
+
     /// The operator's desired state, once received.
     pub fn desired(&self) -> Option<&Desired> {
         self.desired.as_ref()

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use rljob_protocol::desired::EngineEndpoint;
-use rljob_protocol::status::EngineCondition;
+use rljob_protocol::status::{EngineCondition, HUNG_SECONDS};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
@@ -133,6 +133,14 @@ impl Slot {
         if self.missed >= MAX_MISSED_POLLS {
             self.mark_lost();
         }
+    }
+
+    /// Seconds without an answer; `None` if it answers. A process that hangs counts as silent for
+    /// long enough to be replaced at once.
+    pub(super) fn silent_seconds(&self, now: Duration) -> Option<u32> {
+        let since = self.silent_since?;
+        let seconds = u32::try_from(now.saturating_sub(since).as_secs()).unwrap_or(u32::MAX);
+        Some(if self.hung.is_some() { seconds.max(HUNG_SECONDS) } else { seconds })
     }
 
     /// Marks the process as hung: it generates nothing, or its update never ends. It counts as

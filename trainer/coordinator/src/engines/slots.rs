@@ -111,15 +111,11 @@ impl Slots {
 
     /// States for the operator, given the current weights.
     pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
-        let silent = |slot: &Slot| {
-            slot.silent_since
-                .map(|since| u32::try_from(now.saturating_sub(since).as_secs()).unwrap_or(u32::MAX))
-        };
         let state = |(name, slot): (&String, &Slot)| EngineState {
             name: name.clone(),
             state: slot.condition(current, now),
             version: slot.version(),
-            silent_seconds: silent(slot),
+            silent_seconds: slot.silent_seconds(now),
             uid: slot.uid.clone(),
             unsuitable: slot.unsuitable().map(ToString::to_string),
         };

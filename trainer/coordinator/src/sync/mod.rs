@@ -9,6 +9,7 @@ mod deadline;
 pub mod disk;
 pub mod distributed;
 pub mod folders;
+pub mod orphans;
 mod pause;
 
 use std::sync::Arc;

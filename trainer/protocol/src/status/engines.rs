@@ -15,7 +15,8 @@ pub struct EngineState {
     /// Version of its weights; absent for weights that no learner published.
     pub version: Option<Version>,
     /// Seconds since its last response, or since it was listed if it never responded; absent while
-    /// it responds.
+    /// it responds. At least [`HUNG_SECONDS`] for an engine whose scheduler is stuck, although its
+    /// server may respond.
     pub silent_seconds: Option<u32>,
     /// UID of the pod that the state is about, as in the desired state; none from coordinators of
     /// earlier releases.
@@ -26,6 +27,11 @@ pub struct EngineState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsuitable: Option<String>,
 }
+
+/// Seconds without a response after which an engine that is up counts as hung, and its process is
+/// replaced. The coordinator sends it no requests after the first missed responses; a server that
+/// only pauses (garbage collection, a slow disk) has resumed by then.
+pub const HUNG_SECONDS: u32 = 20;
 
 impl EngineState {
     /// Whether the state is about the pod of this name and UID, and not about its predecessor.

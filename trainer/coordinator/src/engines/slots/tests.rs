@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rljob_protocol::desired::EngineEndpoint;
-use rljob_protocol::status::EngineCondition;
+use rljob_protocol::status::{EngineCondition, HUNG_SECONDS};
 use rljob_protocol::version::Version;
 
 use crate::engines::progress::HANG_TIMEOUT;
@@ -212,6 +212,11 @@ fn a_hung_engine_is_silent_until_another_process_replaces_it() {
     let silent = |slots: &Slots| {
         slots.states(Some(CURRENT), NOW + Duration::from_secs(200))[0].silent_seconds
     };
+    assert_eq!(
+        slots.states(None, NOW + HANG_TIMEOUT)[0].silent_seconds,
+        Some(HUNG_SECONDS),
+        "it is replaced at once"
+    );
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
     assert_eq!(silent(&slots), Some(80), "the same process");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
