@@ -1,15 +1,19 @@
 //! Times of the kernels at the shapes of Qwen2.5-1.5B and 7B with 16,384 tokens, beside the plain
-//! versions on the same GPU. Prints one line of JSON per operation: name, milliseconds of the
-//! kernel and of the plain version, and their ratio.
+//! versions on the same GPU; of advantages (GAE), beside a kernel with a thread for each sequence.
+//! Prints one line of JSON per operation: name, milliseconds of the kernel and of the plain version
+//! or the other kernel, and their ratio.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(clippy::print_stdout, reason = "prints results")]
+#![expect(unsafe_code, reason = "calls the other kernel with pointers of live tensors")]
 #![expect(clippy::unwrap_used, reason = "a failure ends the benchmark")]
 
+use std::ffi::c_int;
 use std::time::Instant;
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
+use rljob_kernels::gae::{self, Discounts, Packed};
 use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
@@ -145,6 +149,70 @@ fn optimizer(length: i64) {
     report(&format!("adamw {length}"), kernel, Some(plain));
 }
 
+unsafe extern "C" {
+    /// Advantages and returns of `gae_peer.cu`.
+    fn rljob_gae_peer(
+        rewards: *const f32,
+        values: *const f32,
+        cu_seqlens: *const i32,
+        bootstrap: *const bool,
+        out: *mut f32,
+        returns: *mut f32,
+        sequences: c_int,
+        discount: f32,
+        lambda: f32,
+    ) -> c_int;
+}
+
+/// Advantages and returns of finished sequences of 64 to 4,096 tokens.
+fn advantages(sequences: i64) {
+    let lengths: Vec<i64> = (0..sequences).map(|sequence| 64 + sequence * 2741 % 4033).collect();
+    let ends_Q = Tensor::from_slice(&lengths).cumsum(0, Kind::Int64).to_device(GPU);
+    let tokens: i64 = lengths.iter().sum();
+    let [rewards_N, values_N] = [0, 1].map(|_| Tensor::randn([tokens], (Kind::Float, GPU)));
+    let end_values_Q = Tensor::zeros([sequences], (Kind::Float, GPU));
+    let discounts = Discounts { discount: 0.99, lambda: 0.95 };
+    let packed = Packed { ends_Q: &ends_Q, values_N: &values_N, end_values_Q: &end_values_Q };
+    let kernel = || {
+        let advantages_N = gae::advantages(&packed, &rewards_N, discounts).unwrap();
+        let returns_N = &advantages_N + &values_N;
+        [advantages_N, returns_N]
+    };
+
+    // The value after the last token of each sequence follows those of its tokens.
+    let values: Vec<Tensor> = values_N
+        .split_with_sizes(lengths.as_slice(), 0)
+        .iter()
+        .map(|values| values.constant_pad_nd([0, 1]))
+        .collect();
+    let values = Tensor::cat(&values, 0);
+    let cu_seqlens = ends_Q.constant_pad_nd([1, 0]).to_kind(Kind::Int);
+    let bootstrap = Tensor::zeros([sequences], (Kind::Bool, GPU));
+    let [out_N, returns_N] = [rewards_N.empty_like(), rewards_N.empty_like()];
+    let peer = || {
+        // SAFETY: the tensors are alive, contiguous and of these kinds and sizes.
+        let code = unsafe {
+            rljob_gae_peer(
+                rewards_N.data_ptr().cast(),
+                values.data_ptr().cast(),
+                cu_seqlens.data_ptr().cast(),
+                bootstrap.data_ptr().cast(),
+                out_N.data_ptr().cast(),
+                returns_N.data_ptr().cast(),
+                sequences as c_int,
+                discounts.discount as f32,
+                discounts.lambda as f32,
+            )
+        };
+        assert_eq!(code, 0, "the other kernel failed");
+    };
+    let (ours, theirs) = (time(|| drop(kernel())), time(peer));
+    for (found, expected) in kernel().iter().zip([&out_N, &returns_N]) {
+        assert!(found.allclose(expected, 1e-4, 1e-4, false), "results differ");
+    }
+    report(&format!("gae {sequences} sequences, {tokens} tokens"), ours, Some(theirs));
+}
+
 fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
@@ -175,4 +243,5 @@ fn main() {
     linear(1536, 8960);
     heads(4096, 151_936);
     optimizer(1 << 28);
+    advantages(1024);
 }

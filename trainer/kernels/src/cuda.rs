@@ -15,10 +15,12 @@ use crate::KernelError;
 
 mod attention;
 mod ffi;
+mod gae;
 mod pinned;
 mod row_wise;
 
 pub use attention::{attention, attention_backward};
+pub use gae::advantages;
 pub use pinned::{HostBytes, PinnedMemory};
 pub use row_wise::{
     adamw, distribution, logits_gradient, rms_norm, rms_norm_backward, rotate, swiglu,

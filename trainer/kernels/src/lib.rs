@@ -1,18 +1,19 @@
 //! Numeric operations of training on tensors: RMSNorm, SwiGLU, rotary embedding, attention over
-//! packed sequences, log-probabilities of a head, gradients of linear layers, AdamW.
+//! packed sequences, log-probabilities of a head, gradients of linear layers, AdamW, advantages.
 //!
-//! Every operation has a plain version in libtorch's operations, which runs on every device and in
-//! every kind. With feature `cuda`, bfloat16 tensors on a GPU use the kernels in `cuda/`. Tests
-//! compare the two. The crate has no models, ranks or IO.
+//! Every operation has a plain version in libtorch's operations or a loop, which runs on every
+//! device. With feature `cuda`, tensors on a GPU use the kernels in `cuda/`: bfloat16, or fp32 of
+//! AdamW and advantages. Tests compare the two. The crate has no models, ranks or IO.
 //!
 //! Shape suffixes: T tokens, H hidden size, A attention heads, K key-value heads, D head size, W =
 //! (A + 2K) · D, F feed-forward size, C tokens of a chunk, V vocabulary, N and M outputs and inputs
-//! of a linear layer.
+//! of a linear layer, or N trained tokens and Q sequences.
 
 pub mod adamw;
 pub mod attention;
 pub mod device;
 mod error;
+pub mod gae;
 pub mod head;
 pub mod linear;
 pub mod norm;

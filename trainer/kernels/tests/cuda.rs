@@ -5,6 +5,7 @@
 
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
+use rljob_kernels::gae::{self, Discounts, Packed};
 use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
@@ -153,6 +154,28 @@ fn log_probabilities_entropies_and_their_derivative() {
         let expected = expected.logits_gradient(&targets, &gradient, 0.7).unwrap();
         let found = found.logits_gradient(&targets, &gradient, 0.7).unwrap();
         assert_close(&found, &expected, ROUNDING);
+    }
+}
+
+#[test]
+fn advantages_of_packed_sequences() {
+    let lengths: [i64; 9] = [1, 7, 0, 1023, 1024, 1025, 40, 0, 9000];
+    let ends_Q = Tensor::from_slice(&lengths).cumsum(0, Kind::Int64).to_device(GPU);
+    tch::manual_seed(5);
+    let random = |length| Tensor::randn([length], (Kind::Float, GPU));
+    let tokens: i64 = lengths.iter().sum();
+    let (rewards_N, values_N) = (random(tokens), random(tokens));
+    let end_values_Q = random(lengths.len() as i64);
+    let packed = Packed { ends_Q: &ends_Q, values_N: &values_N, end_values_Q: &end_values_Q };
+    for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
+        let discounts = Discounts { discount, lambda };
+        let found = gae::advantages(&packed, &rewards_N, discounts).unwrap();
+        let expected = gae::plain(&packed, &rewards_N, discounts).unwrap();
+        assert_close(&found, &expected, 1e-6);
+        let largest = |tensor: Tensor| tensor.abs().max().double_value(&[]);
+        let (difference, size) = (largest(&found - &expected), largest(expected));
+        assert!(difference <= 1e-6 * size, "γ {discount}, λ {lambda}: {difference}");
+        assert_eq!(gae::advantages(&packed, &rewards_N, discounts).unwrap(), found);
     }
 }
 

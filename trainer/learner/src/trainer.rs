@@ -11,7 +11,7 @@ use crate::memory::out_of_memory::guard;
 use crate::memory::{OutOfMemory, Phase};
 use crate::model::ModelError;
 use crate::models::{Models, RoleError};
-use crate::objective::{Objective, SumError};
+use crate::objective::{Objective, PrepareError};
 use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, OptimizerError};
 use crate::ranks::Ranks;
 use crate::spans::Spans;
@@ -79,8 +79,8 @@ pub enum StepError {
     Optimizer(#[from] OptimizerError),
     #[error("failed to sum over the ranks")]
     Collective(#[from] CollectiveError),
-    #[error(transparent)]
-    Sum(#[from] SumError),
+    #[error("failed to compute advantages and weights")]
+    Prepare(#[from] PrepareError),
     /// The run has diverged, or the data is corrupt.
     #[error(
         "loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} updates in a row; \

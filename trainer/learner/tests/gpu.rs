@@ -131,7 +131,8 @@ fn assert_near(found: &[[f64; 2]], expected: &[[f64; 2]], tolerance: f64) {
 fn steps_in_fp32_are_those_of_a_cpu() {
     for (tied, qwen3) in [(true, false), (false, false), (true, true)] {
         let folder = model_folder(tied, qwen3);
-        for algorithm in [json!({"sft": {}}), json!({"grpo": {}})] {
+        let ppo = json!({"ppo": {"valueHead": {}, "klCoefficient": 0.0}});
+        for algorithm in [json!({"sft": {}}), json!({"grpo": {}}), ppo] {
             let spec = spec(&algorithm, "FP32", false);
             let (expected, weights) = train(trainer(&spec, folder.path(), Device::Cpu), 3, 0);
             let (found, on_gpu) = train(trainer(&spec, folder.path(), GPU), 3, 0);

@@ -101,6 +101,17 @@ unsafe extern "C" {
         inverse_temperature: f32,
         stream: Stream,
     ) -> c_int;
+    pub fn rljob_gae(
+        rewards: *const f32,
+        values: *const f32,
+        ends: *const i64,
+        end_values: *const f32,
+        out: *mut f32,
+        sequences: i64,
+        discount: f64,
+        lambda: f64,
+        stream: Stream,
+    ) -> c_int;
     pub fn rljob_attention_build(
         sizes: *const i64,
         causal: bool,

@@ -12,12 +12,13 @@
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::distillation::DistillationSpec;
 use rljob_protocol::batch::SampleRow;
+use tch::Kind;
 
 use super::advantages::StepAdvantages;
 use super::grpo::{Grpo, kl_rewards};
-use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+use super::interface::{Objective, PrepareError, Signal, SumOverRanks, TokenLoss};
 use super::statistics::{Statistic, Statistics};
-use super::streams::{TokenStreams, fp32};
+use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
 
 /// The objective with its settings.
@@ -47,13 +48,13 @@ impl Objective for Distillation {
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
-    ) -> Result<Statistics, SumError> {
+    ) -> Result<Statistics, PrepareError> {
         for streams in streams.iter_mut() {
             if let Some(rewards) = kl_rewards(&self.policy.spec, streams) {
-                streams.advantages_N = fp32(&rewards, streams.advantages_N.device());
+                streams.advantages_N = rewards.to_kind(Kind::Float);
             }
         }
-        self.policy.prepare_ratios(streams, sum)
+        Ok(self.policy.prepare_ratios(streams, sum)?)
     }
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {

@@ -16,12 +16,12 @@ use rljob_protocol::metrics::{
     BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
     CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, MOMENT_MASKED, REFERENCE_KL,
 };
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
 use super::behavior;
 use super::deferred::Deferred;
-use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+use super::interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
 use super::kl;
 use super::normalization::{Grouped, Totals, normalized, squares, totals};
 use super::second_moment;
@@ -63,10 +63,10 @@ impl Objective for Grpo {
         advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
-    ) -> Result<Statistics, SumError> {
+    ) -> Result<Statistics, PrepareError> {
         for streams in streams.iter_mut() {
-            if let Some(rewards) = kl_rewards(&self.spec, streams) {
-                let to_go = kl::to_go(&rewards, &streams.sequences());
+            if let Some(rewards_N) = kl_rewards(&self.spec, streams) {
+                let to_go = kl::to_go(&doubles(&rewards_N), &streams.sequences());
                 let device = streams.advantages_N.device();
                 streams.advantages_N = &streams.advantages_N + fp32(&to_go, device);
             }
@@ -74,7 +74,7 @@ impl Objective for Grpo {
         if let Some(spec) = &self.spec.advantage_normalization {
             normalize_over_tokens(spec, advantages.groups, streams, sum)?;
         }
-        self.prepare_ratios(streams, sum)
+        Ok(self.prepare_ratios(streams, sum)?)
     }
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
@@ -161,17 +161,17 @@ impl Grpo {
     }
 }
 
-/// Reward of each token for its KL divergence from the reference model, if that is part of the
-/// reward. Without decoupling, the divergence is that of the recomputed log-probabilities where
-/// there are any, as in AReaL (`PPOActor.compute_advantages`).
-pub(super) fn kl_rewards(spec: &GrpoSpec, streams: &TokenStreams) -> Option<Vec<f64>> {
+/// Reward `[N]` of each token for its KL divergence from the reference model, fp64, if that is part
+/// of the reward. Without decoupling, the divergence is that of the recomputed log-probabilities
+/// where there are any, as in AReaL (`PPOActor.compute_advantages`).
+pub(super) fn kl_rewards(spec: &GrpoSpec, streams: &TokenStreams) -> Option<Tensor> {
     let reference_N = streams.reference_logprobs_N.as_ref();
     let reference_N = reference_N.filter(|_| spec.kl_term == KlTerm::Reward)?;
     let recomputed_N = streams.proximal_logprobs_N.as_ref();
     let recomputed_N = recomputed_N.filter(|_| spec.behavior_weight.is_none());
     let policy_N = recomputed_N.unwrap_or(&streams.sampler_logprobs_N);
     let (estimates_N, _) = kl::estimate(spec.kl_estimator, policy_N, reference_N);
-    Some(doubles(&estimates_N).iter().map(|estimate| -spec.kl_coefficient * estimate).collect())
+    Some(estimates_N.to_kind(Kind::Double) * -spec.kl_coefficient)
 }
 
 /// Normalizes the advantages over the trainable tokens of all ranks.

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt::Debug;
 
 pub use rljob_crds::dataflow::Signal;
+use rljob_kernels::KernelError;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;
 use tch::Tensor;
@@ -21,6 +22,15 @@ use crate::model::TokenLogprobs;
 #[derive(Debug, thiserror::Error)]
 #[error("failed to sum over the ranks")]
 pub struct SumError(#[source] pub Box<dyn Error + Send + Sync>);
+
+/// Streams that cannot be completed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Sum(#[from] SumError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
 
 /// Sums the values over all ranks, entry by entry, in place.
 pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
@@ -81,13 +91,13 @@ pub trait Objective: Debug {
     /// that [`Self::loss`] returns.
     ///
     /// # Errors
-    /// A sum over ranks fails.
+    /// A sum over ranks or a kernel fails.
     fn prepare(
         &self,
         _advantages: &StepAdvantages,
         _streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
-    ) -> Result<Statistics, SumError> {
+    ) -> Result<Statistics, PrepareError> {
         Ok(Statistics::default())
     }
 

@@ -20,7 +20,6 @@ pub mod behavior;
 pub mod deferred;
 pub mod distillation;
 pub mod dpo;
-pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;
@@ -38,7 +37,7 @@ use rljob_crds::algorithm::{Algorithm, RolloutSpec};
 
 pub use advantages::StepAdvantages;
 pub use deferred::Deferred;
-pub use interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+pub use interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
 pub use statistics::{Statistic, Statistics};
 pub use streams::TokenStreams;
 

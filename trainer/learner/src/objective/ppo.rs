@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  rewards of turns at their last tokens, − klCoefficient · KL of each token
-//!    ─▶ gae: advantages A and returns R from the values V_old before the step
+//!    ─▶ GAE (`rljob_kernels::gae`): advantages A from the values V_old before the step
+//!    ─▶ returns R = A + V_old
 //!  policy   the loss of `grpo` with the surrogate Clip and A, normalized over tokens
 //!  critic   Σ weight · max(½ (V − R)², ½ (V_clip − R)²)
 //!           V_clip = V_old + clamp(V − V_old, ± valueClip)
@@ -21,22 +22,23 @@
 
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::ppo::PpoSpec;
+use rljob_kernels::KernelError;
+use rljob_kernels::gae::{self, Discounts, Packed};
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::metrics::{
     EXPLAINED_VARIANCE, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS,
     VALUE_MEAN,
 };
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
-use super::gae::{Discounts, Packed};
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
-use super::interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
+use super::interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
 use super::kl_controller;
 use super::statistics::{Statistic, Statistics};
-use super::streams::{TokenStreams, doubles, fp32};
+use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
 
 /// The objective with its settings.
@@ -54,26 +56,31 @@ impl Ppo {
     }
 
     /// Replaces the samples' advantages, which are their rewards, by estimates, and sets returns.
-    fn estimate(&self, streams: &mut TokenStreams) -> Returns {
-        let ends = streams.ends();
-        let of_samples = doubles(&streams.advantages_N);
-        let values = streams.values_N.as_ref().map_or_else(Vec::new, doubles);
-        let mut end_values = streams.end_values_Q.as_ref().map_or_else(Vec::new, doubles);
-        for (value, truncated) in end_values.iter_mut().zip(&streams.truncated) {
-            *value *= f64::from(u8::from(*truncated));
-        }
-        let kl = kl_rewards(&self.policy.spec, streams);
-        let mut rewards = kl.unwrap_or_else(|| vec![0.0; of_samples.len()]);
-        let of_turns = streams.turn_rewards_N.as_ref().map(doubles);
-        add_turns(&mut rewards, &ends, &of_samples, of_turns.as_deref());
-        let packed = Packed { ends: &ends, values: &values, end_values: &end_values };
-        let (discount, lambda) = (self.spec.discount, self.spec.gae_lambda);
-        let advantages = packed.advantages(rewards, Discounts { discount, lambda });
-        let returns: Vec<f64> = advantages.iter().zip(&values).map(|(a, v)| a + v).collect();
-        let device = streams.advantages_N.device();
-        streams.advantages_N = fp32(&advantages, device);
-        streams.returns_N = Some(fp32(&returns, device));
-        Returns { returns, values }
+    /// Nothing leaves the device.
+    fn estimate(&self, streams: &mut TokenStreams) -> Result<(), KernelError> {
+        let (Some(values_N), Some(end_values_Q)) = (&streams.values_N, &streams.end_values_Q)
+        else {
+            return Ok(());
+        };
+        let truncated_Q = Tensor::from_slice(&streams.truncated).to_device(values_N.device());
+        let packed = Packed {
+            ends_Q: &streams.ends_Q(),
+            values_N,
+            end_values_Q: &(end_values_Q * truncated_Q),
+        };
+        let rewards_N = match &streams.turn_rewards_N {
+            Some(rewards_N) => rewards_N.shallow_clone(),
+            None => streams.advantages_N.masked_fill(&streams.is_last_N().logical_not(), 0.0),
+        };
+        let rewards_N = match kl_rewards(&self.policy.spec, streams) {
+            Some(kl_N) => (rewards_N + kl_N).to_kind(Kind::Float),
+            None => rewards_N,
+        };
+        let discounts = Discounts { discount: self.spec.discount, lambda: self.spec.gae_lambda };
+        let advantages_N = gae::advantages(&packed, &rewards_N, discounts)?;
+        streams.returns_N = Some(&advantages_N + values_N);
+        streams.advantages_N = advantages_N;
+        Ok(())
     }
 }
 
@@ -103,10 +110,11 @@ impl Objective for Ppo {
         advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
-    ) -> Result<Statistics, SumError> {
-        let returns: Vec<Returns> =
-            streams.iter_mut().map(|streams| self.estimate(streams)).collect();
-        let of_values = statistics(&returns, sum)?;
+    ) -> Result<Statistics, PrepareError> {
+        for streams in streams.iter_mut() {
+            self.estimate(streams)?;
+        }
+        let of_values = statistics(streams, sum)?;
         normalize_over_tokens(&self.spec.advantage_normalization, advantages.groups, streams, sum)?;
         Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values))
     }
@@ -155,47 +163,28 @@ impl Objective for Ppo {
     }
 }
 
-/// Adds the rewards of turns `[N]`, which are at their last tokens, and at the last token of each
-/// sequence what they leave of the reward of its sample.
-fn add_turns(rewards: &mut [f64], ends: &[usize], samples: &[f64], turns: Option<&[f64]>) {
-    let mut start = 0;
-    for &end in ends {
-        let mut placed = 0.0;
-        for token in start..end {
-            let of_turn = turns.map_or(0.0, |turns| turns[token]);
-            rewards[token] += of_turn;
-            placed += of_turn;
-        }
-        if end > start {
-            rewards[end - 1] += samples[end - 1] - placed;
-        }
-        start = end;
-    }
-}
-
-/// Returns and values of the tokens of a micro-batch before the step's first update.
-struct Returns {
-    returns: Vec<f64>,
-    values: Vec<f64>,
-}
-
 /// Means of values and returns, and 1 − variance of (return − value) ÷ variance of returns over the
 /// tokens of all ranks; 0 if the returns are equal.
-fn statistics(of: &[Returns], sum: &SumOverRanks<'_>) -> Result<Statistics, SumError> {
-    let pairs = || of.iter().flat_map(|of| of.returns.iter().zip(&of.values));
-    let (mut totals, tokens) = ([0.0; 3], pairs().count() as f64);
-    for (r, v) in pairs() {
-        totals = [totals[0] + 1.0, totals[1] + r, totals[2] + v];
-    }
-    let [_, own_returns, own_values] = totals;
+fn statistics(
+    streams: &[&mut TokenStreams],
+    sum: &SumOverRanks<'_>,
+) -> Result<Statistics, SumError> {
+    let doubles = |streams: &&mut TokenStreams| {
+        let tensors_N = [streams.returns_N.as_ref()?, streams.values_N.as_ref()?];
+        Some(tensors_N.map(|tensor_N| tensor_N.to_kind(Kind::Double)))
+    };
+    let pairs: Vec<[Tensor; 2]> = streams.iter().filter_map(doubles).collect();
+    let tokens = pairs.iter().map(|[returns_N, _]| returns_N.numel() as f64).sum::<f64>();
+    let [own_returns, own_values] =
+        sums(pairs.iter().map(|pair| pair.each_ref().map(Tensor::shallow_clone)));
+    let mut totals = [tokens, own_returns, own_values];
     sum(&mut totals)?;
     let mean = |total: f64| total / totals[0].max(1.0);
     let (mean_return, mean_error) = (mean(totals[1]), mean(totals[1] - totals[2]));
-    let mut squares = [0.0; 2];
-    for (r, v) in pairs() {
-        squares[0] += (r - mean_return).powi(2);
-        squares[1] += (r - v - mean_error).powi(2);
-    }
+    let deviations = |[returns_N, values_N]: &[Tensor; 2]| {
+        [returns_N - mean_return, returns_N - values_N - mean_error].map(|one| one.square())
+    };
+    let mut squares = sums(pairs.iter().map(deviations));
     sum(&mut squares)?;
     let explained = if squares[0] > 0.0 { 1.0 - squares[1] / squares[0] } else { 0.0 };
     Ok(Statistics::new([
@@ -204,6 +193,17 @@ fn statistics(of: &[Returns], sum: &SumOverRanks<'_>) -> Result<Statistics, SumE
         // The mean over the tokens of all ranks.
         (Statistic::Mean(EXPLAINED_VARIANCE), explained * tokens),
     ]))
+}
+
+/// Sums of both tensors of all micro-batches, read from a GPU with one wait.
+fn sums(pairs: impl Iterator<Item = [Tensor; 2]>) -> [f64; 2] {
+    let mut sums = <[Deferred; 2]>::default();
+    for [one, other] in pairs {
+        let [first, second] = sums;
+        sums = [first.plus(Deferred::sum(&one)), second.plus(Deferred::sum(&other))];
+    }
+    Deferred::read(&mut sums);
+    sums.map(|sum| sum.value())
 }
 
 /// Loss of the critic; the tensors `[N]` are values, values before the step, returns and weights.

@@ -22,8 +22,8 @@ pub struct TokenStreams {
     pub sampler_logprobs_N: Tensor,
     /// `[N]` advantages, fp32.
     pub advantages_N: Tensor,
-    /// `[N]` rewards of turns at their last tokens, fp32, without the last turn of each sequence;
-    /// absent if all are 0.
+    /// `[N]` rewards of turns at their last tokens, fp32; those of a sequence add up to the
+    /// advantage of its sample. Absent if only last turns have rewards.
     pub turn_rewards_N: Option<Tensor>,
     /// `[N]` weights in the minibatch's loss, fp32.
     pub weights_N: Tensor,
@@ -98,17 +98,18 @@ impl TokenStreams {
         values
     }
 
-    /// `[Q]` position after the last token of each sequence; one without tokens ends where the one
-    /// before it does.
-    pub fn ends(&self) -> Vec<usize> {
-        let mut ends = vec![0; self.groups.len()];
-        for (token, sequence) in self.sequences().into_iter().enumerate() {
-            ends[sequence as usize] = token + 1;
-        }
-        for sequence in 1..ends.len() {
-            ends[sequence] = ends[sequence].max(ends[sequence - 1]);
-        }
-        ends
+    /// `[Q]` int64, position after the last token of each sequence; one without tokens ends where
+    /// the one before it does.
+    pub fn ends_Q(&self) -> Tensor {
+        let options = (Kind::Int64, self.sequence_N.device());
+        let sequences_Q = Tensor::arange(self.groups.len() as i64, options);
+        sequences_Q.searchsorted::<&Tensor>(&self.sequence_N, false, true, "right", None)
+    }
+
+    /// `[N]` whether each token is the last of its sequence.
+    pub fn is_last_N(&self) -> Tensor {
+        let end = Tensor::full([1], -1, (Kind::Int64, self.sequence_N.device()));
+        self.sequence_N.diff(1, 0, None, Some(&end)).not_equal(0)
     }
 
     /// The prompt group of every token.

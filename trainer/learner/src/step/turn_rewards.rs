@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  segments   prompt │ completion 0 │ tool result │ completion 1 │ …     │ last completion
-//!  rewards           │         r0 ▲ │             │         r1 ▲ │       │ none
+//!  rewards           │         r0 ▲ │             │         r1 ▲ │       │     the rest ▲
 //! ```
 //! That of the last turn is what the others leave of the sample's reward, after its penalties,
 //! bounds and normalization; it includes those of turns without trained tokens.
@@ -11,8 +11,8 @@ use rljob_protocol::batch::{BatchHeader, Sequence};
 
 use crate::objective::StepAdvantages;
 
-/// Rewards of turns at their last trained tokens, except of the last turn of each sequence, in the
-/// scale of the advantages of samples. `mask` has the trained tokens. None if all are 0.
+/// Rewards of turns at their last trained tokens, in the scale of the advantages of samples. `mask`
+/// has the trained tokens. None if only last turns have rewards.
 pub(super) fn turn_rewards(
     sequences: &[Sequence],
     mask: &[u8],
@@ -20,6 +20,7 @@ pub(super) fn turn_rewards(
     advantages: &StepAdvantages,
 ) -> Option<Vec<f32>> {
     let (mut rewards, mut end) = (vec![0.0; mask.len()], 0);
+    let mut rests = Vec::new();
     for sequence in sequences {
         let of_turns = &header.samples[sequence.sample as usize].turn_rewards;
         let scale = advantages.samples[sequence.sample as usize].reward_scale;
@@ -36,13 +37,22 @@ pub(super) fn turn_rewards(
                 *last = Some(token - 1);
             }
         }
+        let mut rest = advantages.samples[sequence.sample as usize].advantage;
         for (last, reward) in last.into_iter().zip(of_turns) {
             if let Some(token) = last {
                 rewards[token] += (reward * scale) as f32;
+                rest -= reward * scale;
             }
         }
+        rests.extend((start..end).rev().find(|token| mask[*token] != 0).map(|token| (token, rest)));
     }
-    rewards.iter().any(|reward| *reward != 0.0).then_some(rewards)
+    if rewards.iter().all(|reward| *reward == 0.0) {
+        return None;
+    }
+    for (token, rest) in rests {
+        rewards[token] += rest as f32;
+    }
+    Some(rewards)
 }
 
 #[cfg(test)]
@@ -82,7 +92,7 @@ mod tests {
         };
         let sample = SampleAdvantage {
             group: 0,
-            advantage: 0.0,
+            advantage: 3.0,
             reward_scale: scale,
             weight: 1.0,
             trainable_tokens: 5,
@@ -97,6 +107,7 @@ mod tests {
     fn rewards_of_turns_are_at_their_last_tokens_in_the_scale_of_the_advantages() {
         let mut expected = vec![0.0; 16];
         (expected[3], expected[11]) = (-1.0, 0.5);
+        (expected[7], expected[15]) = (4.0, 2.5);
         assert_eq!(rewards([&[0.25, 1.0], &[-0.5, 0.0]], 2.0), Some(expected));
     }
 

@@ -124,19 +124,19 @@ fn a_truncated_completion_is_bootstrapped_and_a_finished_one_is_not() {
 }
 
 #[test]
-fn rewards_of_turns_are_at_their_last_tokens_and_the_rest_at_the_end() {
+fn rewards_of_turns_are_those_of_their_tokens() {
     let none = json!({"mean": "None", "scale": "None"});
     let settings = json!({"advantageNormalization": none, "discount": 0.5, "gaeLambda": 0.0});
     let mut with_turns = streams();
     with_turns.reference_logprobs_N = None;
     // The first turn of the first sample is its first two tokens; the other sample has one turn.
-    with_turns.turn_rewards_N = Some(tensor(&[0.0, 0.25, 0.0, 0.0, 0.0]));
+    with_turns.turn_rewards_N = Some(tensor(&[0.0, 0.25, 0.75, 0.0, 0.5]));
     let advantages = StepAdvantages { samples: Vec::new(), groups: 2 };
     ppo(&settings).prepare(&advantages, &mut [&mut with_turns], &|_| Ok(())).unwrap();
     let deltas = [
         0.5 * 0.25 - 0.5,
         0.25 + 0.5 * 0.75 - 0.25,
-        (1.0 - 0.25) - 0.75,
+        0.75 - 0.75,
         0.5 * 1.0,
         0.5 + 0.5 * 0.25 - 1.0,
     ];

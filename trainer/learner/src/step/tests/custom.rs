@@ -18,7 +18,7 @@ use crate::fsdp::{Passes, shard_of};
 use crate::model::{Head, TokenLogprobs, random};
 use crate::models::{Models, RoleModel, TrainedModel};
 use crate::objective::{
-    Deferred, Objective, Signal, Statistic, Statistics, StepAdvantages, SumError, SumOverRanks,
+    Deferred, Objective, PrepareError, Signal, Statistic, Statistics, StepAdvantages, SumOverRanks,
     TokenLoss, TokenStreams,
 };
 use crate::ranks::Ranks;
@@ -88,7 +88,7 @@ impl Objective for ActorCritic {
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
-    ) -> Result<Statistics, SumError> {
+    ) -> Result<Statistics, PrepareError> {
         for streams in streams {
             streams.advantages_N -= streams.values_N.as_ref().unwrap();
         }

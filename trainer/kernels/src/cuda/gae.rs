@@ -1,0 +1,32 @@
+//! The kernel of advantages.
+
+use tch::Tensor;
+
+use super::{ffi, launched, pointer, stream};
+use crate::KernelError;
+use crate::gae::{Discounts, Packed};
+
+pub fn advantages(
+    packed: &Packed<'_>,
+    rewards_N: &Tensor,
+    Discounts { discount, lambda }: Discounts,
+) -> Result<Tensor, KernelError> {
+    let advantages_N = rewards_N.f_empty_like()?;
+    // SAFETY: the tensors are alive, contiguous and of these kinds and sizes; the positions are
+    // ascending and within the tokens.
+    let code = unsafe {
+        ffi::rljob_gae(
+            pointer(rewards_N),
+            pointer(packed.values_N),
+            pointer(packed.ends_Q),
+            pointer(packed.end_values_Q),
+            pointer(&advantages_N),
+            packed.ends_Q.numel() as i64,
+            discount,
+            lambda,
+            stream(),
+        )
+    };
+    launched("compute advantages", code)?;
+    Ok(advantages_N)
+}

@@ -1,0 +1,212 @@
+//! Generalized Advantage Estimation (Schulman et al., arXiv 1506.02438) over packed sequences.
+//!
+//! ```text
+//!  δ_t = r_t + γ V_{t+1} − V_t
+//!  A_t = δ_t + γ λ A_{t+1}               A after the last token is 0
+//!
+//!  r_t   reward of the token; that of a turn is at its last token
+//!  V_t   value of the state before the token
+//!  V after the last token: 0, or the value of that state if a limit ended the sample
+//! ```
+//! t counts trained tokens only, as in AReaL: prompts and tool results between the turns of a
+//! completion have neither rewards nor steps. Inputs and advantages are fp32, sums over tokens
+//! fp64.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use tch::{Kind, Tensor};
+
+use crate::KernelError;
+
+/// Discount γ and λ.
+#[derive(Clone, Copy, Debug)]
+pub struct Discounts {
+    pub discount: f64,
+    pub lambda: f64,
+}
+
+/// Trained tokens of packed sequences on a device. Tokens of a sequence are consecutive and in
+/// order.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// `[Q]` int64, position after the last token of each sequence: `cu_seqlens` without its
+    /// first 0. Ascending; the last is N.
+    pub ends_Q: &'a Tensor,
+    /// `[N]` values V, fp32.
+    pub values_N: &'a Tensor,
+    /// `[Q]` value after the last token of each sequence, fp32: 0 unless a limit ended it.
+    pub end_values_Q: &'a Tensor,
+}
+
+/// Advantage of every token `[N]`, fp32, from the rewards r `[N]`, fp32.
+pub fn advantages(
+    packed: &Packed<'_>,
+    rewards_N: &Tensor,
+    discounts: Discounts,
+) -> Result<Tensor, KernelError> {
+    #[cfg(feature = "cuda")]
+    if fits(packed, rewards_N) {
+        return crate::cuda::advantages(packed, rewards_N, discounts);
+    }
+    plain(packed, rewards_N, discounts)
+}
+
+/// [`advantages`] as a loop on the CPU.
+pub fn plain(
+    packed: &Packed<'_>,
+    rewards_N: &Tensor,
+    discounts: Discounts,
+) -> Result<Tensor, KernelError> {
+    let Packed { ends_Q, values_N, end_values_Q } = *packed;
+    let floats = |tensor: &Tensor| Vec::<f32>::try_from(tensor.f_to_kind(Kind::Float)?);
+    let (ends, values, end_values) =
+        (Vec::<i64>::try_from(ends_Q)?, floats(values_N)?, floats(end_values_Q)?);
+    let slices = PackedSlices { ends: &ends, values: &values, end_values: &end_values };
+    let advantages = slices.advantages(floats(rewards_N)?, discounts);
+    Ok(Tensor::f_from_slice(&advantages)?.f_to_device(rewards_N.device())?)
+}
+
+/// Whether the kernel accepts the operands: contiguous, on a GPU, of the kinds and sizes of
+/// [`Packed`].
+#[cfg(feature = "cuda")]
+fn fits(packed: &Packed<'_>, rewards_N: &Tensor) -> bool {
+    let Packed { ends_Q, values_N, end_values_Q } = *packed;
+    let fits = |tensor: &Tensor, kind, size| {
+        tensor.device() == rewards_N.device()
+            && tensor.kind() == kind
+            && tensor.is_contiguous()
+            && tensor.numel() == size
+    };
+    rewards_N.device().is_cuda()
+        && [rewards_N, values_N].iter().all(|one| fits(one, Kind::Float, rewards_N.numel()))
+        && fits(ends_Q, Kind::Int64, ends_Q.numel())
+        && fits(end_values_Q, Kind::Float, ends_Q.numel())
+}
+
+/// [`Packed`] in memory of the host.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedSlices<'a> {
+    pub ends: &'a [i64],
+    pub values: &'a [f32],
+    pub end_values: &'a [f32],
+}
+
+impl PackedSlices<'_> {
+    /// Advantage `[N]` of every token, in the memory of its rewards r `[N]`.
+    pub fn advantages(&self, mut rewards: Vec<f32>, discounts: Discounts) -> Vec<f32> {
+        let mut start = 0;
+        for (&end, &end_value) in self.ends.iter().zip(self.end_values) {
+            let end = end as usize;
+            let (rewards, values) = (&mut rewards[start..end], &self.values[start..end]);
+            replace_by_advantages(rewards, values, end_value, discounts);
+            start = end;
+        }
+        rewards
+    }
+}
+
+/// Replaces the rewards of a sequence by its advantages. Two tokens are computed at once, which
+/// halves the chain of dependent operations: A_t = δ_t + γλ δ_{t+1} + (γλ)² A_{t+2}.
+fn replace_by_advantages(
+    rewards: &mut [f32],
+    values: &[f32],
+    end_value: f32,
+    Discounts { discount, lambda }: Discounts,
+) {
+    let decay = discount * lambda;
+    let (mut next_value, mut next) = (f64::from(end_value), 0.0);
+    let is_odd = rewards.len() % 2 == 1;
+    for (two, value) in rewards.rchunks_exact_mut(2).zip(values.rchunks_exact(2)) {
+        let value = [f64::from(value[0]), f64::from(value[1])];
+        let later = f64::from(two[1]) + discount * next_value - value[1];
+        let earlier = f64::from(two[0]) + discount * value[1] - value[0];
+        two[1] = (later + decay * next) as f32;
+        next = (earlier + decay * later) + (decay * decay) * next;
+        two[0] = next as f32;
+        next_value = value[0];
+    }
+    if is_odd {
+        let delta = f64::from(rewards[0]) + discount * next_value - f64::from(values[0]);
+        rewards[0] = (delta + decay * next) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Discounts, Packed, advantages};
+    use tch::Tensor;
+
+    fn close(actual: &Tensor, expected: &[f64]) {
+        let actual = Vec::<f32>::try_from(actual).unwrap();
+        let near = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() <= 1e-6 * b.abs().max(1.0);
+        let near = actual.len() == expected.len() && actual.iter().zip(expected).all(near);
+        assert!(near, "{actual:?} is not {expected:?}");
+    }
+
+    fn of(
+        ends: &[i64],
+        values: &[f32],
+        end_values: &[f32],
+        rewards: &[f32],
+        by: Discounts,
+    ) -> Tensor {
+        let packed = Packed {
+            ends_Q: &Tensor::from_slice(ends),
+            values_N: &Tensor::from_slice(values),
+            end_values_Q: &Tensor::from_slice(end_values),
+        };
+        advantages(&packed, &Tensor::from_slice(rewards), by).unwrap()
+    }
+
+    /// A_t as the sum of (γλ)^l δ_{t+l}, from one sequence and the value after it.
+    fn by_definition(rewards: &[f32], values: &[f32], end: f32, discounts: Discounts) -> Vec<f64> {
+        let Discounts { discount, lambda } = discounts;
+        let value = |token: usize| f64::from(values.get(token).copied().unwrap_or(end));
+        let delta =
+            |token: usize| f64::from(rewards[token]) + discount * value(token + 1) - value(token);
+        let advantage = |token: usize| {
+            let terms = (token..rewards.len()).zip(0..);
+            terms.map(|(later, power)| (discount * lambda).powi(power) * delta(later)).sum()
+        };
+        (0..rewards.len()).map(advantage).collect()
+    }
+
+    #[test]
+    fn a_sequence_computed_by_hand_has_its_advantages() {
+        let half = Discounts { discount: 0.5, lambda: 0.5 };
+        let found = of(&[3], &[0.5, 0.25, 0.75], &[0.0], &[0.0, -0.5, 1.0], half);
+        // δ = 0.5·0.25 − 0.5, −0.5 + 0.5·0.75 − 0.25, 1 − 0.75; γλ = 0.25.
+        close(&found, &[-0.375 + 0.25 * (-0.375 + 0.25 * 0.25), -0.375 + 0.25 * 0.25, 0.25]);
+    }
+
+    #[test]
+    fn with_lambda_1_and_no_discount_it_is_the_return_minus_the_value() {
+        let none = Discounts { discount: 1.0, lambda: 1.0 };
+        let found = of(&[2, 3], &[0.5, 0.25, 0.125], &[0.0, 0.75], &[0.0, 1.0, 0.0], none);
+        close(&found, &[0.5, 0.75, 0.625]);
+    }
+
+    #[test]
+    fn packed_sequences_of_all_lengths_have_the_advantages_of_the_definition() {
+        let lengths = [1_usize, 7, 40, 0, 2, 133];
+        let wave = |seed: usize| 0.7 * (seed as f32 * 1.7).sin();
+        let end_values: Vec<f32> =
+            (0..lengths.len()).map(|at| if at % 2 == 0 { 0.0 } else { wave(at + 3) }).collect();
+        let total: usize = lengths.iter().sum();
+        let ends = (1..=lengths.len()).map(|n| lengths[..n].iter().sum::<usize>() as i64);
+        let ends: Vec<i64> = ends.collect();
+        let rewards: Vec<f32> = (0..total).map(wave).collect();
+        let values: Vec<f32> = (0..total).map(|at| wave(at * 3 + 1)).collect();
+        for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
+            let discounts = Discounts { discount, lambda };
+            let (mut start, mut expected) = (0, Vec::new());
+            for (length, end) in lengths.iter().zip(&end_values) {
+                let range = start..start + length;
+                let (rewards, values) = (&rewards[range.clone()], &values[range.clone()]);
+                expected.extend(by_definition(rewards, values, *end, discounts));
+                start = range.end;
+            }
+            close(&of(&ends, &values, &end_values, &rewards, discounts), &expected);
+        }
+    }
+}
