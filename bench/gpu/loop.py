@@ -34,7 +34,7 @@ from engine import SAMPLES
 FOLDER = Path(__file__).resolve().parent
 WORK = Path("/opt/loop")
 PROMPT, STOPS, LONGEST = 256, 600, 1024
-PEER_SECONDS, RUN_SECONDS = 420, 240
+PEER_SECONDS, RUN_SECONDS = 600, 240
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
 # `running` is spec.weightSync.runningCompletions.

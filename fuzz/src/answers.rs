@@ -1,6 +1,7 @@
 //! Responses of engines and coordinators.
 
-use rljob_coordinator::engines::output::Output;
+use rljob_coordinator::engines::output::{self, Output};
+use rljob_coordinator::engines::stream::Events;
 use rljob_coordinator::engines::validate;
 use rljob_coordinator::engines::weights::Weights;
 use rljob_protocol::peer::PROTOCOL_VERSION;
@@ -15,14 +16,15 @@ const MAX_NEW_TOKENS: u32 = 16;
 /// A stream of server-sent events, in chunks of the size that the first byte names.
 pub fn engine_stream(data: &[u8]) {
     let Some((size, stream)) = data.split_first() else { return };
-    let mut output = Output::new(&request(), std::sync::Arc::default());
+    let output = Output::new(&request(), std::sync::Arc::default());
+    let mut events = Events::new(output.max_bytes());
     for chunk in stream.chunks(usize::from(*size).max(1)) {
-        if output.push(chunk).is_err() {
+        if events.push(chunk, |event| output.push(output::parse(event)?)).is_err() {
             break;
         }
     }
     let _ = serde_json::from_slice::<ModelInfo>(stream);
-    let Some(received) = output.into_received() else { return };
+    let Some(received) = output.take() else { return };
     let Ok(part) = validate::part(&request(), received, Weights::Since(0), VOCABULARY) else {
         return;
     };

@@ -15,6 +15,9 @@ const TOKENS: usize = 128;
 /// A completion of `C` tokens, or an event of a stream with `C` of them.
 #[derive(Debug, Deserialize)]
 pub struct Answer<'a> {
+    /// Which of several requested samples.
+    #[serde(default)]
+    pub index: Option<usize>,
     /// `[C]` sampled token ids, including the stop token.
     pub output_ids: Vec<i64>,
     /// Finish reason, weights and log-probabilities.

@@ -31,6 +31,32 @@ pub struct GenerateRequest {
     pub extra_key: Option<String>,
 }
 
+/// `POST /generate` for several samples. Each event has the `index` of its sample.
+#[derive(Debug, Serialize)]
+pub struct GenerateRequests<'a> {
+    rid: Vec<&'a str>,
+    input_ids: Vec<&'a [i64]>,
+    sampling_params: Vec<&'a SamplingParams>,
+    return_logprob: bool,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_key: Option<&'a str>,
+}
+
+impl<'a> GenerateRequests<'a> {
+    /// Joins requests with the same `extra_key`, that stream log-probabilities.
+    pub fn new(requests: impl Iterator<Item = &'a GenerateRequest> + Clone) -> Self {
+        Self {
+            rid: requests.clone().map(|request| request.rid.as_str()).collect(),
+            input_ids: requests.clone().map(|request| request.input_ids.as_slice()).collect(),
+            sampling_params: requests.clone().map(|request| &request.sampling_params).collect(),
+            return_logprob: true,
+            stream: true,
+            extra_key: requests.clone().find_map(|request| request.extra_key.as_deref()),
+        }
+    }
+}
+
 /// Sampling parameters. Fields at SGLang's default values may be absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

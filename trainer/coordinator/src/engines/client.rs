@@ -1,5 +1,6 @@
 //! SGLang's routes that a run uses, each with its deadline and key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -13,8 +14,10 @@ use rljob_protocol::sglang::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::engines::error::{CONTROL_TIMEOUT, EngineError, GENERATE, SCHEDULER_TIMEOUT};
+use crate::engines::completions::Completions;
+use crate::engines::error::{CONTROL_TIMEOUT, EngineError, SCHEDULER_TIMEOUT};
 use crate::engines::output::Output;
+use crate::engines::streams::OpenStream;
 use crate::engines::transport::{Call, Transport};
 use crate::tokens::Token;
 
@@ -23,13 +26,12 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(3);
 const INIT_GROUP_TIMEOUT: Duration = Duration::from_secs(150);
 /// Time to read the weights of a large model.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Fixed part of a completion's deadline; each token adds a second.
-const GENERATE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Client for all engines, with shared connections and API keys.
 #[derive(Clone)]
 pub struct EngineClient {
     transport: Transport,
+    completions: Arc<Completions>,
     api: Token,
     admin: Token,
 }
@@ -38,11 +40,14 @@ impl EngineClient {
     /// A client of the engines that `tls` accepts. Without it, of engines on this machine in tests
     /// and benchmarks.
     pub fn new(api: Token, admin: Token, tls: Option<ClientTls>) -> Self {
-        Self { transport: Transport::new(tls), api, admin }
+        let transport = Transport::new(tls);
+        let completions = Completions::new(transport.clone(), api.clone(), admin.clone());
+        Self { transport, completions, api, admin }
     }
 
-    /// Closes idle connections to URLs for which `exists` is false.
+    /// Forgets engines whose URLs do not exist, and closes idle connections to them.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.completions.retain(&exists);
         self.transport.retain(exists);
     }
 
@@ -62,17 +67,15 @@ impl EngineClient {
     }
 
     /// `POST /generate`, streamed into `output`. Events received before an error or a cancellation
-    /// are kept.
+    /// are kept. `open` ends with the response.
     pub async fn generate(
         &self,
         url: &str,
-        request: &GenerateRequest,
-        output: &mut Output,
+        request: Arc<GenerateRequest>,
+        output: Output,
+        open: OpenStream,
     ) -> Result<(), EngineError> {
-        let sampling = Duration::from_secs(request.sampling_params.max_new_tokens.into());
-        let deadline = GENERATE_TIMEOUT.saturating_add(sampling);
-        let call = post(GENERATE, &self.api, request)?;
-        self.transport.stream(url, &call, deadline, |bytes| output.push(bytes)).await
+        self.completions.generate(url, request, output, open).await
     }
 
     /// `POST /abort_request` for all requests. Returns before their streams have ended.
@@ -173,7 +176,8 @@ impl EngineClient {
     }
 }
 
-fn post<'a>(
+/// A call of a route with a JSON body.
+pub(super) fn post<'a>(
     route: &'static str,
     token: &'a Token,
     body: &impl Serialize,

@@ -4,12 +4,13 @@
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second
 //!                │ queue ─▶ lease(weights): the least loaded engine with matching weights
 //!                ▼
-//!             client ─▶ POST /generate ─▶ events ─▶ output ─▶ validate ─▶ part of a completion
+//!        completions ─▶ POST /generate ─▶ events ─▶ output ─▶ validate ─▶ part of a completion
 //! ```
 //!
 //! Must not depend on steps, rewards or the journal.
 
 pub mod client;
+mod completions;
 pub mod connection;
 pub mod error;
 pub mod fleet;

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::StatusCode;
+use parking_lot::Mutex;
 use rljob_protocol::answer::{Answer, AnswerMeta, Finish, FinishKind};
 use rljob_protocol::sglang::{ErrorBody, GenerateRequest};
 
 use crate::engines::error::{EngineError, GENERATE};
-use crate::engines::stream::{Events, TooLarge};
+use crate::engines::stream::TooLarge;
 
 /// Bytes of a stream besides its tokens, and for each token at most: an event with its metadata.
 const STREAM_BYTES: (usize, usize) = (1 << 20, 8 << 10);
@@ -33,50 +34,60 @@ pub struct Received {
     pub finish: Option<Finish>,
 }
 
-/// The output of a request while it streams.
-#[derive(Debug)]
+/// The output of a request while it streams. Clones share it.
+#[derive(Clone, Debug)]
 pub struct Output {
-    events: Events,
     /// Most tokens.
     longest: usize,
     chunks: Arc<AtomicU64>,
-    received: Option<Received>,
+    received: Arc<Mutex<Option<Received>>>,
 }
 
 impl Output {
     /// No output; `chunks` counts calls of `push`.
     pub fn new(request: &GenerateRequest, chunks: Arc<AtomicU64>) -> Self {
         let longest = request.sampling_params.max_new_tokens as usize;
-        let bytes = STREAM_BYTES.0.saturating_add(STREAM_BYTES.1.saturating_mul(longest));
-        Self { events: Events::new(bytes), longest, chunks, received: None }
+        Self { longest, chunks, received: Arc::default() }
     }
 
-    /// Appends bytes of the stream. After an error, the output is that of the events before.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
+    /// Most bytes of its events.
+    pub fn max_bytes(&self) -> usize {
+        STREAM_BYTES.0.saturating_add(STREAM_BYTES.1.saturating_mul(self.longest))
+    }
+
+    /// Appends an event. After an error, the output is that of the events before.
+    pub fn push(&self, answer: Answer<'_>) -> Result<(), EngineError> {
         self.chunks.fetch_add(1, Ordering::Relaxed);
-        let (longest, received) = (self.longest, &mut self.received);
-        self.events.push(bytes, |event| {
-            let answer = parse(event)?;
-            if let Some(received) = received {
-                return received.append(answer, longest);
-            }
-            let version = answer.meta_info.weight_version.clone().into_owned();
-            let mut first = Received { version, ..Received::default() };
-            first.append(answer, longest)?;
-            *received = Some(first);
-            Ok(())
-        })
+        let mut received = self.received.lock();
+        if let Some(received) = received.as_mut() {
+            return received.append(answer, self.longest);
+        }
+        let version = answer.meta_info.weight_version.clone().into_owned();
+        let mut first = Received { version, ..Received::default() };
+        first.append(answer, self.longest)?;
+        *received = Some(first);
+        Ok(())
     }
 
-    /// The output; `None` before the first event.
-    pub fn into_received(self) -> Option<Received> {
-        self.received
+    /// Whether there was no event.
+    pub fn is_empty(&self) -> bool {
+        self.received.lock().is_none()
+    }
+
+    /// Whether the last event was received.
+    pub fn is_finished(&self) -> bool {
+        self.received.lock().as_ref().is_some_and(|received| received.finish.is_some())
+    }
+
+    /// Takes the output; `None` before the first event.
+    pub fn take(&self) -> Option<Received> {
+        self.received.lock().take()
     }
 }
 
 impl Received {
     fn append(&mut self, answer: Answer<'_>, longest: usize) -> Result<(), EngineError> {
-        let Answer { output_ids: ids, meta_info: meta } = answer;
+        let Answer { output_ids: ids, meta_info: meta, .. } = answer;
         if meta.weight_version != self.version {
             return Err(EngineError::WrongWeights {
                 found: meta.weight_version.into_owned(),
@@ -124,7 +135,8 @@ impl Received {
     }
 }
 
-fn parse(event: &[u8]) -> Result<Answer<'_>, EngineError> {
+/// Parses an event of a stream.
+pub fn parse(event: &[u8]) -> Result<Answer<'_>, EngineError> {
     // SGLang sends errors in streams as events with the body of a 400 response.
     serde_json::from_slice(event).map_err(|error| {
         serde_json::from_slice(event).map_or_else(|_| invalid(error.to_string()), rejected)
@@ -136,7 +148,8 @@ fn rejected(body: ErrorBody) -> EngineError {
     EngineError::Rejected { route: GENERATE, status, message }
 }
 
-fn invalid(message: String) -> EngineError {
+/// The error of a response that is not as SGLang's.
+pub(super) fn invalid(message: String) -> EngineError {
     EngineError::InvalidResponse { route: GENERATE, message }
 }
 

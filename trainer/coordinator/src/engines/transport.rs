@@ -64,16 +64,19 @@ impl Transport {
         within(deadline, call.route, answered).await
     }
 
-    /// Sends a request and passes each piece of the body of its response to `take`.
+    /// Sends a request, calls `begun` when a successful response begins, and passes each piece of
+    /// its body to `take`.
     pub async fn stream(
         &self,
         url: &str,
         call: &Call<'_>,
         deadline: Duration,
+        begun: impl FnOnce(),
         mut take: impl FnMut(&[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let streamed = async {
             let (mut connection, mut body) = self.accepted(url, call).await?;
+            begun();
             while let Some(chunk) =
                 connection.chunk(&mut body).await.map_err(|error| broken(call.route, error))?
             {

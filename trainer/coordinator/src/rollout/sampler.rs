@@ -259,11 +259,11 @@ impl<'s> Sampler<'s> {
     ) -> Result<(), EngineError> {
         // An update does not begin while a stream is open.
         let open = engine.streams.open();
-        let request = self.request(&engine.name, prompt, wanted, completion);
-        let mut output = Output::new(&request, Arc::clone(&engine.chunks));
-        let ended = self.stream(engine, open, &request, &mut output).await;
+        let request = Arc::new(self.request(&engine.name, prompt, wanted, completion));
+        let output = Output::new(&request, Arc::clone(&engine.chunks));
+        let ended = self.stream(engine, open, &request, &output).await;
         let part = output
-            .into_received()
+            .take()
             .map(|received| validate::part(&request, received, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
@@ -286,16 +286,17 @@ impl<'s> Sampler<'s> {
         &self,
         engine: &Leased,
         open: Option<OpenStream>,
-        request: &GenerateRequest,
-        output: &mut Output,
+        request: &Arc<GenerateRequest>,
+        output: &Output,
     ) -> Result<(), EngineError> {
         let aborted = |cause: &str| Err(EngineError::Aborted(cause.to_owned()));
-        let Some(_open) = open else {
+        let Some(open) = open else {
             return aborted("the engine's weights are being updated");
         };
+        let (request, output) = (Arc::clone(request), output.clone());
         tokio::select! {
             () = engine.lost.cancelled() => aborted("the engine no longer responds"),
-            ended = self.fleet.client.generate(&engine.url, request, output) => ended,
+            ended = self.fleet.client.generate(&engine.url, request, output, open) => ended,
         }
     }
 

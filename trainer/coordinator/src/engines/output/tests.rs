@@ -1,10 +1,7 @@
 //! Tests of joined events, in the forms that SGLang 0.5.12 sends.
-
-use std::sync::atomic::Ordering;
-
 use serde_json::{Value, json};
 
-use super::{Arc, GenerateRequest, Output};
+use super::{Arc, EngineError, GenerateRequest, Output, parse};
 
 /// A request for at most `longest` tokens.
 pub(crate) fn request(longest: u32) -> GenerateRequest {
@@ -43,11 +40,10 @@ type Read = Option<(Vec<i64>, Option<String>)>;
 /// What the events up to the first one that fails say, and its error.
 fn read(events: &[Value]) -> (Read, Result<(), String>) {
     let chunks = Arc::default();
-    let mut output = Output::new(&request(4), Arc::clone(&chunks));
-    let text: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    let result = output.push(text.concat().as_bytes()).map_err(|error| error.to_string());
-    assert_eq!(chunks.load(Ordering::Relaxed), 1);
-    let received = output.into_received().map(|received| {
+    let output = Output::new(&request(4), Arc::clone(&chunks));
+    let push = |event: &Value| output.push(parse(event.to_string().as_bytes())?);
+    let result = events.iter().try_for_each(push).map_err(|error: EngineError| error.to_string());
+    let received = output.take().map(|received| {
         let expected: Vec<_> = received.tokens.iter().map(|id| -(*id as f32)).collect();
         assert_eq!(received.logprobs, expected, "log-probabilities stay with their tokens");
         (received.tokens, received.finish.map(|finish| finish.message))
