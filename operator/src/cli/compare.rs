@@ -160,7 +160,7 @@ fn of_suite(run: &EvaluatedRun, suite: Option<&str>) -> Vec<PromptResult> {
 fn text(comparison: &Comparison) -> String {
     let mut tables = vec![runs_table(&comparison.runs)];
     let names: Vec<&str> = comparison.runs.iter().map(|run| run.name.as_str()).collect();
-    tables.extend(settings_table(&comparison.settings, &names));
+    tables.extend(settings_table(&comparison.settings, &names, NONE));
     tables.extend(categories_table(&comparison.runs));
     tables.extend(differences_table(comparison));
     tables.join("\n\n")

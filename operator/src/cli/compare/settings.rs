@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::NONE;
 use crate::cli::table::table;
 
 /// Most characters of a value in a table.
@@ -57,20 +56,20 @@ fn compare(path: String, values: &[&Value], settings: &mut Vec<Setting>) {
     }
 }
 
-/// One row for each run and setting; none without settings.
-pub(super) fn settings_table(settings: &[Setting], names: &[&str]) -> Option<String> {
+/// One row for each run and setting, with `none` where a run has none; no table without settings.
+pub(super) fn settings_table(settings: &[Setting], names: &[&str], none: &str) -> Option<String> {
     let rows = settings.iter().flat_map(|setting| {
         let values = setting.values.iter().zip(names);
-        values.map(|(value, name)| [setting.path.clone(), (*name).to_owned(), text(value)])
+        values.map(|(value, name)| [setting.path.clone(), (*name).to_owned(), text(value, none)])
     });
     let rows: Vec<_> = rows.collect();
     (!rows.is_empty()).then(|| table(["SETTING", "RUN", "VALUE"], &rows))
 }
 
 /// A value in one line.
-fn text(value: &Value) -> String {
+fn text(value: &Value, none: &str) -> String {
     let text = match value {
-        Value::Null => NONE.to_owned(),
+        Value::Null => none.to_owned(),
         Value::String(text) => text.replace('\n', "⏎"),
         _ => value.to_string(),
     };
@@ -111,7 +110,7 @@ mod tests {
             setting("training.seed", json!(1), json!(2)),
         ];
         assert_eq!(found, expected);
-        let table = settings_table(&found[4..], &["a", "b"]).unwrap();
+        let table = settings_table(&found[4..], &["a", "b"], "-").unwrap();
         assert_eq!(
             table,
             "SETTING             RUN  VALUE\nspec.training.seed  a    1\nspec.training.seed  b    2"
@@ -124,13 +123,13 @@ mod tests {
         for specs in [&[][..], &[&spec], &[&spec, &spec]] {
             assert_eq!(differing(specs), []);
         }
-        assert_eq!(settings_table(&[], &["a"]), None);
+        assert_eq!(settings_table(&[], &["a"], "-"), None);
     }
 
     #[test]
     fn long_values_are_cut() {
-        assert_eq!(text(&json!("a\nb")), "a⏎b");
-        assert_eq!(text(&Value::Null), "-");
-        assert_eq!(text(&json!("x".repeat(61))), "x".repeat(60) + "…");
+        assert_eq!(text(&json!("a\nb"), "-"), "a⏎b");
+        assert_eq!(text(&Value::Null, "-"), "-");
+        assert_eq!(text(&json!("x".repeat(61)), "-"), "x".repeat(60) + "…");
     }
 }
