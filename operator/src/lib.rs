@@ -65,6 +65,7 @@ pub mod leader;
 
 pub mod requests;
 
+mod quantity;
 pub mod terminal;
 pub mod token_key;
 

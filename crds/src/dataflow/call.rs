@@ -46,6 +46,8 @@ pub enum Workers {
     Coordinator,
     /// The container `rewards` of the coordinator's pod, and the sandbox in it.
     RewardRunner,
+    /// Pods of `spec.verifiers`.
+    VerifierPods,
     /// A server that the job does not start, by its purpose.
     Server(String),
 }
@@ -57,6 +59,7 @@ impl fmt::Display for Workers {
             Self::Learners => formatter.write_str("learners"),
             Self::Coordinator => formatter.write_str("coordinator"),
             Self::RewardRunner => formatter.write_str("reward runner"),
+            Self::VerifierPods => formatter.write_str("verifier pods"),
             Self::Server(purpose) => write!(formatter, "{purpose} server"),
         }
     }

@@ -11,7 +11,7 @@ use crate::workflow::{ToolSpec, WorkflowSpec};
 /// The calls of an algorithm whose completions engines sample, up to finished samples.
 pub fn calls(spec: &RLJobSpec) -> Vec<Call> {
     let mut calls = vec![sync(spec), generate(spec)];
-    calls.extend(spec.rewards.iter().map(reward));
+    calls.extend(spec.rewards.iter().map(|reward| of_reward(spec, reward)));
     calls.extend(turns(spec));
     calls
 }
@@ -98,13 +98,18 @@ fn max_turns(workflow: &WorkflowSpec) -> Option<u32> {
     multi_turn.or_else(environment).or_else(tools).or_else(agent)
 }
 
-fn reward(spec: &RewardSpec) -> Call {
-    let name = format!("reward {}", spec.name);
+/// Where programs of rewards and tools run.
+fn runner(spec: &RLJobSpec) -> Workers {
+    if spec.verifiers.is_some() { Workers::VerifierPods } else { Workers::RewardRunner }
+}
+
+fn of_reward(spec: &RLJobSpec, reward: &RewardSpec) -> Call {
+    let name = format!("reward {}", reward.name);
     let server = || Workers::Server(name.clone());
-    let (workers, model) = match spec {
+    let (workers, model) = match reward {
         RewardSpec { model: Some(_), .. } => (server(), Some(Model::Reward)),
         RewardSpec { http: Some(_), .. } => (server(), None),
-        _ if spec.runs_programs() => (Workers::RewardRunner, None),
+        _ if reward.runs_programs() => (runner(spec), None),
         _ => (Workers::Coordinator, None),
     };
     let call = Call::new(name, Kind::Reward, workers, Phase::Rollouts)
@@ -126,7 +131,9 @@ fn turns(spec: &RLJobSpec) -> Vec<Call> {
             let server = Workers::Server("environment".to_owned());
             vec![turn("environment", server).with(scored(), outputs)]
         }
-        Some(WorkflowSpec { tools: Some(tools), .. }) => tools.tools.iter().map(tool).collect(),
+        Some(WorkflowSpec { tools: Some(tools), .. }) => {
+            tools.tools.iter().map(|tool| of_tool(spec, tool)).collect()
+        }
         Some(WorkflowSpec { agent: Some(_), .. }) => {
             let outputs = [Data::AgentRequests, Data::TurnMessages, Data::AgentRewards];
             // Programs start once engines can answer their requests.
@@ -138,10 +145,10 @@ fn turns(spec: &RLJobSpec) -> Vec<Call> {
     }
 }
 
-fn tool(spec: &ToolSpec) -> Call {
-    let name = format!("tool {}", spec.name);
-    let is_program = spec.command.is_some();
-    let workers = if is_program { Workers::RewardRunner } else { Workers::Server(name.clone()) };
+fn of_tool(spec: &RLJobSpec, tool: &ToolSpec) -> Call {
+    let name = format!("tool {}", tool.name);
+    let is_program = tool.command.is_some();
+    let workers = if is_program { runner(spec) } else { Workers::Server(name.clone()) };
     Call::new(name, Kind::Turn, workers, Phase::Rollouts)
         .with([Data::Completions], [Data::TurnMessages])
 }

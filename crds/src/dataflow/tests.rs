@@ -180,13 +180,21 @@ fn rewards_on_different_workers_run_side_by_side() {
         {"name": "right", "math": {}}, {"name": "tests", "code": {"language": "Python"}},
         {"name": "judge", "model": {"url": "http://j", "text": "{{completion}}"}},
     ]);
-    let lines = lines(json!({"algorithm": {"grpo": {}}, "rewards": rewards}));
-    let expected = [
-        "3a reward right (coordinator): prompts completions -> rewards",
-        "3b reward tests (reward runner): prompts completions -> rewards",
-        "3c reward judge (reward judge server): prompts completions -> rewards",
-    ];
-    assert_eq!(lines[2..5], expected);
+    let lines = |verifiers: Value| {
+        let mut parts = json!({"algorithm": {"grpo": {}}, "rewards": rewards});
+        parts.as_object_mut().unwrap().extend(verifiers.as_object().cloned().unwrap());
+        lines(parts)
+    };
+    let expected = |runner: &str| {
+        [
+            "3a reward right (coordinator): prompts completions -> rewards".to_owned(),
+            format!("3b reward tests ({runner}): prompts completions -> rewards"),
+            "3c reward judge (reward judge server): prompts completions -> rewards".to_owned(),
+        ]
+    };
+    assert_eq!(lines(json!({}))[2..5], expected("reward runner"));
+    let pods = json!({"verifiers": {"maxReplicas": 2}});
+    assert_eq!(lines(pods)[2..5], expected("verifier pods"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! `rljob compare`: evaluations of several local runs beside each other, with intervals of their
-//! differences.
+//! `rljob compare`: evaluations of several local runs beside each other, with the settings that
+//! differ and intervals of the differences.
 
 mod run;
+mod settings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use rljob_protocol::metrics::EvaluationMetrics;
 use serde::Serialize;
 
 use run::{EvaluatedRun, read};
+use settings::{Setting, differing, settings_table};
 
 use super::status::Output;
 use super::table::{table, table_without};
@@ -28,9 +30,9 @@ const NONE: &str = "-";
 
 /// Compare evaluations of runs.
 ///
-/// Shows the first and the last evaluation of each run with standard errors, results by category,
-/// and for each pair of runs the differences of their last evaluations over the prompts that both
-/// evaluated, with 95 % intervals of the paired bootstrap.
+/// Shows the first and the last evaluation of each run with standard errors, the settings that
+/// differ, results by category, and for each pair of runs the differences of their last evaluations
+/// over the prompts that both evaluated, with 95 % intervals of the paired bootstrap.
 #[derive(clap::Args, Debug)]
 pub struct CompareArgs {
     /// Run directories, or folders of run directories.
@@ -53,6 +55,8 @@ pub struct CompareArgs {
 #[serde(rename_all = "camelCase")]
 struct Comparison {
     runs: Vec<EvaluatedRun>,
+    /// Settings that differ.
+    settings: Vec<Setting>,
     differences: Vec<Pair>,
 }
 
@@ -100,7 +104,9 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
     if let Some(path) = &arguments.report {
         write_report(&runs, path)?;
     }
-    let comparison = Comparison { differences: pairs(&runs, arguments.seed), runs };
+    let specs: Vec<_> = runs.iter().map(|run| &run.spec).collect();
+    let (settings, differences) = (differing(&specs), pairs(&runs, arguments.seed));
+    let comparison = Comparison { runs, settings, differences };
     Ok(match arguments.output {
         Output::Text => text(&comparison),
         Output::Json => serde_json::to_string_pretty(&comparison)?,
@@ -153,6 +159,8 @@ fn of_suite(run: &EvaluatedRun, suite: Option<&str>) -> Vec<PromptResult> {
 
 fn text(comparison: &Comparison) -> String {
     let mut tables = vec![runs_table(&comparison.runs)];
+    let names: Vec<&str> = comparison.runs.iter().map(|run| run.name.as_str()).collect();
+    tables.extend(settings_table(&comparison.settings, &names, NONE));
     tables.extend(categories_table(&comparison.runs));
     tables.extend(differences_table(comparison));
     tables.join("\n\n")

@@ -8,7 +8,7 @@ use rljob_crds::RLJob;
 
 use crate::local;
 use crate::local::set::Set;
-use crate::validate::{cluster_warnings, job_text, warnings};
+use crate::validate::{cluster_warnings, job_text, local_warnings, warnings};
 
 mod change;
 mod checkpoints;
@@ -120,7 +120,9 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                 for job in &jobs {
                     let (file, name) = (file.display(), job.name_any());
                     let mut found = warnings(&job.spec);
-                    if !arguments.local && !arguments.data {
+                    if arguments.local {
+                        found.extend(local_warnings(&job.spec));
+                    } else if !arguments.data {
                         found.extend(cluster_warnings(job));
                     }
                     valid.extend(

@@ -31,7 +31,6 @@ pub mod meta;
 pub mod network_policy;
 pub mod pin;
 mod pod;
-mod quantity;
 pub(crate) mod requests;
 mod rewards;
 mod runner;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use super::quantity::{quantity, thousandths};
+use crate::quantity::{quantity, thousandths};
 
 /// Thousandths by resource.
 pub(crate) type Requests = BTreeMap<String, i128>;

@@ -9,7 +9,7 @@ use rljob_crds::names::{
     EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING,
     RUN_CONFIG_FILE,
 };
-use rljob_crds::{RunConfig, dataflow};
+use rljob_crds::{RLJobSpec, RunConfig, dataflow};
 use rljob_dashboard::{RunInfo, records};
 use rljob_protocol::run_config;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
@@ -72,6 +72,8 @@ impl Run {
     /// The spec cannot be written as YAML.
     pub fn info(&self) -> anyhow::Result<RunInfo> {
         let spec = &self.config.spec;
+        // Programs run on this machine.
+        let without_pods = RLJobSpec { verifiers: None, ..spec.clone() };
         Ok(RunInfo {
             name: format!("{}/{}", self.config.namespace, self.config.name),
             status: self.status().to_owned(),
@@ -79,7 +81,7 @@ impl Run {
             cause: self.state.failure.clone().filter(|_| !self.running),
             total_steps: spec.training.steps,
             spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
-            plan: dataflow::plan(spec).ok(),
+            plan: dataflow::plan(&without_pods).ok(),
             coordinator: self.report.clone().filter(|_| self.running),
             memory: self.report.as_ref().and_then(|report| report.memory.clone()),
         })

@@ -19,7 +19,7 @@ use rljob_crds::RunConfig;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
 use crate::terminal::printable;
-use crate::validate::{ValidatedJob, warnings};
+use crate::validate::{ValidatedJob, local_warnings, warnings};
 
 mod args;
 pub mod backoff;
@@ -116,7 +116,7 @@ async fn run_job(
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     directory.check_inside(runs)?;
-    for warning in warnings(&job.spec) {
+    for warning in warnings(&job.spec).into_iter().chain(local_warnings(&job.spec)) {
         print_line(&format!("{}: warning: {warning}", job.name))?;
     }
     let Some(config) = record_start(job, runs, args, &directory)? else {

@@ -24,7 +24,7 @@ mod warnings;
 pub use document::{job_text, parse_jobs};
 pub use problem::{InvalidSpec, Policy, Problem};
 pub use unvalidated::UnvalidatedJob;
-pub use warnings::{cluster_warnings, warnings};
+pub use warnings::{cluster_warnings, local_warnings, warnings};
 
 /// Identity and spec of an RLJob. A [`ValidatedJob`] is one whose spec was checked.
 #[derive(Clone, Debug, PartialEq)]

@@ -24,6 +24,7 @@ mod optimizer;
 mod policy;
 mod running;
 mod sampling;
+mod verifiers;
 
 /// Every setting that is set and has no effect, or one that is rarely meant, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
@@ -78,12 +79,20 @@ fn check_untrained(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
-/// What keeps the job from running on a cluster whose operator has default settings. The job is
-/// valid for a local run.
+/// Settings without an effect in a local run.
+pub fn local_warnings(spec: &RLJobSpec) -> Vec<Problem> {
+    let mut warnings = Vec::new();
+    verifiers::check_local(spec, &mut warnings);
+    warnings
+}
+
+/// What keeps the job from running on a cluster whose operator has default settings, and settings
+/// of pods that are rarely meant. The job is valid for a local run.
 pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut warnings = rules::problems(job, Policy::of_operator(false));
     check_mounts(spec, &mut warnings);
+    verifiers::check_pods(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \
             with Containerfile.cuda";

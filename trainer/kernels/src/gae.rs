@@ -9,34 +9,16 @@
 //!  V after the last token: 0, or the value of that state if a limit ended the sample
 //! ```
 //! t counts trained tokens only, as in AReaL: prompts and tool results between the turns of a
-//! completion have neither rewards nor steps. Inputs and advantages are fp32, sums over tokens
+//! completion have neither rewards nor steps. Inputs and advantages are fp32, sums over tokens are
 //! fp64.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use tch::{Kind, Tensor};
 
+pub use crate::operands::{Discounts, Packed};
+
 use crate::KernelError;
-
-/// Discount γ and λ.
-#[derive(Clone, Copy, Debug)]
-pub struct Discounts {
-    pub discount: f64,
-    pub lambda: f64,
-}
-
-/// Trained tokens of packed sequences on a device. Tokens of a sequence are consecutive and in
-/// order.
-#[derive(Clone, Copy, Debug)]
-pub struct Packed<'a> {
-    /// `[Q]` int64, position after the last token of each sequence: `cu_seqlens` without its
-    /// first 0. Ascending; the last is N.
-    pub ends_Q: &'a Tensor,
-    /// `[N]` values V, fp32.
-    pub values_N: &'a Tensor,
-    /// `[Q]` value after the last token of each sequence, fp32: 0 unless a limit ended it.
-    pub end_values_Q: &'a Tensor,
-}
 
 /// Advantage of every token `[N]`, fp32, from the rewards r `[N]`, fp32.
 pub fn advantages(
@@ -105,29 +87,44 @@ impl PackedSlices<'_> {
     }
 }
 
-/// Replaces the rewards of a sequence by its advantages. Two tokens are computed at once, which
-/// halves the chain of dependent operations: A_t = δ_t + γλ δ_{t+1} + (γλ)² A_{t+2}.
+/// Replaces the rewards of a sequence by its advantages.
 fn replace_by_advantages(
     rewards: &mut [f32],
     values: &[f32],
     end_value: f32,
     Discounts { discount, lambda }: Discounts,
 ) {
-    let decay = discount * lambda;
-    let (mut next_value, mut next) = (f64::from(end_value), 0.0);
-    let is_odd = rewards.len() % 2 == 1;
-    for (two, value) in rewards.rchunks_exact_mut(2).zip(values.rchunks_exact(2)) {
-        let value = [f64::from(value[0]), f64::from(value[1])];
-        let later = f64::from(two[1]) + discount * next_value - value[1];
-        let earlier = f64::from(two[0]) + discount * value[1] - value[0];
-        two[1] = (later + decay * next) as f32;
-        next = (earlier + decay * later) + (decay * decay) * next;
-        two[0] = next as f32;
-        next_value = value[0];
+    let gamma = discount as f32;
+    let next_values = values.get(1..).unwrap_or_default();
+    for ((reward, value), next_value) in rewards.iter_mut().zip(values).zip(next_values) {
+        *reward += gamma * next_value - value;
     }
-    if is_odd {
-        let delta = f64::from(rewards[0]) + discount * next_value - f64::from(values[0]);
-        rewards[0] = (delta + decay * next) as f32;
+    if let (Some(reward), Some(value)) = (rewards.last_mut(), values.last()) {
+        *reward += gamma * end_value - value;
+    }
+    accumulate(rewards, discount * lambda);
+}
+
+/// Replaces each number by its sum with the later ones, which decay with their distance. Four
+/// tokens are computed at once, which divides the chain of dependent operations by four.
+fn accumulate(deltas: &mut [f32], decay: f64) {
+    let decays = [decay, decay.powi(2), decay.powi(3), decay.powi(4)];
+    let (first, fours) = deltas.split_at_mut(deltas.len() % 4);
+    let mut next = 0.0;
+    for four in fours.rchunks_exact_mut(4) {
+        let [a, b, c, d] = [four[0], four[1], four[2], four[3]].map(f64::from);
+        let c = c + decay * d;
+        let b = b + decay * c;
+        let a = a + decay * b;
+        four[3] = (d + decays[0] * next) as f32;
+        four[2] = (c + decays[1] * next) as f32;
+        four[1] = (b + decays[2] * next) as f32;
+        next = a + decays[3] * next;
+        four[0] = next as f32;
+    }
+    for delta in first.iter_mut().rev() {
+        next = f64::from(*delta) + decay * next;
+        *delta = next as f32;
     }
 }
 

@@ -69,6 +69,26 @@ pub struct Operands<'a> {
     pub copy: Option<&'a Tensor>,
 }
 
+/// Discount γ and λ of advantages.
+#[derive(Clone, Copy, Debug)]
+pub struct Discounts {
+    pub discount: f64,
+    pub lambda: f64,
+}
+
+/// Trained tokens of packed sequences on a device. Tokens of a sequence are consecutive and in
+/// order.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// `[Q]` int64, position after the last token of each sequence: `cu_seqlens` without its
+    /// first 0. Ascending; the last is N.
+    pub ends_Q: &'a Tensor,
+    /// `[N]` values V, fp32.
+    pub values_N: &'a Tensor,
+    /// `[Q]` value after the last token of each sequence, fp32: 0 unless a limit ended it.
+    pub end_values_Q: &'a Tensor,
+}
+
 /// Heads of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {

@@ -23,6 +23,7 @@ mod scores;
 mod signals;
 mod sums;
 mod turn_rewards;
+mod update;
 mod validate;
 
 use std::time::Instant;

@@ -3,37 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod tiny;
+
 use rljob_learner::model::{
-    Gradient, Head, Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters,
-    random,
+    Gradient, Head, Model, ModelError, PackedTokens, Parameters, WholeParameters, random,
 };
 use rljob_learner::objective::sft;
 use tch::{Kind, Tensor};
-
-fn config(tied: bool) -> ModelConfig {
-    ModelConfig {
-        vocab_size: 50,
-        hidden_size: 16,
-        intermediate_size: 24,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 4,
-        qkv_bias: false,
-        qk_norm: false,
-        rope_theta: 10000.0,
-        rope_scaling: None,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: tied,
-        max_position_embeddings: 64,
-        eos_token_ids: vec![2],
-        bos_token_id: None,
-        initializer_range: 0.2,
-    }
-}
+use tiny::VOCABULARY;
 
 fn model(tied: bool, compute: Kind) -> (Model, WholeParameters) {
-    let model = Model::new(config(tied));
+    let model = tiny::model(tied);
     let blocks = random::random(model.layout(), model.config(), 5).unwrap();
     let parameters = WholeParameters::new(model.layout(), blocks, compute);
     (model, parameters)
@@ -44,14 +24,15 @@ fn packed(lengths: &[usize]) -> PackedTokens {
     let tokens: Vec<i64> = lengths
         .iter()
         .flat_map(|&length| {
-            (0..length).map(move |position| ((position * 7 + length * 3) % 50) as i64)
+            (0..length)
+                .map(move |position| ((position * 7 + length * 3) % VOCABULARY as usize) as i64)
         })
         .collect();
     let mask: Vec<u8> = lengths
         .iter()
         .flat_map(|&length| (0..length).map(|position| u8::from(position > 0)))
         .collect();
-    PackedTokens::new(&tokens, &mask, lengths, 50).unwrap()
+    PackedTokens::new(&tokens, &mask, lengths, VOCABULARY).unwrap()
 }
 
 fn whole(model: &Model, blocks: &[Tensor]) -> WholeParameters {
@@ -168,7 +149,7 @@ fn an_empty_micro_batch_adds_zeros() {
 #[test]
 fn a_micro_batch_with_nothing_to_train_adds_zeros() {
     let (model, mut parameters) = model(false, Kind::Float);
-    let untrained = PackedTokens::new(&[3, 4, 5], &[0, 0, 0], &[3], 50).unwrap();
+    let untrained = PackedTokens::new(&[3, 4, 5], &[0, 0, 0], &[3], VOCABULARY).unwrap();
     let gradient = gradients(&model, &mut parameters, &[untrained]);
     assert_eq!(gradient, gradient.zeros_like());
 }
@@ -239,7 +220,7 @@ fn weighted_values(
 
 #[test]
 fn the_gradient_of_values_is_the_slope_along_any_direction() {
-    let model = Model::new(config(true)).with_head(Head::Scalar);
+    let model = tiny::model(true).with_head(Head::Scalar);
     let blocks = random::random(model.layout(), model.config(), 5).unwrap();
     let mut parameters = whole(&model, &blocks);
     let packed = packed(&[5, 9, 1, 6]);
@@ -271,7 +252,7 @@ fn the_gradient_of_values_is_the_slope_along_any_direction() {
 
 #[test]
 fn the_value_after_a_sequence_is_that_before_its_next_token() {
-    let model = Model::new(config(true)).with_head(Head::Scalar);
+    let model = tiny::model(true).with_head(Head::Scalar);
     let blocks = random::random(model.layout(), model.config(), 5).unwrap();
     let values = |tokens: &[i64], mask: &[u8], lengths: &[usize]| {
         let packed = PackedTokens::new(tokens, mask, lengths, 16).unwrap();

@@ -4,35 +4,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod tiny;
+
 use rljob_learner::model::{
-    Chunk, Head, Model, ModelConfig, PackedTokens, SharedPrefix, ValueHead, WholeParameters, random,
+    Chunk, Head, Model, PackedTokens, SharedPrefix, ValueHead, WholeParameters, random,
 };
 use tch::{Device, Kind, Tensor};
+use tiny::{HIDDEN, VOCABULARY};
 
-const HIDDEN: i64 = 16;
 const TEMPERATURE: f64 = 0.7;
-
-fn policy(tied: bool) -> Model {
-    Model::new(ModelConfig {
-        vocab_size: 50,
-        hidden_size: HIDDEN,
-        intermediate_size: 24,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 4,
-        qkv_bias: false,
-        qk_norm: false,
-        rope_theta: 10000.0,
-        rope_scaling: None,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: tied,
-        max_position_embeddings: 64,
-        eos_token_ids: vec![2],
-        bos_token_id: None,
-        initializer_range: 0.2,
-    })
-}
 
 fn wave(count: i64, pace: f64) -> Tensor {
     (Tensor::arange(count, (Kind::Float, Device::Cpu)) * pace).sin()
@@ -51,7 +31,7 @@ struct Models {
 
 impl Models {
     fn new(tied: bool, compute: Kind) -> Self {
-        let policy = policy(tied);
+        let policy = tiny::model(tied);
         let blocks = random::random(policy.layout(), policy.config(), 5).unwrap();
         let head = policy.clone().with_head(Head::Value);
         let critic = policy.clone().with_head(Head::Scalar);
@@ -132,7 +112,7 @@ fn packed(shares: bool) -> PackedTokens {
     let mask: Vec<u8> = lengths.into_iter().flat_map(of_length).collect();
     let shared = [SharedPrefix { sequences: 0..2, tokens: 2 }];
     let prefixes = if shares { &shared[..] } else { &[] };
-    PackedTokens::with_prefixes(&tokens, &mask, &lengths, prefixes, 50).unwrap()
+    PackedTokens::with_prefixes(&tokens, &mask, &lengths, prefixes, VOCABULARY).unwrap()
 }
 
 /// Norm of the difference relative to the norm of the expected value.
@@ -207,7 +187,7 @@ fn bf16_passes_are_close_to_fp32_and_their_gradients_are_fp32() {
 #[test]
 fn an_empty_micro_batch_adds_zeros() {
     let mut models = Models::new(true, Kind::Float);
-    let empty = PackedTokens::new(&[], &[], &[], 50).unwrap();
+    let empty = PackedTokens::new(&[], &[], &[], VOCABULARY).unwrap();
     let (blocks, head, values) = models.joint(&empty);
     assert_eq!((values.numel(), &head), (0, &head.zeros_like()));
     assert!(blocks.iter().all(|gradient| *gradient == gradient.zeros_like()));

@@ -44,6 +44,31 @@ impl Message {
     }
 }
 
+/// Content of a message in OpenAI's format.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum MessageContent {
+    Text(String),
+    /// Parts of a text. Other kinds of parts are rejected.
+    Parts(Vec<TextPart>),
+}
+
+/// A part of a content.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct TextPart {
+    pub text: String,
+}
+
+impl From<MessageContent> for String {
+    /// The text, or the texts of all parts.
+    fn from(content: MessageContent) -> Self {
+        match content {
+            MessageContent::Text(text) => text,
+            MessageContent::Parts(parts) => parts.into_iter().map(|part| part.text).collect(),
+        }
+    }
+}
+
 impl TextTokenizer {
     /// Tokenizes a conversation and the start of the assistant's turn. `Text` has the contents of
     /// the messages after what the tokenizer adds before a text.

@@ -34,7 +34,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
-pub use continuation::Message;
+pub use continuation::{Message, MessageContent, TextPart};
 pub use demonstration::{ASSISTANT, DemonstratedTurn};
 pub use error::TextError;
 pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};

@@ -10,6 +10,7 @@ use rljob_dashboard::records::Tail;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::local::inspect::Run;
 
@@ -35,6 +36,8 @@ pub(super) struct EvaluatedRun {
     /// Last evaluation, of each suite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<EvaluationMetrics>,
+    #[serde(skip)]
+    pub(super) spec: Value,
     /// Results by prompt of the last evaluations.
     #[serde(skip)]
     pub(super) results: Vec<PromptResult>,
@@ -78,6 +81,7 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
         tokens_per_second: (seconds > 0.0).then(|| tokens / seconds),
         first,
         last,
+        spec: serde_json::to_value(&run.config.spec).with_context(failed)?,
         results,
     })
 }

@@ -78,6 +78,14 @@ fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec
         };
         warnings.push(Problem::new(format!("{path}.{field}"), message));
     }
+    if surrogate == Surrogate::GPG && updates > 1 {
+        let message = format!(
+            "GPG has no importance ratio: of the {updates} updates of a step, all but the first \
+             learn from samples of an older policy as if they were its own. Set \
+             training.minibatches and epochs to 1, or another surrogate"
+        );
+        warnings.push(Problem::new(format!("{path}.surrogate"), message));
+    }
     if surrogate == Surrogate::Clip && !is_on_policy && grpo.clip_high >= 1.0 {
         let message = format!(
             "clips the ratio at 1 + clipHigh = {}: it is the distance from 1, for example 0.28",
@@ -154,7 +162,7 @@ mod tests {
         );
         assert_eq!(found(&gspo, 4), ["spec.algorithm.grpo.cClip"]);
         let gpg = json!({"grpo": {"surrogate": "GPG", "clipHigh": 0.3, "sapo": {}}});
-        assert_eq!(found(&gpg, 4), ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.sapo"]);
+        assert_eq!(found(&gpg, 1), ["spec.algorithm.grpo.clipHigh", "spec.algorithm.grpo.sapo"]);
         let plain = json!({"mean": "None", "scale": "None"});
         let unused = json!({"mean": "None", "leaveOneOut": true, "scale": "None", "epsilon": 0.1});
         let grpo = json!({"rewardNormalization": plain, "advantageNormalization": unused});
@@ -181,6 +189,9 @@ mod tests {
         let clip = |surrogate: &str| json!({"grpo": {"surrogate": surrogate, "clipHigh": 1.28}});
         assert_eq!(found(&clip("Clip"), 4), ["spec.algorithm.grpo.clipHigh"]);
         assert_eq!(found(&clip("CISPO"), 4), Vec::<String>::new());
+        let gpg = json!({"grpo": {"surrogate": "GPG"}});
+        assert_eq!(found(&gpg, 2), ["spec.algorithm.grpo.surrogate"]);
+        assert_eq!(found(&gpg, 1), Vec::<String>::new());
         let adaptive =
             |target: f64| json!({"ppo": {"klCoefficient": 0.05, "adaptiveKl": {"target": target}}});
         assert_eq!(found(&adaptive(0.02), 1), Vec::<String>::new());

@@ -2,15 +2,15 @@
 //! chat template describes.
 
 use rljob_crds::data::ConversationSpec;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::text::{
-    ASSISTANT, DemonstratedTurn, Message, PromptStyle, TextError, TextTokenizer, Tool, ToolCall,
-    Tools,
+    ASSISTANT, DemonstratedTurn, Message, MessageContent, PromptStyle, TextError, TextTokenizer,
+    Tool, ToolCall, Tools,
 };
 
 /// Roles of messages. Templates omit messages of others without an error.
@@ -204,9 +204,9 @@ fn message(value: &Value) -> Result<Message, String> {
     }
     let content = match object.get("content") {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts.iter().map(part).collect::<Result<_, _>>()?,
-        Some(_) => return Err("its content is not a text".to_owned()),
+        Some(content) => MessageContent::deserialize(content)
+            .map_err(|_| "its content is not a text or a list of parts with texts")?
+            .into(),
     };
     let tool_calls = match object.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
@@ -220,12 +220,6 @@ fn message(value: &Value) -> Result<Message, String> {
         return Err(format!("{role} has tool_calls, which belong to the assistant"));
     }
     Ok(Message { tool_calls, ..Message::new(role, content) })
-}
-
-/// Text of a part of a content.
-fn part(part: &Value) -> Result<String, String> {
-    let text = part.get("text").and_then(Value::as_str);
-    text.map(str::to_owned).ok_or_else(|| "a part of its content is not a text".to_owned())
 }
 
 fn call(value: &Value) -> Result<ToolCall, String> {

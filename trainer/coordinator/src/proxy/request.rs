@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::error::ProxyError;
 use super::tools::{RawToolCall, ToolChoice, calls, tool_choice};
-use crate::text::{Message, Tool, Tools};
+use crate::text::{Message, MessageContent, Tool, Tools};
 
 /// Most choices of a request.
 const MAX_CHOICES: u32 = 128;
@@ -102,23 +102,10 @@ enum Stop {
 #[derive(Deserialize)]
 struct RawMessage {
     role: String,
-    content: Option<Content>,
+    content: Option<MessageContent>,
     tool_calls: Option<Vec<RawToolCall>>,
     #[serde(flatten)]
     other: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<TextPart>),
-}
-
-/// A part of a message. Only text is supported.
-#[derive(Deserialize)]
-struct TextPart {
-    text: String,
 }
 
 /// Body of a reward, and of the end of a session.
@@ -221,11 +208,7 @@ fn message(raw: RawMessage) -> Result<Message, ProxyError> {
         return Err(ProxyError::parameter("messages.function_call", message));
     }
     let tool_calls = calls(&raw.role, raw.tool_calls)?;
-    let content = match raw.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => parts.into_iter().map(|part| part.text).collect(),
-    };
+    let content = raw.content.map_or_else(String::new, String::from);
     Ok(Message { tool_calls, ..Message::new(raw.role, content) })
 }
 

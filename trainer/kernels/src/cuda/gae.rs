@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::{ffi, launched, pointer, stream};
 use crate::KernelError;
-use crate::gae::{Discounts, Packed};
+use crate::operands::{Discounts, Packed};
 
 pub fn advantages(
     packed: &Packed<'_>,

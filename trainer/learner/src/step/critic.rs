@@ -11,9 +11,7 @@ use super::Prepared;
 use super::sums::Sums;
 use crate::heartbeat;
 use crate::memory::Phase;
-use crate::models::TrainedModel;
 use crate::objective::{Objective, Statistics, TokenStreams};
-use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 
@@ -96,26 +94,11 @@ impl Trainer {
         self.phase = Phase::Update;
         let sums = sums.read();
         let [loss] = self.ranks.sum([sums.loss.value()])?;
-        let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
-            return Ok(sums.statistics);
-        };
-        let TrainedModel { parameters, optimizer, .. } = critic;
-        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
-        if !update.skipped {
-            report.scalars.set(metrics::CRITIC_GRADIENT_NORM, update.gradient_norm);
-            report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);
-            return Ok(sums.statistics);
-        }
-        report.scalars.add(metrics::SKIPPED, 1.0);
-        tracing::warn!(
-            minibatch,
-            loss,
-            gradient_norm = update.gradient_norm,
-            "skipped an update of the critic because loss or gradient is not finite"
-        );
-        if optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
-            return Err(StepError::NotFinite { samples: prepared.samples(minibatch) });
-        }
-        Ok(Statistics::default())
+        let loss_and_rate = (loss, learning_rate);
+        let norm = self.update(ModelRole::Critic, loss_and_rate, minibatch, prepared, report)?;
+        let Some(norm) = norm else { return Ok(Statistics::default()) };
+        report.scalars.set(metrics::CRITIC_GRADIENT_NORM, norm);
+        report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);
+        Ok(sums.statistics)
     }
 }

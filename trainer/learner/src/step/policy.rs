@@ -13,7 +13,6 @@ use crate::memory::Phase;
 use crate::model::{Chunk, TokenGradient, ValueHead};
 use crate::models::TrainedModel;
 use crate::objective::Deferred;
-use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
@@ -101,24 +100,11 @@ impl Trainer {
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
     ) -> Result<bool, StepError> {
-        let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
-        let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
-        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
-        if !update.skipped {
-            report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
-            return Ok(true);
+        let loss_and_rate = (loss, report.scalars.get_or_zero(metrics::LEARNING_RATE));
+        let norm = self.update(ModelRole::Policy, loss_and_rate, minibatch, prepared, report)?;
+        if let Some(norm) = norm {
+            report.scalars.set(metrics::GRADIENT_NORM, norm);
         }
-        report.scalars.add(metrics::SKIPPED, 1.0);
-        tracing::warn!(
-            step = report.step,
-            minibatch,
-            loss,
-            gradient_norm = update.gradient_norm,
-            "skipped an update because loss or gradient is not finite"
-        );
-        if optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
-            return Err(StepError::NotFinite { samples: prepared.samples(minibatch) });
-        }
-        Ok(false)
+        Ok(norm.is_some())
     }
 }

@@ -105,10 +105,12 @@ fn an_unusable_conversation_is_an_error_that_names_its_place() {
     let invalid = |message: Value| fails(json!([user, message]), Use::Prompt);
     let problem =
         |text: &str| format!("field `messages` in rows line 7 has an invalid message 2: {text}");
+    let no_text = "its content is not a text or a list of parts with texts";
     for (message, expected) in [
         (json!("text"), "it is not an object"),
         (json!({"content": "1"}), "its role is not a text"),
-        (json!({"role": "user", "content": 1}), "its content is not a text"),
+        (json!({"role": "user", "content": 1}), no_text),
+        (json!({"role": "user", "content": [{"type": "image_url"}]}), no_text),
         (
             json!({"from": "human", "value": "1"}),
             "it has the unknown key `from`; expected one of role, content, tool_calls, \

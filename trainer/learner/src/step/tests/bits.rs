@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
-use super::{VOCABULARY, algorithms, on_ranks, small_model, spec, train, trainer, weights};
+use super::fixture::{
+    VOCABULARY, algorithms, on_ranks, small_model, spec, train, trainer, weights,
+};
 use crate::ranks::Ranks;
 
 /// `kernels HASH`, then `CASE HASH` for each case, by kind of CPU.

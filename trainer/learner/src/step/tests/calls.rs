@@ -4,7 +4,8 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::dataflow::{Call, Kind, LearnerCall, Phase, plan};
 use serde_json::{Value, json};
 
-use super::{batch, pairs, small_model, spec, trainer};
+use super::fixture::{batch, small_model, spec, trainer};
+use super::pairs;
 use crate::ranks::Ranks;
 
 /// Metrics with the seconds of the calls in the plan's part of the learners.

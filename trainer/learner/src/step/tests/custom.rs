@@ -13,7 +13,7 @@ use rljob_protocol::metrics::{BEHAVIOR_WEIGHT, GRADIENT_NORM, LOSS};
 use serde_json::json;
 use tch::{Kind, Tensor};
 
-use super::{assert_close, batch, on_ranks, small_model, spec, train, trainer, weights};
+use super::fixture::{assert_close, batch, on_ranks, small_model, spec, train, trainer, weights};
 use crate::fsdp::{Passes, shard_of};
 use crate::model::{Head, TokenLogprobs, random};
 use crate::models::{Models, RoleModel, TrainedModel};

@@ -5,7 +5,7 @@ use rljob_protocol::metrics;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
-use super::{small_model, spec, train, trainer};
+use super::fixture::{small_model, spec, train, trainer};
 use crate::model::TokenLogprobs;
 use crate::objective::{self, TokenStreams};
 use crate::ranks::Ranks;

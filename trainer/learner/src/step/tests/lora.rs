@@ -11,8 +11,8 @@ use rljob_storage::RunStore;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
+use super::fixture::{assert_close, batch, on_ranks, small_model, spec, train, trainer, weights};
 use super::resume::{BEFORE, checkpoint, restore_point, restored};
-use super::{assert_close, batch, on_ranks, small_model, spec, train, trainer, weights};
 use crate::fsdp::TrainedParameters;
 use crate::model::{Model, ModelConfig, Parameters as _};
 use crate::ranks::Ranks;

@@ -9,11 +9,11 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
 
-use super::resume::assert_equal_after_a_restart;
-use super::{
+use super::fixture::{
     VOCABULARY, assert_ranks_agree, on_ranks, small_model, spec, trainer, weights,
     without_durations,
 };
+use super::resume::assert_equal_after_a_restart;
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 

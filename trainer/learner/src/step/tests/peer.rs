@@ -8,7 +8,7 @@ use rljob_protocol::metrics::LOSS;
 use rljob_tests::files::{python, required, sglang};
 use serde_json::json;
 
-use super::{STEPS, Sample, batch, samples, spec, train, trainer};
+use super::fixture::{STEPS, Sample, batch, samples, spec, train, trainer};
 use crate::ranks::Ranks;
 
 /// PyTorch's loss of every step, and of one more before its update.

@@ -4,8 +4,9 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::metrics;
 use serde_json::{Value, json};
 
+use super::critic::{assert_only_critic_warms_up, assert_returns_are_learned};
+use super::fixture::{assert_ranks_agree, small_model, spec, train, trainer, weights};
 use super::resume::assert_equal_after_a_restart;
-use super::{assert_ranks_agree, small_model, spec, train, trainer, weights};
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 
@@ -43,37 +44,12 @@ fn the_critic_begins_with_the_weights_of_the_policy_and_values_of_0() {
 
 #[test]
 fn the_critic_learns_the_returns() {
-    let folder = small_model();
-    let algorithm = json!({"ppo": {"epochs": 2, "criticOptimizer": {"learningRate": 3e-3}}});
-    let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
-    let steps = train(&mut trainer, 1..=20, 1);
-    let of = |name: &str, range: std::ops::Range<usize>| {
-        steps[range].iter().map(|step| step.get(name).unwrap()).sum::<f64>()
-    };
-    // Rewards are 0 or 1 at random: the best value is 0.5, with half of the error of 0.
-    let errors = [of(metrics::VALUE_LOSS, 0..4), of(metrics::VALUE_LOSS, 16..20)];
-    assert!(errors[1] < 0.85 * errors[0], "{errors:?}");
-    assert!(of(metrics::VALUE_MEAN, 16..20) / 4.0 > 0.2, "{steps:?}");
+    assert_returns_are_learned(&json!({"epochs": 2, "criticOptimizer": {"learningRate": 3e-3}}));
 }
 
 #[test]
 fn steps_of_warm_up_train_the_critic_only() {
-    let folder = small_model();
-    let algorithm = json!({"ppo": {"criticWarmupSteps": 2}});
-    let mut trainer = trainer(spec(&algorithm, "Random", 2), folder.path(), Ranks::alone());
-    let states = |trainer: &mut Trainer| (weights(trainer), critic(trainer));
-    let before = states(&mut trainer);
-    let steps = train(&mut trainer, 1..=2, 2);
-    let warm = states(&mut trainer);
-    assert_eq!(warm.0, before.0);
-    assert_ne!(warm.1, before.1);
-    assert!(steps.iter().all(|step| {
-        step.get(metrics::GRADIENT_NORM) == Some(0.0)
-            && step.get(metrics::CRITIC_GRADIENT_NORM) > Some(0.0)
-            && step.get(metrics::ENTROPY) > Some(0.0)
-    }));
-    train(&mut trainer, 3..=3, 2);
-    assert_ne!(weights(&trainer), before.0);
+    assert_only_critic_warms_up(&json!({"criticWarmupSteps": 2}), critic);
 }
 
 #[test]

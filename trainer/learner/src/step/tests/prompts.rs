@@ -8,7 +8,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
 
-use super::{
+use super::fixture::{
     VOCABULARY, algorithms, assert_close, on_ranks, small_model, spec, trainer, weights,
     without_durations,
 };

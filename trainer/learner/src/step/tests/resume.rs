@@ -13,7 +13,7 @@ use rljob_storage::RunStore;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
-use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
+use super::fixture::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
 use crate::checkpoint::{CheckpointWriter, Destination, FILE_BYTES, SnapshotMemory};
 use crate::model::{Model, ModelConfig};
 use crate::models::TrainedModel;

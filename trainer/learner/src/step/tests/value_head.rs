@@ -10,8 +10,9 @@ use rljob_protocol::metrics;
 use serde_json::{Value, json};
 use tch::Tensor;
 
+use super::critic::{assert_only_critic_warms_up, assert_returns_are_learned};
+use super::fixture::{assert_ranks_agree, small_model, spec, train, trainer, weights};
 use super::resume::assert_equal_after_a_restart;
-use super::{assert_ranks_agree, small_model, spec, train, trainer, weights};
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 
@@ -78,18 +79,8 @@ fn the_first_step_has_the_values_and_losses_of_a_critic() {
 
 #[test]
 fn the_head_learns_the_returns() {
-    let folder = small_model();
-    let algorithm =
-        json!({"ppo": {"epochs": 2, "valueHead": {"lossWeight": 1.0, "learningRate": 5e-2}}});
-    let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
-    let steps = train(&mut trainer, 1..=20, 1);
-    let of = |name: &str, range: std::ops::Range<usize>| {
-        steps[range].iter().map(|step| step.get(name).unwrap()).sum::<f64>()
-    };
-    // Rewards are 0 or 1 at random: the best value is 0.5, with half of the error of 0.
-    let errors = [of(metrics::VALUE_LOSS, 0..4), of(metrics::VALUE_LOSS, 16..20)];
-    assert!(errors[1] < 0.85 * errors[0], "{errors:?}");
-    assert!(of(metrics::VALUE_MEAN, 16..20) / 4.0 > 0.2, "{steps:?}");
+    let head = json!({"lossWeight": 1.0, "learningRate": 5e-2});
+    assert_returns_are_learned(&json!({"epochs": 2, "valueHead": head}));
 }
 
 #[test]
@@ -107,23 +98,7 @@ fn the_loss_of_values_changes_the_weights_of_the_policy() {
 
 #[test]
 fn steps_of_warm_up_train_the_head_only() {
-    let folder = small_model();
-    let head_only = json!({"ppo": {"criticWarmupSteps": 2, "valueHead": {}}});
-    let mut trainer = trainer(spec(&head_only, "Random", 2), folder.path(), Ranks::alone());
-    let states = |trainer: &mut Trainer| (weights(trainer), head(trainer));
-    let before = states(&mut trainer);
-    let steps = train(&mut trainer, 1..=2, 2);
-    let warm = states(&mut trainer);
-    assert_eq!(warm.0, before.0);
-    assert_ne!(warm.1, before.1);
-    assert!(steps.iter().all(|step| {
-        step.get(metrics::GRADIENT_NORM) == Some(0.0)
-            && step.get(metrics::CRITIC_GRADIENT_NORM) > Some(0.0)
-            && step.get(metrics::ENTROPY) > Some(0.0)
-            && step.get(metrics::VALUE_LOSS) > Some(0.0)
-    }));
-    train(&mut trainer, 3..=3, 2);
-    assert_ne!(weights(&trainer), before.0);
+    assert_only_critic_warms_up(&json!({"criticWarmupSteps": 2, "valueHead": {}}), head);
 }
 
 #[test]

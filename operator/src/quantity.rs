@@ -21,7 +21,7 @@ const BINARY: [(&str, u32); 6] = [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4), ("
 const MILLI: i32 = 3;
 
 /// The quantity in thousandths, rounded up.
-pub(super) fn thousandths(quantity: &Quantity) -> Option<i128> {
+pub fn thousandths(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(end)?;
@@ -55,7 +55,7 @@ fn shifted(value: i128, power: i32) -> Option<i128> {
 }
 
 /// The quantity of this many thousandths.
-pub(super) fn quantity(thousandths: i128) -> String {
+pub fn quantity(thousandths: i128) -> String {
     let whole = thousandths.checked_div(1000).unwrap_or_default();
     if whole.saturating_mul(1000) == thousandths {
         whole.to_string()
