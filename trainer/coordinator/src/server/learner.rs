@@ -29,6 +29,7 @@ use crate::persistence::journal::shared::SharedJournalError;
 use crate::persistence::{checkpoints, exports};
 use crate::scheduler;
 use crate::sync::{distributed, folders};
+use crate::timeline::REQUESTS;
 
 /// Time for which a request for an instruction is held while no action is due.
 const HOLD: Duration = Duration::from_secs(20);
@@ -196,7 +197,7 @@ pub async fn step(
     let timeline = &coordinator.recorder.timeline;
     timeline.add_learners(&report.spans, coordinator.clock.now());
     for (engine, times) in coordinator.fleet.take_busy() {
-        timeline.add(&engine, "requests".to_owned(), times);
+        timeline.add(&engine, REQUESTS.to_owned(), times);
     }
     let train = coordinator.batches.input().and_then(|input| input.train.as_ref());
     let positions = batches::positions(&coordinator.config, step);
