@@ -5,5 +5,5 @@
 # usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
-version=0.165.0 # as in go.mod and main.go
+version=0.165.0 # as in go.mod
 exec ../../scripts/go_install.sh otelcol "$version" .

@@ -30,7 +30,7 @@ func factories() (otelcol.Factories, error) {
 
 func main() {
 	settings := otelcol.CollectorSettings{
-		BuildInfo: component.BuildInfo{Command: "otelcol", Version: "0.165.0"},
+		BuildInfo: component.BuildInfo{Command: "otelcol"},
 		Factories: factories,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{
 			ResolverSettings: confmap.ResolverSettings{

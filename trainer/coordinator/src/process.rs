@@ -1,5 +1,7 @@
 //! Coordinator process: startup, tasks and graceful shutdown.
 
+mod trackers;
+
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -29,7 +31,7 @@ use crate::persistence::{copies, damage};
 use crate::reward::{Runner, VerifierPods};
 use crate::server::startup_gate::StartupGate;
 use crate::tokens::Token;
-use crate::{scheduler, server, sync, tracking};
+use crate::{scheduler, server, sync};
 
 /// Grace period of requests in flight at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -223,7 +225,7 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> JoinSet<()>
             }
         });
     }
-    tracking::tasks::start(coordinator, &mut tasks);
+    trackers::start(coordinator, &mut tasks);
     if let Some(address) = options.dashboard {
         tasks.spawn(server::dashboard::serve(Arc::clone(coordinator), address));
     }

@@ -12,7 +12,6 @@ pub mod metrics;
 pub mod mlflow;
 pub mod opentelemetry;
 pub mod server;
-pub mod tasks;
 pub mod tensorboard;
 
 use std::error::Error;

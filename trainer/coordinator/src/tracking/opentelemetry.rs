@@ -73,7 +73,7 @@ impl OpenTelemetry {
         if let Some(position) = self.position {
             return Ok(position);
         }
-        let state = self.journal.call(|journal| Ok(journal.get_state(KEY)?)).await?;
+        let state = self.journal.call(|journal| journal.get_state(KEY)).await?;
         let position = state.as_ref().and_then(Value::as_u64);
         let position = position.and_then(|step| u32::try_from(step).ok()).unwrap_or_default();
         Ok(*self.position.insert(position))
@@ -126,7 +126,7 @@ impl Tracker for OpenTelemetry {
         self.position = Some(position);
         if position > before {
             let state = json!(position);
-            self.journal.call(move |journal| Ok(journal.put_state(KEY, &state)?)).await?;
+            self.journal.call(move |journal| journal.put_state(KEY, &state)).await?;
         }
         sent
     }

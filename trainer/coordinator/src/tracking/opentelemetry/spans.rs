@@ -69,8 +69,8 @@ impl Source {
         if let Some(root) = step.root_span(trace) {
             by_process.entry(COORDINATOR).or_default().push(root);
         }
-        for index in (0..step.spans.len()).filter(|index| Some(*index) != step.root) {
-            let Some(timed) = step.spans.get(index) else { continue };
+        let others = step.spans.iter().enumerate().filter(|(index, _)| Some(*index) != step.root);
+        for (index, timed) in others {
             let parent = step.span_id(step.parent(index, timed));
             let span = step.span(timed, step.span_id(Some(index)), parent);
             by_process.entry(timed.process).or_default().push(span);

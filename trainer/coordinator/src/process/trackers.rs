@@ -4,12 +4,12 @@ use std::error::Error;
 
 use tokio::task::JoinSet;
 
-use super::metrics::{MetricsCopy, MetricsTracker};
-use super::mlflow::{Credentials, Mlflow};
-use super::opentelemetry::{Headers, OpenTelemetry};
-use super::tensorboard::TensorBoard;
-use super::{Tracker, follow};
 use crate::coordinator::Coordinator;
+use crate::tracking::metrics::{MetricsCopy, MetricsTracker};
+use crate::tracking::mlflow::{Credentials, Mlflow};
+use crate::tracking::opentelemetry::{Headers, OpenTelemetry};
+use crate::tracking::tensorboard::TensorBoard;
+use crate::tracking::{Tracker, follow};
 
 /// Starts a task for each tracker. One that cannot be used is reported as one that fails.
 pub fn start(coordinator: &Coordinator, tasks: &mut JoinSet<()>) {
