@@ -1,3 +1,5 @@
+//! Trees, ids and resources of spans.
+
 use super::*;
 
 fn source() -> Source {
@@ -108,7 +110,7 @@ fn resources_name_the_run_and_ids_depend_on_run_attempt_and_step() {
 }
 
 #[test]
-fn a_step_without_a_span_of_its_own_lasts_as_long_as_the_others() {
+fn a_step_without_a_recorded_span_lasts_as_long_as_the_others() {
     let spans =
         vec![span("learners", "train", 3.0, 4.0), span("sums-inference-0", "requests", 2.0, 3.5)];
     let request = source().request(&StepTrace { left_out: 7, ..trace(spans) });
