@@ -117,8 +117,8 @@ impl Discarded {
         };
         let run = serde_json::to_value(before.rolled_back())?;
         // The steps are tracked in a new run of MLflow, which takes a step once.
-        let traces =
-            opentelemetry::rolled_back(journal.get_state(opentelemetry::KEY)?, version.step);
+        let traces = journal.get_state(opentelemetry::KEY)?;
+        let traces = opentelemetry::rolled_back(traces.as_ref(), version.step);
         let states = [(record::KEY, run), (mlflow::KEY, Value::Null), (opentelemetry::KEY, traces)];
         let detail = json!({"to": version, "lastStep": later.last_step});
         let event = Event { at: Timestamp::now(), kind: EVENT.to_owned(), detail };

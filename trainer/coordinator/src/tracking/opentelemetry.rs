@@ -30,8 +30,8 @@ pub const KEY: &str = "openTelemetry";
 const MAX_STEPS: usize = 16;
 
 /// The position after a rollback to `step`.
-pub fn rolled_back(position: Option<Value>, step: u32) -> Value {
-    let position = position.as_ref().and_then(Value::as_u64);
+pub fn rolled_back(position: Option<&Value>, step: u32) -> Value {
+    let position = position.and_then(Value::as_u64);
     position.map_or(Value::Null, |position| json!(position.min(step.into())))
 }
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_rollback_moves_the_position_back_to_its_step_only() {
         assert_eq!(rolled_back(None, 4), Value::Null);
-        assert_eq!(rolled_back(Some(json!(3)), 4), json!(3));
-        assert_eq!(rolled_back(Some(json!(9)), 4), json!(4));
+        assert_eq!(rolled_back(Some(&json!(3)), 4), json!(3));
+        assert_eq!(rolled_back(Some(&json!(9)), 4), json!(4));
     }
 }
