@@ -2,10 +2,10 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-openai setup-mcp setup-browser \
-	setup-network setup-cuda build-cuda quickstart test lint build unit e2e e2e-network \
-	e2e-sglang chaos bench docs compat advisories fuzz asan manifests dashboards krew objectives \
-	learning gangs thorough
+	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
+	setup-mcp setup-browser setup-network setup-cuda build-cuda quickstart test lint build \
+	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
+	dashboards krew objectives learning gangs thorough
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -27,7 +27,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow openai mcp browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -58,6 +58,9 @@ setup-gitops:
 
 setup-mlflow:
 	tests/mlflow/setup.sh >/dev/null
+
+setup-otelcol:
+	tests/otelcol/build.sh >/dev/null
 
 setup-openai:
 	tests/openai/setup.sh >/dev/null
@@ -111,8 +114,8 @@ manifests: setup-helm ## Render manifests/install.yaml and manifests/components 
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/prometheus \
-		tests/s3)"
+	test -z "$$(gofmt -l tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/otelcol \
+		tests/prometheus tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources
 

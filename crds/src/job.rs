@@ -332,8 +332,8 @@ pub struct RLJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_from: Option<RestoreSource>,
 
-    /// Experiment trackers that get the run's metrics, besides the files `metrics.jsonl` and
-    /// `tensorboard` of the run directory. Default none.
+    /// Experiment trackers that get the run's metrics and traces, besides the files
+    /// `metrics.jsonl`, `tensorboard` and `traces.jsonl` of the run directory. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracking: Option<TrackingSpec>,
 

@@ -63,6 +63,8 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.weight_sync.running_completions.is_none()
         && spec.inference.pods_per_engine() == 1
         && spec.verifiers.is_none()
+        // Older coordinators cannot read trackers without MLflow.
+        && spec.tracking.as_ref().is_none_or(|tracking| tracking.mlflow.is_some())
         && spec.dataset.is_plain()
         && spec.service_tokens().is_empty();
     if is_plain { PROTOCOL } else { PROTOCOL_KINDS }

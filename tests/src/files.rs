@@ -62,6 +62,11 @@ pub fn mlflow() -> Result<PathBuf> {
     installed(Path::new("mlflow-3.17.2/bin/mlflow"))
 }
 
+/// The OpenTelemetry Collector, from the cache that tests/otelcol/build.sh fills.
+pub fn otelcol() -> Result<PathBuf> {
+    installed(Path::new("otelcol-0.165.0/otelcol"))
+}
+
 /// Folder of SGLang and its test models, which tests/sglang/setup.sh fills.
 pub fn sglang() -> Result<PathBuf> {
     installed(Path::new("sglang-0.5.12/serve.sh"))?;

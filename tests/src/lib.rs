@@ -17,6 +17,7 @@
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
 //!  Mlflow                   tracking server of MLflow with a database
+//!  Otelcol                  OpenTelemetry Collector with a file of what it received
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  Browser                  headless Chromium with pages of the dashboard
@@ -49,6 +50,7 @@ pub mod mlflow;
 pub mod namespace;
 pub mod netns;
 pub mod node;
+pub mod otelcol;
 pub mod partition;
 pub mod pki;
 pub mod policies;
@@ -74,6 +76,7 @@ pub use kubectl::Kubectl;
 pub use mlflow::Mlflow;
 pub use namespace::Namespace;
 pub use netns::NetworkNamespace;
+pub use otelcol::Otelcol;
 pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use s3::S3;

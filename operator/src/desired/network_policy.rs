@@ -3,7 +3,7 @@
 //! ```text
 //!  JOB        all pods   in:  pods of the job, the operator (coordinator), scrapers (metrics)
 //!                        out: pods of the job, DNS
-//!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers
+//!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers, …
 //!  JOB.verifier          in:  the coordinator;  out: nothing. The policy of all pods excepts them
 //! ```
 //!
@@ -22,6 +22,7 @@ use rljob_crds::algorithm::Algorithm;
 use rljob_crds::names::{
     COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME, LABEL_ROLE, VERIFIER_PORT,
 };
+use rljob_crds::tracking::TrackingSpec;
 use rljob_crds::workflow::WorkflowSpec;
 
 use super::settings::{Scrapers, Settings};
@@ -168,7 +169,7 @@ impl Servers {
             ports.extend(teacher.map(|server| port_of(&server.url)));
             let workflow = spec.rollout.workflow.iter();
             ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));
-            ports.extend(spec.tracking.iter().map(|tracking| port_of(&tracking.mlflow.uri)));
+            ports.extend(spec.tracking.iter().flat_map(TrackingSpec::urls).map(port_of));
         }
         let uses_metadata = bucket.is_some_and(|bucket| bucket.credentials_secret_ref.is_none());
         if uses_metadata {
@@ -313,6 +314,14 @@ mod tests {
         assert_eq!(
             ports(&json!({"rollout": {"workflow": {"tools": {"tools": [tool]}}}})),
             [(json!("coordinator"), vec![443], true)]
+        );
+        let tracking = json!({
+            "mlflow": {"uri": "https://mlflow.lab"},
+            "openTelemetry": {"endpoint": "http://collector.lab:4318"},
+        });
+        assert_eq!(
+            ports(&json!({"tracking": tracking})),
+            [(json!("coordinator"), vec![443, 4318], true)]
         );
         let bucket = |more: Value| {
             let mut s3 = json!({"bucket": "runs", "endpoint": "https://s3.example.com:9000"});

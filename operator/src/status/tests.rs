@@ -278,7 +278,7 @@ fn a_tracker_that_fails_is_a_condition_until_it_answers() {
     };
     let (text, failing) = tracked(Some("MLflow: failed to reach the server"), &unvisited());
     let expected = "False TrackerUnavailable: MLflow: failed to reach the server; the run \
-        continues, and its metrics are sent again";
+        continues, and what is missing is sent later";
     assert_eq!(text.as_deref(), Some(expected));
     assert_eq!(tracked(None, &failing).0, None);
 }

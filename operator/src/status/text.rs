@@ -43,10 +43,10 @@ pub(super) fn storage_failure(facts: &Facts) -> String {
     failure.map(|cause| format!("the coordinator cannot write: {cause}")).unwrap_or_default()
 }
 
-/// Trackers that do not take the metrics of the run, and why.
+/// Trackers that do not take the metrics or traces of the run, and why.
 pub(super) fn tracker_failure(facts: &Facts) -> Option<String> {
     let failure = facts.report()?.tracker_failure.as_deref()?;
-    Some(clip(&format!("{failure}; the run continues, and its metrics are sent again")))
+    Some(clip(&format!("{failure}; the run continues, and what is missing is sent later")))
 }
 
 /// The verifier, environment or tool that is down, and why.

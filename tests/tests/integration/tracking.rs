@@ -1,5 +1,7 @@
-//! Experiment trackers: the metrics of a run in MLflow and in TensorBoard's event files, each once,
-//! whatever fails meanwhile.
+//! Experiment trackers: the metrics of a run in MLflow and in TensorBoard's event files, and its
+//! traces in an OpenTelemetry Collector, each once, whatever fails meanwhile.
+
+mod opentelemetry;
 
 use std::fs;
 
@@ -34,15 +36,7 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     local.kill("rljob-coordinator");
     local.wait_for_steps("practise", 5);
     mlflow.kill().unwrap();
-    let status = local.runs.join("default/practise/status.json");
-    let failure = || {
-        let text = fs::read_to_string(&status).unwrap_or_default();
-        // The file may be absent while it is replaced.
-        let status: Value = serde_json::from_str(&text).unwrap_or_default();
-        status["trackerFailure"].as_str().unwrap_or_default().to_owned()
-    };
-    wait_until("the failure in the status", LIMIT, || Ok(failure().starts_with("MLflow: ")))
-        .unwrap();
+    wait_for_failure(&local, "MLflow: ");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
@@ -70,6 +64,18 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     for file in TENSORBOARD_FILES {
         assert!(fs::metadata(directory.join(file)).unwrap().len() > 100, "{file}");
     }
+}
+
+/// Waits until the status of the run has a failure of a tracker that starts with `text`.
+fn wait_for_failure(local: &LocalRun, text: &str) {
+    let status = local.runs.join("default/practise/status.json");
+    let failure = || {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        // The file may be absent while it is replaced.
+        let status: Value = serde_json::from_str(&text).unwrap_or_default();
+        status["trackerFailure"].as_str().unwrap_or_default().to_owned()
+    };
+    wait_until("the failure in the status", LIMIT, || Ok(failure().starts_with(text))).unwrap();
 }
 
 /// The MLflow run of the experiment `sums`, which has no other.

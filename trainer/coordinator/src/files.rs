@@ -158,6 +158,11 @@ impl Files {
         self.traces.append(trace.step, &[trace]);
     }
 
+    /// Path of the traces of steps, for a reader in this process.
+    pub fn traces(&self) -> PathBuf {
+        self.traces.path.clone()
+    }
+
     /// Appends an evaluation's numbers.
     pub fn append_evaluation(&self, metrics: &EvaluationMetrics) {
         self.evaluations.append(metrics.step, &[metrics]);

@@ -12,7 +12,7 @@
 //!   sync ──────┤ weight sync        │
 //!   evaluation ┘ ───────────────────┘
 //!   ───────────────────────────────────────────────────────────────────────────────────
-//!   tracking      copies of metrics for TensorBoard and MLflow
+//!   tracking      copies of metrics for TensorBoard and MLflow, of traces for OpenTelemetry
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!

@@ -1,5 +1,7 @@
 //! Coordinator process: startup, tasks and graceful shutdown.
 
+mod trackers;
+
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -29,9 +31,7 @@ use crate::persistence::{copies, damage};
 use crate::reward::{Runner, VerifierPods};
 use crate::server::startup_gate::StartupGate;
 use crate::tokens::Token;
-use crate::tracking::mlflow::{Credentials, Mlflow};
-use crate::tracking::tensorboard::TensorBoard;
-use crate::{scheduler, server, sync, tracking};
+use crate::{scheduler, server, sync};
 
 /// Grace period of requests in flight at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || coordinator_resolver::announce(&run_store, address))
             .await??;
     }
-    let mut tasks = start_tasks(&coordinator, options)?;
+    let mut tasks = start_tasks(&coordinator, options);
     let stop = coordinator.stop.clone();
     let plain = server::plain_router(Arc::clone(&coordinator));
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
@@ -200,7 +200,7 @@ async fn panicked(tasks: &mut JoinSet<()>) -> JoinError {
 }
 
 /// Starts the tasks that run beside the server.
-fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Result<JoinSet<()>> {
+fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(scheduler::tick(Arc::clone(coordinator)));
     tasks.spawn(scheduler::work(Arc::clone(coordinator)));
@@ -228,40 +228,11 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> anyhow::Res
             }
         });
     }
-    start_trackers(coordinator, &mut tasks)?;
+    trackers::start(coordinator, &mut tasks);
     if let Some(address) = options.dashboard {
         tasks.spawn(server::dashboard::serve(Arc::clone(coordinator), address));
     }
-    Ok(tasks)
-}
-
-/// Starts the tasks that copy metrics to experiment trackers.
-fn start_trackers(coordinator: &Coordinator, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-    let handles = || {
-        let Coordinator { journal, run, tracker_failures, stop, .. } = coordinator;
-        (journal.clone(), run.clone(), tracker_failures.clone(), stop.clone())
-    };
-    match TensorBoard::open(&coordinator.config.run_directory) {
-        Ok(tracker) => {
-            let (journal, run, failures, stop) = handles();
-            tasks.spawn(tracking::follow(tracker, journal, run, failures, stop));
-        }
-        // The journal has the same data.
-        Err(error) => tracing::warn!(%error, "failed to open the event files of TensorBoard"),
-    }
-    if let Some(tracking) = &coordinator.config.spec.tracking {
-        let (journal, run, failures, stop) = handles();
-        let tracker = Mlflow::new(
-            &tracking.mlflow,
-            &coordinator.config,
-            Credentials::of_environment(),
-            journal.clone(),
-            coordinator.incarnation,
-        )
-        .context("spec.tracking.mlflow")?;
-        tasks.spawn(tracking::follow(tracker, journal, run, failures, stop));
-    }
-    Ok(())
+    tasks
 }
 
 fn read_config(options: &Options) -> anyhow::Result<RunConfig> {

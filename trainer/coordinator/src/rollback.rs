@@ -25,7 +25,7 @@ use crate::files;
 use crate::persistence::fence::Fence;
 use crate::persistence::journal::{Event, Journal, Later};
 use crate::persistence::{checkpoints, exports};
-use crate::tracking::{mlflow, tensorboard};
+use crate::tracking::{mlflow, opentelemetry, tensorboard};
 
 /// Kind of the event in the journal.
 const EVENT: &str = "RolledBack";
@@ -117,7 +117,9 @@ impl Discarded {
         };
         let run = serde_json::to_value(before.rolled_back())?;
         // The steps are tracked in a new run of MLflow, which takes a step once.
-        let states = [(record::KEY, run), (mlflow::KEY, Value::Null)];
+        let traces = journal.get_state(opentelemetry::KEY)?;
+        let traces = opentelemetry::rolled_back(traces.as_ref(), version.step);
+        let states = [(record::KEY, run), (mlflow::KEY, Value::Null), (opentelemetry::KEY, traces)];
         let detail = json!({"to": version, "lastStep": later.last_step});
         let event = Event { at: Timestamp::now(), kind: EVENT.to_owned(), detail };
         journal.roll_back(*version, &states, &event)?;

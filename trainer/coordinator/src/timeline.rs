@@ -11,6 +11,10 @@ use crate::core::Now;
 /// Process names of spans that are not an engine's.
 pub const COORDINATOR: &str = "coordinator";
 pub const LEARNERS: &str = "learners";
+/// Name of the spans in which an engine has requests.
+pub const REQUESTS: &str = "requests";
+/// Name of the spans from the listing of an engine, or its first missed poll, to its answer.
+pub const NO_ANSWER: &str = "no answer";
 
 /// The spans since the last step. Clones share them.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ const MAX_LINE: u64 = 64 << 20;
 const NEWEST_WITHIN: u64 = 1 << 20;
 
 /// Follows a file of lines.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tail {
     path: PathBuf,
     /// Length of the complete lines read so far.
@@ -40,6 +40,21 @@ impl Tail {
         Ok(lines)
     }
 
+    /// The first `count` of the lines completed since the last call; the next call continues after
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_some<T: DeserializeOwned>(&mut self, count: usize) -> io::Result<Vec<T>> {
+        let mut lines = Vec::new();
+        self.visit(|_, line| {
+            lines.push(line);
+            let is_full = lines.len() >= count;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(lines)
+    }
+
     /// Calls `visit` with each line completed since the last call. Malformed lines are skipped with
     /// a warning.
     ///
@@ -60,10 +75,21 @@ impl Tail {
         &mut self,
         mut visit: impl FnMut(Range<u64>, T) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.visit(|range, line| visit(range, line).map(ControlFlow::Continue))
+    }
+
+    /// Calls `visit` with lines until it breaks. A file that became shorter starts over.
+    fn visit<T: DeserializeOwned>(
+        &mut self,
+        mut visit: impl FnMut(Range<u64>, T) -> io::Result<ControlFlow<()>>,
+    ) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
+        if file.metadata()?.len() < self.offset {
+            self.offset = 0;
+        }
         file.seek(SeekFrom::Start(self.offset))?;
         let (mut reader, mut line) = (BufReader::new(file), Vec::new());
         loop {
@@ -78,8 +104,10 @@ impl Tail {
             };
             let start = self.offset;
             self.offset = start.saturating_add(length).saturating_add(rest);
-            if let Some(line) = self.parse(&line) {
-                visit(start..self.offset, line)?;
+            if let Some(line) = self.parse(&line)
+                && visit(start..self.offset, line)?.is_break()
+            {
+                return Ok(());
             }
         }
     }
@@ -201,7 +229,13 @@ mod tests {
         file.write_all(b"4\nnot a number\n5\n").unwrap();
         assert_eq!(tail.read::<u32>().unwrap(), [34, 5]);
         assert_eq!(Tail::new(path.clone()).read::<u32>().unwrap(), [1, 2, 34, 5]);
-        file.write_all(b"6").unwrap();
+        let mut in_parts = Tail::new(path.clone());
+        assert_eq!(in_parts.read_some::<u32>(3).unwrap(), [1, 2, 34]);
+        assert_eq!(in_parts.read_some::<u32>(3).unwrap(), [5]);
+        assert_eq!(in_parts.read_some::<u32>(3).unwrap(), Vec::<u32>::new());
+        fs::write(&path, "7\n").unwrap();
+        assert_eq!(in_parts.read::<u32>().unwrap(), [7], "the file has started over");
+        fs::write(&path, "5\n6").unwrap();
         assert_eq!(newest::<u32>(&path).unwrap(), Some(5), "6 may be incomplete");
     }
 

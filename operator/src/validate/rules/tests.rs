@@ -15,6 +15,7 @@ mod pairs;
 mod rewards;
 mod service_tokens;
 mod teacher;
+mod tracking;
 mod workflow;
 
 /// The problems of the minimal job with these fields of its spec.

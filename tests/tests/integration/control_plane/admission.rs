@@ -58,6 +58,10 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
         (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
         (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),
+        (
+            WhileSuspended,
+            json!({"tracking": {"openTelemetry": {"endpoint": "http://collector:4318"}}}),
+        ),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"scheduling": {"gang": {"native": {}}}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),

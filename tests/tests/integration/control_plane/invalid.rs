@@ -148,6 +148,11 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "spec.tracking.mlflow.uri",
         ),
         (
+            json!({"spec": {"tracking": {"openTelemetry": {"endpoint": "collector:4317"}}}}),
+            "spec.tracking.openTelemetry.endpoint",
+        ),
+        (json!({"spec": {"tracking": {}}}), "set mlflow, openTelemetry or both"),
+        (
             json!({"spec": {"restoreFrom": {"s3": {"uri": "https://runs/step-1.attempt-0"}}}}),
             "spec.restoreFrom.s3.uri",
         ),

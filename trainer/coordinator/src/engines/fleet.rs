@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use parking_lot::MutexGuard;
 use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::sglang::ModelInfo;
 use rljob_protocol::status::{EngineState, RequestCounts};
 use rljob_protocol::version::Version;
 use tokio::sync::watch;
@@ -17,9 +18,10 @@ use crate::engines::error::EngineError;
 use crate::engines::queue::{Place, Wanted};
 use crate::engines::reservations::{Lease, Reservations};
 use crate::engines::slot::Slot;
-use crate::engines::slots::Slots;
+use crate::engines::slots::{EngineSpan, Slots};
 use crate::engines::suitability::{self, Limits};
 use crate::persistence::fence::Fence;
+use crate::timeline::NO_ANSWER;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent polls.
@@ -54,9 +56,9 @@ impl Fleet {
         self.slots().idle()
     }
 
-    /// Times in which engines had requests since the last call, with their names.
-    pub fn take_busy(&self) -> Vec<(String, (Duration, Duration))> {
-        self.slots().take_busy(self.clock.now())
+    /// What engines did since the last call.
+    pub fn take_spans(&self) -> Vec<EngineSpan> {
+        self.slots().take_spans(self.clock.now())
     }
 
     /// Views for instructions.
@@ -129,17 +131,7 @@ impl Fleet {
         let asked = self.clock.now();
         let info = self.client.model_info(url).await;
         let before = self.slots().views(self.clock.now());
-        let undescribed = self.update_quietly(name, |slot| {
-            if Some(slot.updates) != updates {
-                return false;
-            }
-            match info {
-                Ok(info) => slot.answered(info.weight_version),
-                Err(error) => slot.missed(asked, error.is_connection_refused()),
-            }
-            slot.is_undescribed(self.clock.now())
-        });
-        if undescribed == Some(true) {
+        if self.record_poll(name, updates, asked, info) {
             self.describe(name, url).await;
         }
         let resume = self.update_quietly(name, |slot| {
@@ -163,6 +155,33 @@ impl Fleet {
         } else if self.slots().views(self.clock.now()) != before {
             self.reservations.notify();
         }
+    }
+
+    /// Records the response to a poll that was sent at `asked`, unless an update has begun or ended
+    /// since. Returns whether the engine has not described itself.
+    fn record_poll(
+        &self,
+        name: &str,
+        updates: Option<u64>,
+        asked: Duration,
+        info: Result<ModelInfo, EngineError>,
+    ) -> bool {
+        let (mut slots, now) = (self.slots(), self.clock.now());
+        let Some(slot) = slots.get_mut(name).filter(|slot| Some(slot.updates) == updates) else {
+            return false;
+        };
+        let silent_since = match info {
+            Ok(info) => slot.answered(info.weight_version),
+            Err(error) => {
+                slot.missed(asked, error.is_connection_refused());
+                None
+            }
+        };
+        let is_undescribed = slot.is_undescribed(now);
+        if let Some(since) = silent_since {
+            slots.add_span(name, NO_ANSWER, (since, now));
+        }
+        is_undescribed
     }
 
     /// Reads what a new process says about itself.

@@ -92,10 +92,10 @@ impl Slot {
     }
 
     /// Records a response of `/model_info`. A version that this process did not set means that the
-    /// engine restarted.
-    pub fn answered(&mut self, label: String) {
+    /// engine restarted. Returns since when the engine had not answered, if it had not.
+    pub fn answered(&mut self, label: String) -> Option<Duration> {
         if self.hung.as_ref() == Some(&label) {
-            return;
+            return None;
         }
         self.hung = None;
         if !self.answers || self.label.as_ref() != Some(&label) {
@@ -105,9 +105,9 @@ impl Slot {
             self.group = self.group.take().filter(|_| is_update);
         }
         self.missed = 0;
-        self.silent_since = None;
         self.answers = true;
         self.label = Some(label);
+        self.silent_since.take()
     }
 
     /// Whether its `/server_info` is due.

@@ -15,6 +15,7 @@ use crate::core::instruct::EngineView;
 use crate::engines::queue::Wanted;
 use crate::engines::slot::Slot;
 use crate::engines::streams::Streams;
+use crate::timeline::REQUESTS;
 
 /// A reservation at an engine.
 #[derive(Clone, Debug)]
@@ -37,8 +38,16 @@ pub struct Slots {
     idle: Duration,
     /// Until when `idle` is counted.
     counted: Duration,
-    /// Times in which engines had requests, with their names; see [`Self::take_busy`].
-    busy: Vec<(String, (Duration, Duration))>,
+    /// What engines did; see [`Self::take_spans`].
+    spans: Vec<EngineSpan>,
+}
+
+/// Something that an engine did, with its begin and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineSpan {
+    pub engine: String,
+    pub name: &'static str,
+    pub times: (Duration, Duration),
 }
 
 impl Slots {
@@ -77,16 +86,24 @@ impl Slots {
         self.idle
     }
 
-    /// Removes the times in which engines had requests, [`MAX_SPANS`] at most. An engine that has
-    /// some begins another time now.
-    pub fn take_busy(&mut self, now: Duration) -> Vec<(String, (Duration, Duration))> {
+    /// Removes the times in which engines had requests and in which they did not answer,
+    /// [`MAX_SPANS`] at most. An engine that has requests begins another time now.
+    pub fn take_spans(&mut self, now: Duration) -> Vec<EngineSpan> {
         for (name, slot) in &mut self.table {
             if let Some(began) = slot.busy_since.replace(now).filter(|began| *began < now) {
-                self.busy.push((name.clone(), (began, now)));
+                let engine = name.clone();
+                self.spans.push(EngineSpan { engine, name: REQUESTS, times: (began, now) });
             }
             slot.busy_since = slot.busy_since.filter(|_| slot.requests > 0);
         }
-        std::mem::take(&mut self.busy)
+        std::mem::take(&mut self.spans)
+    }
+
+    /// Adds what an engine did from the first time to the second.
+    pub fn add_span(&mut self, engine: &str, name: &'static str, times: (Duration, Duration)) {
+        if self.spans.len() < MAX_SPANS {
+            self.spans.push(EngineSpan { engine: engine.to_owned(), name, times });
+        }
     }
 
     pub fn endpoints(&self) -> Vec<(String, String)> {
@@ -157,9 +174,8 @@ impl Slots {
         slot.tokens = slot.tokens.saturating_sub(tokens);
         if slot.requests == 0
             && let Some(began) = slot.busy_since.take()
-            && self.busy.len() < MAX_SPANS
         {
-            self.busy.push((leased.name.clone(), (began, now)));
+            self.add_span(&leased.name, REQUESTS, (began, now));
         }
     }
 

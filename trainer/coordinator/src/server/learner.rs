@@ -195,8 +195,8 @@ pub async fn step(
     coordinator.run.read(|run| run.fence(report.attempt)).await?;
     let timeline = &coordinator.recorder.timeline;
     timeline.add_learners(&report.spans, coordinator.clock.now());
-    for (engine, times) in coordinator.fleet.take_busy() {
-        timeline.add(&engine, "requests".to_owned(), times);
+    for span in coordinator.fleet.take_spans() {
+        timeline.add(&span.engine, span.name.to_owned(), span.times);
     }
     let train = coordinator.batches.input().and_then(|input| input.train.as_ref());
     let positions = batches::positions(&coordinator.config, step);

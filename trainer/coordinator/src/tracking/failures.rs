@@ -13,7 +13,8 @@ const MAX_ERROR: usize = 500;
 pub struct Failures(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Failures {
-    pub(super) fn set(&self, tracker: &'static str, error: &str) {
+    /// Sets the error of a tracker, cut to [`MAX_ERROR`] characters.
+    pub fn set(&self, tracker: &'static str, error: &str) {
         self.0.lock().insert(tracker, error.chars().take(MAX_ERROR).collect());
     }
 

@@ -19,10 +19,12 @@ use rljob_protocol::metrics::LOSS;
 use rljob_protocol::status::Phase;
 use serde_json::{Value, json};
 
-use super::{Position, Records, Tracker, TrackerError, scalars};
+use super::TrackerError;
+use super::metrics::{MetricsTracker, Position, Records, scalars};
+use super::server::ServerError;
 use crate::persistence::journal::shared::SharedJournal;
+pub use client::Credentials;
 use client::{Client, Metric, MlflowRun, RunInfo, RunReply, SearchReply};
-pub use client::{Credentials, MlflowError};
 
 /// State of the journal with the key of the MLflow run.
 pub const KEY: &str = "mlflow";
@@ -37,12 +39,6 @@ const MAX_PARAMETERS: usize = 100;
 const MAX_VALUE: usize = 500;
 /// Parts of the spec that are parameters of the MLflow run.
 const PARAMETERS: [&str; 5] = ["model", "algorithm", "rollout", "optimizer", "training"];
-
-impl From<MlflowError> for TrackerError {
-    fn from(error: MlflowError) -> Self {
-        Self::Server(Box::new(error))
-    }
-}
 
 /// The MLflow run of a run.
 pub struct Mlflow {
@@ -74,7 +70,7 @@ impl Mlflow {
         credentials: Credentials,
         journal: SharedJournal,
         incarnation: u64,
-    ) -> Result<Self, MlflowError> {
+    ) -> Result<Self, ServerError> {
         let spec_json = serde_json::to_value(&config.spec).unwrap_or_default();
         Ok(Self {
             client: Client::new(&spec.uri, credentials)?,
@@ -127,7 +123,7 @@ impl Mlflow {
         Ok(key.await?)
     }
 
-    async fn create(&self, key: &str, experiment_id: &str) -> Result<MlflowRun, MlflowError> {
+    async fn create(&self, key: &str, experiment_id: &str) -> Result<MlflowRun, ServerError> {
         let tags = [(TAG, key), ("mlflow.source.name", "rljob")]
             .map(|(key, value)| json!({"key": key, "value": value}));
         let create = json!({
@@ -142,7 +138,7 @@ impl Mlflow {
     }
 }
 
-impl Tracker for Mlflow {
+impl MetricsTracker for Mlflow {
     const NAME: &'static str = "MLflow";
 
     async fn position(&mut self) -> Result<Position, TrackerError> {

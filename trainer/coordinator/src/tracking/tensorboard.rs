@@ -22,7 +22,8 @@ use rljob_crds::names::TENSORBOARD_FILES;
 use rljob_protocol::status::{EvaluationMetrics, Phase, StepMetrics};
 use serde::Serialize;
 
-use super::{Position, Records, Tracker, TrackerError, scalars};
+use super::TrackerError;
+use super::metrics::{MetricsTracker, Position, Records, scalars};
 
 /// The event files of a run directory.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ pub fn cut_after(run_directory: &Path, step: u32) -> io::Result<()> {
     Ok(())
 }
 
-impl Tracker for TensorBoard {
+impl MetricsTracker for TensorBoard {
     const NAME: &'static str = "TensorBoard";
 
     async fn position(&mut self) -> Result<Position, TrackerError> {

@@ -8,9 +8,10 @@ use rljob_protocol::version::Version;
 
 use crate::engines::progress::HANG_TIMEOUT;
 use crate::engines::queue::Wanted;
-use crate::engines::slots::Slots;
+use crate::engines::slots::{EngineSpan, Slots};
 use crate::engines::suitability::{Limits, Unsuitable};
 use crate::engines::weights::Weights;
+use crate::timeline::REQUESTS;
 
 const NOW: Duration = Duration::from_secs(100);
 const LIMITS: Limits = Limits { requests: 64 };
@@ -193,7 +194,10 @@ fn silence_starts_with_the_first_missed_poll() {
         slots.states(None, NOW + Duration::from_secs(seconds))[0].silent_seconds
     };
     assert_eq!(silent(&slots, 7), Some(7), "never answered since it was listed");
-    slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    let answer =
+        |slots: &mut Slots| slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    assert_eq!(answer(&mut slots), Some(NOW));
+    assert_eq!(answer(&mut slots), None);
     assert_eq!(silent(&slots, 8), None);
     (10..13).for_each(|second| {
         slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false);
@@ -272,11 +276,15 @@ fn times_in_which_an_engine_has_requests_are_taken_once() {
     };
     let (first, second) = (lease(&mut slots, 10), lease(&mut slots, 11));
     slots.release(&first, 1, 1, at(12));
-    let of = |began, ended| ("engine-0".to_owned(), (at(began), at(ended)));
-    assert_eq!(slots.take_busy(at(13)), [of(10, 13)], "it still has a request");
+    let of = |began, ended| EngineSpan {
+        engine: "engine-0".to_owned(),
+        name: REQUESTS,
+        times: (at(began), at(ended)),
+    };
+    assert_eq!(slots.take_spans(at(13)), [of(10, 13)], "it still has a request");
     slots.release(&second, 1, 1, at(14));
     let third = lease(&mut slots, 16);
     slots.release(&third, 1, 1, at(18));
-    assert_eq!(slots.take_busy(at(20)), [of(13, 14), of(16, 18)]);
-    assert_eq!(slots.take_busy(at(30)), []);
+    assert_eq!(slots.take_spans(at(20)), [of(13, 14), of(16, 18)]);
+    assert_eq!(slots.take_spans(at(30)), []);
 }

@@ -1,46 +1,13 @@
 //! Client of MLflow's REST API (mlflow.org/docs/latest/rest-api.html).
 
 use std::env;
-use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
-use rljob_http::{ReadError, read};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Of one request.
-const TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest response that is read.
-const MAX_RESPONSE: usize = 4 << 20;
-
-/// A request that failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MlflowError {
-    #[error("the MLflow server is unreachable")]
-    Unreachable(#[source] reqwest::Error),
-    /// The authority of the server's certificate is unknown. Has what to do about it.
-    #[error("the MLflow server: {0}")]
-    Untrusted(&'static str),
-    #[error("the MLflow server responded to {path} with {status}: {message}")]
-    Status { path: &'static str, status: StatusCode, message: String },
-    #[error("the response of the MLflow server to {path} cannot be read")]
-    Read {
-        path: &'static str,
-        #[source]
-        source: ReadError,
-    },
-    #[error("the response of the MLflow server to {path} is not what its API defines")]
-    Json {
-        path: &'static str,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("`{uri}` cannot be the base of a URL")]
-    Uri { uri: String },
-    #[error("failed to create the HTTP client")]
-    Client(#[source] reqwest::Error),
-}
+use crate::tracking::server::{Server, ServerError};
 
 /// Credentials of a server.
 #[derive(Clone)]
@@ -133,8 +100,7 @@ pub struct Metric {
 
 /// Client of a tracking server.
 pub struct Client {
-    http: reqwest::Client,
-    base: Url,
+    server: Server,
     credentials: Credentials,
 }
 
@@ -143,21 +109,14 @@ impl Client {
     ///
     /// # Errors
     /// `uri` cannot be the base of a URL, or the TLS library cannot start.
-    pub fn new(uri: &str, credentials: Credentials) -> Result<Self, MlflowError> {
-        let base = Url::parse(uri.trim_end_matches('/'))
-            .map_err(|_| MlflowError::Uri { uri: uri.to_owned() })?;
-        let http = rljob_http::outside_client()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(TIMEOUT)
-            .build()
-            .map_err(MlflowError::Client)?;
-        Ok(Self { http, base, credentials })
+    pub fn new(uri: &str, credentials: Credentials) -> Result<Self, ServerError> {
+        Ok(Self { server: Server::new("MLflow server", uri)?, credentials })
     }
 
     /// The experiment of this name, which is created if it does not exist.
-    pub async fn experiment_id(&self, name: &str) -> Result<String, MlflowError> {
+    pub async fn experiment_id(&self, name: &str) -> Result<String, ServerError> {
         match self.experiment_by_name(name).await {
-            Err(MlflowError::Status { status: StatusCode::NOT_FOUND, .. }) => {}
+            Err(ServerError::Status { status: StatusCode::NOT_FOUND, .. }) => {}
             found => return found,
         }
         match self.post("experiments/create", &json!({"name": name})).await {
@@ -167,7 +126,7 @@ impl Client {
         }
     }
 
-    async fn experiment_by_name(&self, name: &str) -> Result<String, MlflowError> {
+    async fn experiment_by_name(&self, name: &str) -> Result<String, ServerError> {
         let path = "experiments/get-by-name";
         let request = self.request(Method::GET, path)?;
         let request = request.query(&[("experiment_name", name)]);
@@ -180,42 +139,26 @@ impl Client {
         &self,
         path: &'static str,
         body: &Value,
-    ) -> Result<T, MlflowError> {
+    ) -> Result<T, ServerError> {
         let request = self.request(Method::POST, path)?.json(body);
         self.send(path, request).await
     }
 
-    fn request(&self, method: Method, path: &'static str) -> Result<RequestBuilder, MlflowError> {
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .map_err(|()| MlflowError::Uri { uri: self.base.to_string() })?
-            .pop_if_empty()
-            .extend(["api", "2.0", "mlflow"])
-            .extend(path.split('/'));
-        Ok(self.credentials.of_request(self.http.request(method, url)))
+    fn request(&self, method: Method, path: &'static str) -> Result<RequestBuilder, ServerError> {
+        let request = self.server.request(method, &format!("api/2.0/mlflow/{path}"))?;
+        Ok(self.credentials.of_request(request))
     }
 
     async fn send<T: DeserializeOwned>(
         &self,
         path: &'static str,
         request: RequestBuilder,
-    ) -> Result<T, MlflowError> {
-        let unreachable = |error: reqwest::Error| match rljob_http::untrusted(&error) {
-            Some(advice) => MlflowError::Untrusted(advice),
-            None => MlflowError::Unreachable(error.without_url()),
+    ) -> Result<T, ServerError> {
+        let message = |body: &[u8]| {
+            let reply: Value = serde_json::from_slice(body).ok()?;
+            Some(reply.get("message")?.as_str()?.to_owned())
         };
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
-        let body = read(response, MAX_RESPONSE)
-            .await
-            .map_err(|source| MlflowError::Read { path, source })?;
-        if !status.is_success() {
-            let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let message = reply.get("message").and_then(Value::as_str);
-            let message = message.unwrap_or("without a message");
-            let message = message.lines().next().unwrap_or_default().chars().take(200).collect();
-            return Err(MlflowError::Status { path, status, message });
-        }
-        serde_json::from_slice(&body).map_err(|source| MlflowError::Json { path, source })
+        let body = self.server.send(path, request, message).await?;
+        serde_json::from_slice(&body).map_err(|error| self.server.malformed(path, error))
     }
 }
