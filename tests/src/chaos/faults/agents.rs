@@ -24,8 +24,8 @@ const SESSION: &str = "/rljob-reward-runner session --network";
 const LIMIT: Duration = Duration::from_secs(10);
 /// Connections of a flood.
 const CONNECTIONS: usize = 256;
-/// What strangers send: a wrong key, no HTTP, and a request that never ends.
-const STRANGE: [&str; 3] = [
+/// What the connections of a flood send: a wrong key, no HTTP, and a request that never ends.
+const FLOOD: [&str; 3] = [
     "POST /v1/rljob/reward HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer rljob-0\r\n\
      Content-Length: 13\r\n\r\n{\"reward\": 99}",
     "\0\u{1}\u{2}PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -77,7 +77,7 @@ fn flooded(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
     ensure!(!ports.is_empty(), "no agent of the pod has a port");
     let network = NetworkNamespace::of_process(pid.as_raw_nonzero().get().unsigned_abs())?;
     let mut open = Vec::new();
-    for (port, text) in ports.iter().cycle().zip(STRANGE.iter().cycle()).take(CONNECTIONS) {
+    for (port, text) in ports.iter().cycle().zip(FLOOD.iter().cycle()).take(CONNECTIONS) {
         // The session may have ended.
         let Ok(mut stream) = network.connect((Ipv4Addr::LOCALHOST, *port).into()) else { continue };
         let _ = stream.write_all(text.as_bytes());
