@@ -2,13 +2,14 @@
 //! and samples whose pod, session or proxy is lost are played again.
 
 use std::fs;
+use std::path::Path;
 
 use rljob_crds::names::METRICS_FILE;
 use rljob_tests::files::{openai_python, required, workspace};
 use rljob_tests::process::wait_until;
 use rljob_tests::{Namespace, procfs};
 use rustix::process::{Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{LIMIT, NODES, Run, cluster};
 
@@ -19,7 +20,7 @@ const STEPS: usize = 6;
 #[test]
 fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let Some(python) = required(openai_python()) else { return };
-    let client = python.parent().and_then(|folder| folder.parent()).unwrap();
+    let client = python.parent().and_then(Path::parent).unwrap();
     let _nodes = NODES.read();
     let namespace = Namespace::create(cluster(), "agents").unwrap();
     let data = cluster().shared_folder("data-agents").unwrap();
@@ -44,7 +45,7 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     for line in text.lines() {
         let step: Value = serde_json::from_str(line).unwrap();
         // See api.py: 1 for the last completion of two, and 0.25 for the first one.
-        assert_eq!((&step["reward"], &step["turns"]), (&1.25.into(), &2.0.into()), "{step}");
+        assert_eq!((&step["reward"], &step["turns"]), (&json!(1.25), &json!(2.0)), "{step}");
     }
     assert_eq!(text.lines().count(), STEPS);
     assert_eq!(run.status()["restarts"], 0);
@@ -52,7 +53,7 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
 
 /// Kills a process of a pod, once it runs.
 fn kill(namespace: &Namespace, pod: &str, command: &str) {
-    let object = namespace.kubectl.get(&[&format!("pod/{pod}")]).unwrap();
+    let object = namespace.kubectl.get(&["pod", pod]).unwrap();
     let cgroup = format!("/pod{}/", object["metadata"]["uid"].as_str().unwrap());
     let killed = || {
         let found = procfs::in_pods(&cgroup);
