@@ -1,8 +1,9 @@
 //! Agents in verifier pods on real nodes: OpenAI's client reaches the proxy from pods without keys,
 //! and samples whose pod, session or proxy is lost are played again.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rljob_crds::names::METRICS_FILE;
 use rljob_tests::files::{openai_python, required, workspace};
@@ -20,14 +21,12 @@ const STEPS: usize = 6;
 #[test]
 fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let Some(python) = required(openai_python()) else { return };
-    let client = python.parent().and_then(Path::parent).unwrap();
     let _nodes = NODES.read();
     let namespace = Namespace::create(cluster(), "agents").unwrap();
     let data = cluster().shared_folder("data-agents").unwrap();
     fs::copy(workspace().join("tests/openai/api.py"), data.join("api.py")).unwrap();
     fs::write(data.join("agents.py"), include_str!("agents.py")).unwrap();
-    let manifest = include_str!("agents.yaml").replace("CLIENT", &client.display().to_string());
-    let run = Run::start(cluster(), &namespace, &manifest, "agents");
+    let run = Run::start(cluster(), &namespace, &manifest(&python), "agents");
     let verifiers = || run.status()["verifiers"].take();
     let all_ready = || Ok(verifiers()["desired"] == MOST && verifiers()["ready"] == MOST);
     wait_until("verifier pods for the agents that wait", LIMIT, all_ready).unwrap();
@@ -49,6 +48,24 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     }
     assert_eq!(text.lines().count(), STEPS);
     assert_eq!(run.status()["restarts"], 0);
+}
+
+/// The manifest with the folders of a Python environment.
+fn manifest(python: &Path) -> String {
+    let prefix = |program: &Path| program.ancestors().nth(2).unwrap().to_owned();
+    let base = prefix(&python.canonicalize().unwrap());
+    let libraries = PathBuf::from("/usr/lib");
+    let folders = BTreeSet::from([libraries, base.join("bin"), base.join("lib"), prefix(python)]);
+    let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
+    for (number, path) in folders.iter().enumerate() {
+        let name = format!("python-{number}");
+        volumes.push(json!({"name": name, "hostPath": {"path": path}}));
+        mounts.push(json!({"name": name, "mountPath": path, "readOnly": true}));
+    }
+    include_str!("agents.yaml")
+        .replace("VOLUMES", &json!(volumes).to_string())
+        .replace("MOUNTS", &json!(mounts).to_string())
+        .replace("PYTHON", &python.display().to_string())
 }
 
 /// Kills a process of a pod, once it runs.
