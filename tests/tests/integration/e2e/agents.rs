@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::names::METRICS_FILE;
-use rljob_tests::files::{openai_python, required, workspace};
+use rljob_tests::files::{openai_python, required};
 use rljob_tests::process::wait_until;
 use rljob_tests::{Namespace, procfs};
 use rustix::process::{Signal, kill_process};
@@ -16,7 +16,7 @@ use super::{LIMIT, NODES, Run, cluster};
 
 /// `maxReplicas` and `training.steps` in agents.yaml.
 const MOST: u64 = 3;
-const STEPS: usize = 6;
+const STEPS: usize = 4;
 
 #[test]
 fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
@@ -24,7 +24,6 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let _nodes = NODES.read();
     let namespace = Namespace::create(cluster(), "agents").unwrap();
     let data = cluster().shared_folder("data-agents").unwrap();
-    fs::copy(workspace().join("tests/openai/api.py"), data.join("api.py")).unwrap();
     fs::write(data.join("agents.py"), include_str!("agents.py")).unwrap();
     let run = Run::start(cluster(), &namespace, &manifest(&python), "agents");
     let verifiers = || run.status()["verifiers"].take();
@@ -43,7 +42,7 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let text = fs::read_to_string(run.directory.join(METRICS_FILE)).unwrap();
     for line in text.lines() {
         let step: Value = serde_json::from_str(line).unwrap();
-        // See api.py: 1 for the last completion of two, and 0.25 for the first one.
+        // See agents.py: 1 for the last completion of two, and 0.25 for the first one.
         assert_eq!((&step["reward"], &step["turns"]), (&json!(1.25), &json!(2.0)), "{step}");
     }
     assert_eq!(text.lines().count(), STEPS);
