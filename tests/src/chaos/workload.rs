@@ -5,7 +5,7 @@
 /// so that batches are smaller.
 const COMPLETIONS: &str = "rollout: {batchSize: 16, maxNewTokens: 6}";
 const AGENTS: &str = "rollout:
-    batchSize: 4
+    batchSize: 2
     maxNewTokens: 6
     workflow:
       agent:
