@@ -3,16 +3,19 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::verifier::max_outage_seconds;
+
 /// Settings of the `agent` workflow. A program runs once per sample and talks to the model over an
 /// API of OpenAI's shape, whose address and key it gets as `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 /// It reads the row of the data as JSON on standard input, posts rewards, and exits with 0. The
 /// sample is the conversation of its last completion, as the exact tokens that were sampled.
 ///
-/// On a cluster, the program runs in the container `rewards` of the coordinator's pod, with the
-/// network of the pod, without tokens, keys and run directory. It sees `spec.volumes` read-only,
-/// except secrets, and can write to `/tmp`. `coordinator.template` can set the container's image.
-/// Environment variables are `PATH`, `HOME`, `LANG`, `LC_ALL`, `TZ` and the two above. All
-/// processes that the program started are killed with it.
+/// On a cluster, the program runs in the container `rewards` of the coordinator's pod, or of
+/// verifier pods with `spec.verifiers`, with the network of the pod, without tokens, keys and run
+/// directory. It sees `spec.volumes` read-only, except secrets, and can write to `/tmp`.
+/// `verifiers.image` or `coordinator.template` can set the container's image. Environment variables
+/// are `PATH`, `HOME`, `LANG`, `LC_ALL`, `TZ` and the two above. All processes that the program
+/// started are killed with it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentWorkflow {
@@ -39,10 +42,15 @@ pub struct AgentWorkflow {
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Programs that run at the same time. Default 16.
+    /// Programs that run at the same time, in each verifier pod. Default 16.
     #[serde(default = "processes")]
     #[schemars(range(min = 1, max = 1024))]
     pub processes: u32,
+    /// Seconds for which sampling waits while no program can run: the container that runs them does
+    /// not answer, or no verifier pod is ready. Then the run fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
     /// Factor of a reward for each completion of the conversation before the one that it is for.
     /// Default 1.
     #[serde(default = "discount")]

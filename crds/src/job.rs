@@ -377,17 +377,17 @@ impl RLJobSpec {
         self.rollout.workflow.as_ref().and_then(|workflow| workflow.agent.as_ref())
     }
 
-    /// Whether rewards or tools are programs, which verifier pods can run.
+    /// Whether rewards, tools or agents are programs, which verifier pods can run.
     pub fn has_programs(&self) -> bool {
         let workflow = self.rollout.workflow.as_ref();
-        workflow.is_some_and(WorkflowSpec::has_commands)
+        self.agent().is_some()
+            || workflow.is_some_and(WorkflowSpec::has_commands)
             || self.rewards.iter().any(RewardSpec::runs_programs)
     }
 
-    /// Whether programs of rewards, agents or tools run in the coordinator's pod. Agents always do:
-    /// they request completions from the coordinator.
+    /// Whether programs of rewards, agents or tools run in the coordinator's pod.
     pub fn runs_programs(&self) -> bool {
-        self.agent().is_some() || self.verifiers.is_none() && self.has_programs()
+        self.verifiers.is_none() && self.has_programs()
     }
 
     /// Method of weight sync. Default Distributed where engines and learners can form a process

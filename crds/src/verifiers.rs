@@ -1,4 +1,4 @@
-//! Verifier pods: where programs of rewards and of tools run outside the coordinator's pod.
+//! Verifier pods: where programs of rewards, tools and agents run outside the coordinator's pod.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::PodTemplate;
 
-/// Pods that run the programs of `code`, `python` and `command` rewards and of tools with
-/// `command`. Their number follows the calls of programs: it grows as soon as calls wait for a
-/// process, and shrinks to the most that was needed within five minutes. `rljob run` ignores it:
-/// programs run on this machine.
+/// Pods that run the programs of `code`, `python` and `command` rewards, of tools with `command`
+/// and of the workflow `agent`. Their number follows the calls of programs, of which each sample of
+/// an agent is one: it grows as soon as calls wait for a process, and shrinks to the most that was
+/// needed within five minutes. `rljob run` ignores it: programs run on this machine.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
@@ -30,7 +30,7 @@ pub struct VerifiersSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
     /// Requests and limits of the container of the programs. Each pod runs as many calls of a
-    /// reward or tool as its `processes` or `concurrency`. Default requests: 100m CPU, 256Mi
+    /// reward, tool or agent as its `processes` or `concurrency`. Default requests: 100m CPU, 256Mi
     /// memory.
     #[serde(default)]
     pub resources: ResourceRequirements,

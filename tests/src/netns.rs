@@ -37,6 +37,11 @@ impl NetworkNamespace {
             .with_context(|| format!("failed to listen on {address} in the namespace"))
     }
 
+    /// Connects to `address` from the namespace.
+    pub fn connect(&self, address: SocketAddr) -> Result<TcpStream> {
+        self.within(|| Ok(TcpStream::connect_timeout(&address, CONNECT_LIMIT)?))
+    }
+
     /// Whether a TCP connection from the namespace to `address` is accepted.
     pub fn reaches(&self, address: SocketAddr) -> Result<bool> {
         self.within(|| Ok(TcpStream::connect_timeout(&address, CONNECT_LIMIT).is_ok()))

@@ -159,7 +159,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
             arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job)));
             arguments
         }
-        Role::Verifier => runner::arguments(false),
+        Role::Verifier => runner::arguments(job),
     };
     let program = match role {
         Role::Inference => "rljob-engine",

@@ -27,12 +27,11 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
     let [(folder, mount), (scratch, tmp)] = runner::folders();
     let connecting = VolumeMount { read_only: Some(true), ..mount.clone() };
     coordinator.volume_mounts.get_or_insert_default().push(connecting);
-    let arguments = runner::arguments(job.spec.agent().is_some());
     let container = Container {
         name: CONTAINER_REWARDS.to_owned(),
         image: coordinator.image.clone(),
         image_pull_policy: coordinator.image_pull_policy.clone(),
-        command: Some(command_of(arguments)),
+        command: Some(command_of(runner::arguments(job))),
         env: Some(vec![EnvVar {
             name: "HOME".to_owned(),
             value: Some("/tmp".to_owned()),

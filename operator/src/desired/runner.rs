@@ -23,10 +23,10 @@ pub(super) fn socket() -> String {
     format!("{REWARDS_MOUNT}/{REWARDS_SOCKET}")
 }
 
-/// Arguments of the program. Only agents use the `network`.
-pub(super) fn arguments(network: bool) -> Vec<String> {
+/// Arguments of the program. Only agents use the network.
+pub(super) fn arguments(job: &ValidatedJob) -> Vec<String> {
     let mut arguments = vec!["serve".to_owned(), format!("--socket={}", socket())];
-    arguments.extend(network.then(|| "--network".to_owned()));
+    arguments.extend(job.spec.agent().map(|_| "--network".to_owned()));
     arguments
 }
 

@@ -14,6 +14,7 @@ use super::monitor::Monitor;
 use super::results::RunResults;
 use super::schedule::{Injection, Schedule};
 use super::testbed::{JOB, Testbed};
+use super::workload::Workload;
 use crate::process::wait_until;
 
 /// Time limit of the end of pods and objects.
@@ -24,19 +25,20 @@ const RUN_LIMIT: Duration = Duration::from_secs(1200);
 const IDLE_TIME: Duration = Duration::from_secs(3);
 const YAML: &str = include_str!("job.yaml");
 
-/// The documents of job.yaml: the SFT job that trains the initial model, and the job under chaos.
-fn manifests(testbed: &Testbed) -> Result<(String, String)> {
+/// The documents of job.yaml: the SFT job that trains the initial model, and the job under chaos
+/// of a workload.
+fn manifests(testbed: &Testbed, workload: Workload) -> Result<(String, String)> {
     let text = YAML
         .replace("DATA", &testbed.data.display().to_string())
         .replace("RUNS", &testbed.runs().display().to_string());
     text.split_once("---\n")
-        .map(|(model, job)| (model.to_owned(), testbed.engine.configure(job.to_owned())))
+        .map(|(model, job)| (model.to_owned(), testbed.engine.configure(workload.configure(job))))
         .context("job.yaml has two documents")
 }
 
 /// Trains the initial model.
 pub(super) fn model(testbed: &Testbed) -> Result<()> {
-    succeeds(testbed, "model", &manifests(testbed)?.0)?;
+    succeeds(testbed, "model", &manifests(testbed, Workload::Completions)?.0)?;
     let export = testbed.runs().join("model/imitate").join(EXPORT_DIR);
     let imitated = testbed.data.join("imitated");
     fs::create_dir(&imitated)?;
@@ -47,9 +49,10 @@ pub(super) fn model(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Runs the job without faults.
-pub(super) fn baseline(testbed: &Testbed) -> Result<RunResults> {
-    succeeds(testbed, "baseline", &manifests(testbed)?.1)?;
+/// Runs the job of a workload without faults.
+pub(super) fn baseline(testbed: &Testbed, workload: Workload) -> Result<RunResults> {
+    let namespace = format!("baseline-{}", workload.name());
+    succeeds(testbed, &namespace, &manifests(testbed, workload)?.1)?;
     RunResults::of(&testbed.run_directory())
 }
 
@@ -74,7 +77,8 @@ pub(super) fn run_with_faults(
 ) -> Result<Summary> {
     let namespace = format!("chaos-{seed}");
     testbed.use_namespace(&namespace)?;
-    let (_, manifest) = manifests(testbed)?;
+    let workload = Workload::of_seed(seed);
+    let (_, manifest) = manifests(testbed, workload)?;
     // Alternates the weight-sync method, and pruning of the journal.
     let manifest = if seed.is_multiple_of(2) {
         manifest.replace(
@@ -92,7 +96,7 @@ pub(super) fn run_with_faults(
     testbed.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
 
     let mut monitor = Monitor::default();
-    let injections = Schedule::new(seed, testbed, faults).play(testbed, &mut monitor);
+    let injections = Schedule::new(seed, testbed, workload, faults).play(testbed, &mut monitor);
     await_end(testbed, &mut monitor);
     monitor.check_restarts(
         injections.iter().filter(|injection| injection.fault.may_count_restart).count(),

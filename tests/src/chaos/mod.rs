@@ -4,7 +4,7 @@
 //! ```text
 //!  seed ─▶ schedule: phase × fault ─┬─▶ Testbed: processes, pods, nodes, links   targets.rs
 //!          phases.rs  faults/       └─▶ Monitor: continuous invariants           monitor.rs
-//!  baseline run ─────────────────────▶ comparison of final results               results.rs
+//!  baseline run of each workload ────▶ comparison of final results               results.rs
 //!                                      faults by target and phase, violations    summary.rs
 //! ```
 //!
@@ -26,9 +26,10 @@
 //! ```
 //!
 //! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`, `CHAOS_FAULTS`). Job n of a
-//! run uses the seed `CHAOS_SEED` + n, so that a failed job is repeated by passing its seed. This
-//! is the only module of the harness that knows RLJobs.
+//! run uses the seed `CHAOS_SEED` + n, so that a failed job is repeated by passing its seed. Every
+//! third job has agents. This is the only module of the harness that knows RLJobs.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -45,10 +46,12 @@ mod schedule;
 mod summary;
 mod targets;
 mod testbed;
+mod workload;
 
 pub use engine::Engine;
 pub use summary::Summary;
 pub use testbed::{Testbed, allow_host_path};
+use workload::Workload;
 
 /// Runs jobs under faults until the time is up, and finishes the last one. Draws only faults whose
 /// target and name contain `only`.
@@ -58,17 +61,17 @@ pub fn run(minutes: f64, seed: u64, engine: Engine, only: &str) -> Result<Summar
     let testbed = Testbed::start(engine)?;
     eprintln!("chaos: seed {seed}; cluster started after {:.0} s", start.elapsed().as_secs_f64());
     job::model(&testbed)?;
-    let baseline =
-        (testbed.engine == Engine::Embedded).then(|| job::baseline(&testbed)).transpose()?;
+    let mut baselines = BTreeMap::new();
     eprintln!("chaos: ready after {:.0} s", start.elapsed().as_secs_f64());
     let (mut summary, chaos) = (Summary::default(), Instant::now());
     while summary.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
-        summary.add(job::run_with_faults(
-            &testbed,
-            seed + u64::from(summary.jobs),
-            &faults,
-            baseline.as_ref(),
-        )?);
+        let seed = seed + u64::from(summary.jobs);
+        let workload = Workload::of_seed(seed);
+        if testbed.engine == Engine::Embedded && !baselines.contains_key(&workload) {
+            baselines.insert(workload, job::baseline(&testbed, workload)?);
+        }
+        let baseline = baselines.get(&workload);
+        summary.add(job::run_with_faults(&testbed, seed, &faults, baseline)?);
         eprintln!(
             "chaos: {} faults, {} violations after {} jobs and {:.0} s",
             summary.faults(),

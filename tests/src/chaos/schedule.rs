@@ -23,6 +23,7 @@ use super::faults::{Fault, Relation, targets};
 use super::monitor::Monitor;
 use super::phases::{Phase, TRIGGERS, current_phase, steps};
 use super::testbed::{Testbed, between};
+use super::workload::Workload;
 
 /// Maximum wait for a phase; the fault is then injected in any phase.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -79,9 +80,17 @@ impl fmt::Display for Injection {
 }
 
 impl Schedule {
-    /// Creates the schedule from those of the faults that apply to the testbed's engine.
-    pub(super) fn new(seed: u64, testbed: &Testbed, faults: &[&'static Fault]) -> Self {
-        let applies = |fault: &&&'static Fault| testbed.engine.applies_to(fault.target);
+    /// Creates the schedule from those of the faults that apply to the testbed's engine and to the
+    /// workload.
+    pub(super) fn new(
+        seed: u64,
+        testbed: &Testbed,
+        workload: Workload,
+        faults: &[&'static Fault],
+    ) -> Self {
+        let applies = |fault: &&&'static Fault| {
+            testbed.engine.applies_to(fault.target) && workload.has(fault.target)
+        };
         Self {
             seed,
             faults: faults.iter().filter(applies).copied().collect(),

@@ -92,6 +92,7 @@ impl Testbed {
         let (data, runs) = (cluster.shared_folder("data")?, cluster.shared_folder("runs")?);
         quickstart::generate(&data, 8_000)?;
         fs::write(data.join("verify.py"), include_str!("verify.py"))?;
+        fs::write(data.join("agent.py"), include_str!("agent.py"))?;
         Ok(Self {
             engine,
             api: cluster.api()?,

@@ -14,6 +14,7 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Namespace, quickstart, rootfs};
 use serde_json::{Value, json};
 
+mod agents;
 mod bucket;
 mod dashboard;
 mod gpus;

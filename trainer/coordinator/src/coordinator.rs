@@ -44,7 +44,7 @@ pub struct Coordinator {
     pub learner_memory: LearnerMemory,
     pub rejected_peers: RejectedPeers,
     pub downloads: Downloads,
-    /// Where programs of rewards and tools run.
+    /// Where programs of rewards, tools and agents run.
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
@@ -71,7 +71,8 @@ impl Coordinator {
         status.reward_outage = self.batches.input().and_then(|input| {
             let rewards = input.rewards.as_ref().and_then(Rewards::outage);
             let teacher = || input.teacher.as_ref().and_then(Teacher::outage);
-            rewards.or_else(|| input.workflow.outage()).or_else(teacher)
+            let agents = || self.agents.as_ref().and_then(|agents| agents.outage());
+            rewards.or_else(|| input.workflow.outage()).or_else(teacher).or_else(agents)
         });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();

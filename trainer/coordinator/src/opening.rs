@@ -38,7 +38,7 @@ use crate::tracking::failures::Failures;
 pub(crate) async fn open(
     config: RunConfig,
     client: EngineClient,
-    [reward_runner, agent_runner]: [Runner; 2],
+    reward_runner: Runner,
     incarnation: u64,
     epoch: u64,
 ) -> anyhow::Result<Coordinator> {
@@ -74,7 +74,7 @@ pub(crate) async fn open(
     if let Some(failure) = failure.or(too_few_steps) {
         run.fail(failure);
     }
-    let agents = Agents::open(&config.spec, &agent_runner)
+    let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {

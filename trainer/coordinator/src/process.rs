@@ -54,8 +54,7 @@ pub struct Options {
     pub dashboard: Option<SocketAddr>,
     /// Where programs run.
     pub reward_runner: Runner,
-    /// Whether verifier pods run the programs of rewards and tools. Agents run beside the
-    /// coordinator.
+    /// Whether verifier pods run programs.
     pub verifiers: bool,
     /// Random number of this process.
     pub incarnation: u64,
@@ -104,8 +103,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let runners = [reward_runner(options, &config.uid)?, options.reward_runner.clone()];
-    let coordinator = Arc::new(open(config, client, runners, options.incarnation, epoch).await?);
+    let runner = reward_runner(options, &config.uid)?;
+    let coordinator = Arc::new(open(config, client, runner, options.incarnation, epoch).await?);
     let files = coordinator.recorder.files.clone();
     coordinator.journal.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
@@ -156,7 +155,7 @@ fn authentication(options: &Options, uid: &str) -> Result<(ServerTls, ClientTls)
     Ok((ServerTls::of_file(&certificate, &clients)?, ClientTls::of_file(&certificate, &engine)?))
 }
 
-/// Where programs of rewards and tools run.
+/// Where programs of rewards, tools and agents run.
 fn reward_runner(options: &Options, uid: &str) -> Result<Runner, TlsError> {
     if !options.verifiers {
         return Ok(options.reward_runner.clone());

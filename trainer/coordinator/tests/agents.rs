@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use reqwest::StatusCode;
 use rljob_coordinator::proxy::request::Rules;
-use rljob_coordinator::proxy::{Call, Proxy, Session};
+use rljob_coordinator::proxy::{Call, LoopbackPort, Proxy, Session};
 use rljob_coordinator::reward::session::Start;
-use rljob_coordinator::reward::{Question, Rewards, Runner, run_agent};
+use rljob_coordinator::reward::{Pool, Question, Rewards, Runner, run_agent};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -19,20 +19,22 @@ use tokio_util::sync::CancellationToken;
 /// A served proxy that stops when it is dropped.
 struct Served {
     proxy: &'static Proxy,
+    base_url: String,
     _stop: tokio_util::sync::DropGuard,
 }
 
 fn serve() -> Served {
-    let proxy = Box::leak(Box::new(Proxy::open(Rules { temperature: 1.0 }).unwrap()));
-    let stop = CancellationToken::new();
-    tokio::spawn(proxy.serve(stop.clone()));
-    Served { proxy, _stop: stop.drop_guard() }
+    let proxy: &Proxy = Box::leak(Box::new(Proxy::new(Rules { temperature: 1.0 })));
+    let (port, stop) = (LoopbackPort::open().unwrap(), CancellationToken::new());
+    let (base_url, stopped) = (port.base_url(), stop.clone());
+    tokio::spawn(async move { port.serve(proxy, stopped).await });
+    Served { proxy, base_url, _stop: stop.drop_guard() }
 }
 
 impl Served {
     async fn post(&self, key: &str, route: &str, body: String) -> (StatusCode, Value) {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let url = format!("{}/{route}", self.proxy.base_url());
+        let url = format!("{}/{route}", self.base_url);
         let answer = client.post(url).bearer_auth(key).body(body).send().await.unwrap();
         (answer.status(), answer.json().await.unwrap())
     }
@@ -107,7 +109,7 @@ async fn agents_reach_the_proxy_and_commands_of_rewards_in_the_same_container_do
     let served = serve();
     let session = served.proxy.session([1; 32]);
     let variables = BTreeMap::from([
-        ("OPENAI_BASE_URL".to_owned(), served.proxy.base_url()),
+        ("OPENAI_BASE_URL".to_owned(), served.base_url.clone()),
         ("OPENAI_API_KEY".to_owned(), session.api_key.clone()),
     ]);
     tokio::spawn(accept(session));
@@ -120,9 +122,11 @@ async fn agents_reach_the_proxy_and_commands_of_rewards_in_the_same_container_do
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let command = ["python3", "-c", PROGRAM].map(str::to_owned).to_vec();
-    let start = Start::Agent { command, variables };
+    let start = Start::Agent { command, variables, is_forwarded: false };
     for runner in [Runner::Socket(socket.clone()), Runner::Program(runner())] {
-        run_agent(&runner, &start, &json!({"question": "1+1"})).await.unwrap();
+        let (pool, router) = (Pool::new(&runner, 1), served.proxy.router());
+        let (slot, input) = (pool.acquire().await.unwrap(), json!({"question": "1+1"}));
+        run_agent(&slot, &start, &input, router, Duration::from_secs(60)).await.unwrap();
     }
     let connects = "import json, socket, sys\nid = json.loads(sys.stdin.readline())['id']\n\
         try: socket.socket(socket.AF_INET); reward = 1\nexcept PermissionError: reward = 0\n\

@@ -39,25 +39,39 @@ fn verifier_pods_have_a_set_a_service_and_a_policy_and_their_key_is_in_one_conta
     assert_eq!(certificates, roles.map(|role| format!("tls-{role}.pem")));
 }
 
+/// Names of the containers of a role, with the arguments of each.
+fn containers(resources: &Resources, role: &str) -> Vec<(String, Vec<String>)> {
+    let is_of_role = |set: &&Value| set["metadata"]["labels"]["rljob.dev/role"] == role;
+    let pod = pod_of(resources.stateful_sets.iter().find(is_of_role).unwrap());
+    let containers = pod.containers.into_iter();
+    containers.map(|container| (container.name, container.command.unwrap_or_default())).collect()
+}
+
 #[test]
-fn only_programs_of_agents_stay_in_the_pod_of_a_coordinator_with_verifier_pods() {
-    let coordinator = |spec: &Value| {
-        let resources = resources(spec);
-        let is_coordinators =
-            |set: &&Value| set["metadata"]["labels"]["rljob.dev/role"] == "coordinator";
-        let pod = pod_of(resources.stateful_sets.iter().find(is_coordinators).unwrap());
-        let names: Vec<String> =
-            pod.containers.iter().map(|container| container.name.clone()).collect();
-        let command = pod.containers[0].command.clone().unwrap();
-        let flags = command
+fn no_program_runs_in_the_pod_of_a_coordinator_with_verifier_pods() {
+    let agent = serde_json::json!({"rollout": {"workflow": {"agent": {"command": ["agent"]}}}});
+    for (spec, has_network) in [(serde_json::json!({}), false), (agent, true)] {
+        let resources = resources(&spec);
+        let [(name, command)] = &containers(&resources, "coordinator")[..] else {
+            panic!("the coordinator's pod has one container")
+        };
+        let flags: Vec<&str> = command
+            .iter()
+            .map(String::as_str)
+            .filter(|flag| *flag == "--verifiers" || flag.starts_with("--reward-runner"))
+            .collect();
+        assert_eq!((name.as_str(), flags), ("coordinator", vec!["--verifiers"]));
+        let networks = containers(&resources, "verifier")
             .into_iter()
-            .filter(|flag| flag == "--verifiers" || flag.starts_with("--reward-runner"));
-        (names, flags.collect::<Vec<_>>())
-    };
-    let (names, flags) = coordinator(&serde_json::json!({}));
-    assert_eq!((names, flags), (vec!["coordinator".to_owned()], vec!["--verifiers".to_owned()]));
-    let workflow = serde_json::json!({"workflow": {"agent": {"command": ["agent"]}}});
-    let (names, flags) = coordinator(&serde_json::json!({"rollout": workflow}));
-    assert_eq!(names, ["coordinator", "rewards"]);
-    assert_eq!(flags, ["--verifiers", "--reward-runner=/rljob/rewards/socket"]);
+            .map(|(name, command)| (name, command.contains(&"--network".to_owned())));
+        let expected = [("rewards".to_owned(), has_network), ("bridge".to_owned(), false)];
+        assert_eq!(networks.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn agents_in_verifier_pods_open_no_path_in_the_network() {
+    let policies = |spec: &Value| serde_json::to_value(resources(spec).network_policies).unwrap();
+    let agent = serde_json::json!({"rollout": {"workflow": {"agent": {"command": ["agent"]}}}});
+    assert_eq!(policies(&agent), policies(&serde_json::json!({})));
 }

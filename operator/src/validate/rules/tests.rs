@@ -460,7 +460,8 @@ fn verifier_pods_need_programs_and_ordered_bounds_and_keep_their_containers_apar
         [
             format!("{path}.minReplicas: must be at most maxReplicas (2), found 3"),
             format!(
-                "{path}: needs a reward or a tool that runs a program: code, python or command"
+                "{path}: needs a reward, tool or agent that runs a program: code, python or \
+                 command of a reward, command of a tool, or the workflow agent"
             ),
             format!("{path}.template.spec.containers[0].command: {sets}"),
             format!(

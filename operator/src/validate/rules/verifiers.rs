@@ -17,7 +17,8 @@ pub(super) fn check_verifiers(
     }
     // The cost of this rule exceeds the budget of CEL.
     if !spec.has_programs() {
-        let message = "needs a reward or a tool that runs a program: code, python or command";
+        let message = "needs a reward, tool or agent that runs a program: code, python or command \
+                       of a reward, command of a tool, or the workflow agent";
         problems.push(Problem::new("spec.verifiers", message));
     }
 }

@@ -4,6 +4,7 @@
 //!  fault.rs          an injectable fault, its relation to other faults
 //!  processes.rs      processes of engines, coordinator, learners and supervisors
 //!  verifiers.rs      verifier pods
+//!  agents.rs         agents in verifier pods, their sessions and their way to the proxy
 //!  pods.rs           deletion and eviction of pods
 //!  overlaps.rs       processes that resume beside their successors
 //!  nodes.rs          nodes, kubelets, container runtimes
@@ -15,6 +16,7 @@
 
 use anyhow::{Result, ensure};
 
+mod agents;
 mod control_plane;
 mod coordinators;
 mod fault;
@@ -30,9 +32,10 @@ pub(super) use fault::Relation;
 pub use fault::{Fault, Inject};
 
 /// All faults.
-const SUBJECTS: [&[Fault]; 9] = [
+const SUBJECTS: [&[Fault]; 10] = [
     processes::FAULTS,
     verifiers::FAULTS,
+    agents::FAULTS,
     pods::FAULTS,
     overlaps::FAULTS,
     nodes::FAULTS,

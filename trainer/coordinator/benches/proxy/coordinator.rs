@@ -14,8 +14,8 @@ use rljob_coordinator::clock::Clock;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
 use rljob_coordinator::input::Input;
 use rljob_coordinator::persistence::fence::Fence;
-use rljob_coordinator::proxy::Proxy;
 use rljob_coordinator::proxy::request::Rules;
+use rljob_coordinator::proxy::{LoopbackPort, Proxy};
 use rljob_coordinator::reward::Runner;
 use rljob_coordinator::rollout::agent::calls;
 use rljob_coordinator::rollout::agent::session::Session;
@@ -109,12 +109,13 @@ pub async fn serve(engine: &str, model: &Path) {
         lengths: input.lengths(&config.spec, rollout.max_new_tokens),
         tool_calls: &ToolCalls::new(&Registry::new()).unwrap(),
     };
-    let proxy = Proxy::open(Rules { temperature: rollout.temperature }).unwrap();
-    println!("{}", proxy.base_url());
+    let proxy = Proxy::new(Rules { temperature: rollout.temperature });
+    let port = LoopbackPort::open().unwrap();
+    println!("{}", port.base_url());
     let stop = CancellationToken::new();
     tokio::select! {
         () = sessions(&proxy, &episodes) => {}
-        served = proxy.serve(stop.clone()) => served.unwrap(),
+        served = port.serve(&proxy, stop.clone()) => served.unwrap(),
         () = fleet.monitor(&fence, stop.clone()) => {}
     }
 }

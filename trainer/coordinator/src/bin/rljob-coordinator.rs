@@ -53,7 +53,7 @@ struct Arguments {
     /// `rljob-reward-runner` in the folder of this one.
     #[arg(long, value_name = "PATH")]
     reward_runner: Option<PathBuf>,
-    /// The programs of rewards and tools run in the verifier pods that the operator names.
+    /// The programs of rewards, tools and agents run in the verifier pods that the operator names.
     #[arg(long)]
     verifiers: bool,
     /// Download the Hugging Face model of the run into the run directory and exit.

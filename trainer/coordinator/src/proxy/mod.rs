@@ -1,13 +1,14 @@
-//! Proxy of agents: an API of OpenAI's shape on a loopback port, with one session per sample.
+//! Proxy of agents: an API of OpenAI's shape, with one session per sample.
 //!
 //! ```text
 //!  agent ── POST /v1/chat/completions, key of its session ─▶ server ── Call ─▶ episode: tokens,
 //!        ◀────────── completion or error ────────────────────       ◀─ reply ─ engines, sample
 //! ```
 //!
-//! A key is valid while the try of its sample runs. The containers of a pod share its loopback
-//! interface, so that agents reach the proxy from the container that runs them, and nothing
-//! outside the pod does. Must not depend on rollouts.
+//! A key is valid while the try of its sample runs. Agents of this pod or machine reach the proxy
+//! on a loopback port: the containers of a pod share this interface, and nothing outside the pod
+//! reaches it. Requests of agents in verifier pods arrive on the connections that the coordinator
+//! opened to them. Must not depend on rollouts.
 
 pub mod answer;
 pub mod error;
@@ -20,6 +21,7 @@ pub mod tools;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -31,23 +33,13 @@ use sessions::Sessions;
 /// The proxy of a coordinator.
 #[derive(Debug)]
 pub struct Proxy {
-    listener: std::net::TcpListener,
-    address: SocketAddr,
     rules: Rules,
     sessions: Arc<Sessions>,
 }
 
 impl Proxy {
-    /// Listens on a free loopback port.
-    pub fn open(rules: Rules) -> std::io::Result<Self> {
-        let listener = rljob_http::listen((Ipv4Addr::LOCALHOST, 0).into())?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address, rules, sessions: Arc::default() })
-    }
-
-    /// Base URL for clients.
-    pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.address)
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, sessions: Arc::default() }
     }
 
     /// Opens a session with an unguessable key; `secret` is random.
@@ -55,11 +47,36 @@ impl Proxy {
         self.sessions.open(secret)
     }
 
-    /// Serves until `stop`.
-    pub async fn serve(&self, stop: CancellationToken) -> std::io::Result<()> {
+    /// The routes of the API.
+    pub fn router(&self) -> Router {
+        server::router(Arc::clone(&self.sessions), self.rules.clone())
+    }
+}
+
+/// A loopback port for the proxy.
+#[derive(Debug)]
+pub struct LoopbackPort {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl LoopbackPort {
+    /// Listens on a free port.
+    pub fn open() -> std::io::Result<Self> {
+        let listener = rljob_http::listen((Ipv4Addr::LOCALHOST, 0).into())?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+
+    /// Base URL for clients.
+    pub fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Serves the proxy until `stop`.
+    pub async fn serve(&self, proxy: &Proxy, stop: CancellationToken) -> std::io::Result<()> {
         let listener = TcpListener::from_std(self.listener.try_clone()?)?;
-        let router = server::router(Arc::clone(&self.sessions), self.rules.clone());
-        rljob_http::serve(listener, router, server::LIMITS, stop).await;
+        rljob_http::serve(listener, proxy.router(), server::LIMITS, stop).await;
         Ok(())
     }
 }

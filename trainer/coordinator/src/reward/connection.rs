@@ -7,11 +7,17 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
+use axum::routing::post;
+use axum::{Json, Router};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 
-use crate::reward::session::{Answer, MAX_LINE, Start, environment};
+use crate::reward::session::{AGENT_PATH, Answer, EXIT_PATH, MAX_LINE, Start, environment};
 use crate::reward::verifier::VerifierError;
 use crate::reward::verifier_pods::{VerifierPod, VerifierPods};
 
@@ -82,6 +88,31 @@ impl Session {
         limited.read_until(b'\n', &mut line).await.map_err(VerifierError::Pipe)?;
         serde_json::from_slice(&line)
             .map_err(|error| VerifierError::Runner(std::io::Error::other(error)))
+    }
+
+    /// Sends the input of an agent, and answers its requests with `proxy` until it has ended.
+    pub async fn serve(
+        mut self,
+        input: &impl Serialize,
+        proxy: Router,
+    ) -> Result<Answer, VerifierError> {
+        self.send(input).await?;
+        let (sender, mut exited) = mpsc::channel(1);
+        let exit = post(async move |Json(answer): Json<Answer>| {
+            // The receiver waits until the connection is closed.
+            let _ = sender.send(answer).await;
+        });
+        let router = Router::new().route(EXIT_PATH, exit).nest(AGENT_PATH, proxy);
+        let stream = TokioIo::new(tokio::io::join(self.answers, self.requests));
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .serve_connection(stream, TowerToHyperService::new(router));
+        tokio::select! {
+            Some(answer) = exited.recv() => Ok(answer),
+            closed = connection => Err(VerifierError::Pipe(match closed {
+                Ok(()) => std::io::ErrorKind::UnexpectedEof.into(),
+                Err(error) => std::io::Error::other(error),
+            })),
+        }
     }
 
     async fn send(&mut self, message: &impl Serialize) -> Result<(), VerifierError> {

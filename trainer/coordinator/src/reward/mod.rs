@@ -11,6 +11,7 @@
 //! fails ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
 
 mod availability;
+pub mod call;
 mod code;
 mod command;
 mod connection;
@@ -42,6 +43,7 @@ pub use verifier::{Question, VerifierError};
 pub use connection::Runner;
 pub use error::RewardError;
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
+pub use pool::Pool;
 pub use server::{Server, rejected, without_secrets};
 pub use service::Service;
 pub use sessions::{Sessions, run_agent};

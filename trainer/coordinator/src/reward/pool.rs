@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::reward::call::{CallError, LostPods, POD_TIMEOUT};
 use crate::reward::connection::{Runner, Session};
+use crate::reward::session::Start;
 use crate::reward::verifier::VerifierError;
 use crate::reward::verifier_pods::{Calls, Counted, VerifierPod};
 
-/// Time for which a call waits for a pod before the pods count as unavailable.
-pub const POD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which pods that failed are looked at again.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -57,10 +57,6 @@ impl Pool {
         };
         let (members, freed) = (Mutex::default(), Notify::new());
         Self { runner: runner.clone(), processes, members, freed, calls }
-    }
-
-    pub fn runner(&self) -> &Runner {
-        &self.runner
     }
 
     /// Counts a call until the result is dropped.
@@ -140,6 +136,47 @@ fn key(pod: Option<&Arc<VerifierPod>>) -> &str {
 }
 
 impl Slot<'_> {
+    /// Starts the program in a new session.
+    pub async fn open(&self, program: &Start) -> Result<Session, CallError> {
+        let opened = Session::open(&self.pool.runner, self.pod.as_deref(), program);
+        opened.await.map_err(CallError::NotOpened)
+    }
+
+    /// Awaits a call of this slot until the timeout, or until its pod is removed. Without pods, no
+    /// other runner can repeat it.
+    pub async fn limit<T>(
+        &self,
+        timeout: Duration,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let timed = async {
+            let timed = tokio::time::timeout(timeout, call).await;
+            timed.unwrap_or_else(|_| Err(CallError::Failed(VerifierError::Timeout(timeout))))
+        };
+        let Some(pod) = &self.pod else {
+            return timed.await.map_err(|error| match error {
+                CallError::NotOpened(error) | CallError::Lost(error) | CallError::Failed(error) => {
+                    CallError::Failed(error)
+                }
+            });
+        };
+        let removed = || std::io::Error::other(format!("verifier pod {} is gone", pod.name()));
+        tokio::select! {
+            result = timed => result,
+            () = pod.removed.cancelled() => {
+                Err(CallError::NotOpened(VerifierError::Runner(removed())))
+            }
+        }
+    }
+
+    /// The error that ends a call of this slot; none if another pod repeats the call.
+    pub fn failed(&self, error: CallError, so_far: &mut LostPods) -> Option<VerifierError> {
+        if !matches!(error, CallError::Failed(_)) {
+            self.lost();
+        }
+        so_far.add(error)
+    }
+
     /// Keeps a session for the next call.
     pub fn keep(&self, session: Session) {
         let is_removed = self.pod.as_ref().is_some_and(|pod| pod.removed.is_cancelled());
@@ -151,7 +188,7 @@ impl Slot<'_> {
     }
 
     /// Avoids the pod of this slot for a while, and closes its idle sessions.
-    pub fn lost(&self) {
+    fn lost(&self) {
         if let Some(pod) = &self.pod {
             pod.failed();
             self.pool.change(Some(pod), |member| member.idle.clear());

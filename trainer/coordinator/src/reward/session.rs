@@ -7,6 +7,10 @@
 //! ```
 //!
 //! Every message is a line of at most [`MAX_LINE`] bytes.
+//!
+//! The connection of an agent in a verifier pod is one of HTTP/2 after the request line, with the
+//! coordinator as its server: the session sends the requests of the program below [`AGENT_PATH`],
+//! and the Answer to [`EXIT_PATH`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +30,14 @@ const SANDBOX: &str = "rljob-sandbox";
 const KEPT_VARIABLES: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
 
 /// Environment variables of agents: base URL and key of the API that they talk to.
-pub const AGENT_VARIABLES: [&str; 2] = ["OPENAI_BASE_URL", "OPENAI_API_KEY"];
+pub const BASE_URL_VARIABLE: &str = "OPENAI_BASE_URL";
+pub const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
+pub const AGENT_VARIABLES: [&str; 2] = [BASE_URL_VARIABLE, API_KEY_VARIABLE];
+
+/// Prefix of the paths of an agent's requests on the connection of its session.
+pub const AGENT_PATH: &str = "/agent";
+/// Path of the request with the Answer that ends an agent's session.
+pub const EXIT_PATH: &str = "/exit";
 
 /// The kept variables of this process.
 pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
@@ -46,6 +57,10 @@ pub enum Start {
         command: Vec<String>,
         /// Values of [`AGENT_VARIABLES`].
         variables: BTreeMap<String, String>,
+        /// Whether the session forwards the requests of the program on its connection. It then
+        /// sets [`BASE_URL_VARIABLE`].
+        #[serde(default)]
+        is_forwarded: bool,
     },
 }
 

@@ -13,17 +13,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use serde::Serialize;
-use tokio::time::Instant;
 
+use crate::reward::call::{CallError, LostPods};
 use crate::reward::connection::{Runner, Session};
 use crate::reward::external::{MAX_RESPONSE, excerpt, too_long};
-use crate::reward::pool::{POD_TIMEOUT, Pool, Slot};
+use crate::reward::pool::{Pool, Slot};
 use crate::reward::session::{Answer, Start};
 use crate::reward::verifier::VerifierError;
-
-/// Pods that a call may lose. A program may be the cause, for example by its use of memory.
-const MAX_LOST_PODS: u32 = 3;
 
 /// Processes of one program, each with one request at a time.
 #[derive(Debug)]
@@ -32,15 +30,6 @@ pub struct Sessions {
     pool: Pool,
     timeout: Duration,
     next_id: AtomicU64,
-}
-
-/// The failure of a call in a session.
-enum CallError {
-    /// The pod has no session, and the call did not begin.
-    NotOpened(VerifierError),
-    /// The pod is gone, or its runner.
-    Lost(VerifierError),
-    Failed(VerifierError),
 }
 
 impl Sessions {
@@ -59,29 +48,21 @@ impl Sessions {
         let _call = self.pool.begin();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let request = request(id);
-        let (mut lost, mut unopened_since) = (0_u32, None);
+        let mut lost = LostPods::default();
         loop {
             // The timeout starts after the wait for a slot.
             let mut slot = self.pool.acquire().await?;
-            let error = match self.call(&mut slot, &request).await {
+            match self.call(&mut slot, &request).await {
                 Ok((session, line)) => {
                     let parsed = parse(line.as_bytes(), id)?;
                     slot.keep(session);
                     return Ok(parsed);
                 }
-                Err(CallError::Failed(error)) => return Err(error),
-                Err(CallError::NotOpened(error)) => {
-                    let since = *unopened_since.get_or_insert_with(Instant::now);
-                    (since.elapsed() >= POD_TIMEOUT).then_some(error)
+                Err(error) => {
+                    if let Some(error) = slot.failed(error, &mut lost) {
+                        return Err(error);
+                    }
                 }
-                Err(CallError::Lost(error)) => {
-                    lost = lost.saturating_add(1);
-                    (lost >= MAX_LOST_PODS).then(|| VerifierError::LostPods(Box::new(error)))
-                }
-            };
-            slot.lost();
-            if let Some(error) = error {
-                return Err(error);
             }
         }
     }
@@ -91,40 +72,18 @@ impl Sessions {
         slot: &mut Slot<'_>,
         request: &impl Serialize,
     ) -> Result<(Session, String), CallError> {
-        let (idle, pod) = (slot.idle.take(), slot.pod.clone());
-        let is_new = idle.is_none();
+        let idle = slot.idle.take();
+        // The session may have ended while it was idle, with a runner that restarted.
+        let lost = if idle.is_some() { CallError::NotOpened } else { CallError::Lost };
         let exchange = async {
-            let mut session = if let Some(session) = idle {
-                session
-            } else {
-                let opened = Session::open(self.pool.runner(), pod.as_deref(), &self.start);
-                opened.await.map_err(CallError::NotOpened)?
+            let mut session = match idle {
+                Some(session) => session,
+                None => slot.open(&self.start).await?,
             };
-            let answer = session.exchange(request).await.map_err(CallError::Lost)?;
+            let answer = session.exchange(request).await.map_err(lost)?;
             Ok((session, line(answer).map_err(CallError::Failed)?))
         };
-        let timed = tokio::time::timeout(self.timeout, exchange);
-        let Some(pod) = &pod else {
-            return match timed.await {
-                Ok(Err(CallError::NotOpened(error) | CallError::Lost(error))) => {
-                    Err(CallError::Failed(error))
-                }
-                Ok(result) => result,
-                Err(_) => Err(CallError::Failed(VerifierError::Timeout(self.timeout))),
-            };
-        };
-        let removed = || std::io::Error::other(format!("verifier pod {} is gone", pod.name()));
-        tokio::select! {
-            result = timed => match result {
-                // The session may have ended while it was idle, with a runner that restarted.
-                Ok(Err(CallError::Lost(error))) if !is_new => Err(CallError::NotOpened(error)),
-                Ok(result) => result,
-                Err(_) => Err(CallError::Failed(VerifierError::Timeout(self.timeout))),
-            },
-            () = pod.removed.cancelled() => {
-                Err(CallError::NotOpened(VerifierError::Runner(removed())))
-            }
-        }
+        slot.limit(self.timeout, exchange).await
     }
 }
 
@@ -140,18 +99,28 @@ fn line(answer: Answer) -> Result<String, VerifierError> {
     }
 }
 
-/// Runs the program of an agent until it exits with 0. Dropping the future kills it.
+/// Runs the program of an agent on the runner of `slot` until it exits with 0, for at most
+/// `timeout`. Dropping the future kills it. `proxy` answers the requests that the session forwards.
 pub async fn run_agent(
-    runner: &Runner,
+    slot: &Slot<'_>,
     start: &Start,
     input: &impl Serialize,
-) -> Result<(), VerifierError> {
-    let mut session = Session::open(runner, None, start).await?;
-    match session.exchange(input).await? {
-        Answer::Exited { succeeded: true, .. } => Ok(()),
-        answer => Err(match line(answer) {
-            Ok(line) => too_long(line.as_bytes(), MAX_RESPONSE),
-            Err(error) => error,
-        }),
-    }
+    proxy: Router,
+    timeout: Duration,
+) -> Result<(), CallError> {
+    let run = async {
+        let mut session = slot.open(start).await?;
+        let answer = match start {
+            Start::Agent { is_forwarded: true, .. } => session.serve(input, proxy).await,
+            _ => session.exchange(input).await,
+        };
+        match answer.map_err(CallError::Lost)? {
+            Answer::Exited { succeeded: true, .. } => Ok(()),
+            answer => Err(CallError::Failed(match line(answer) {
+                Ok(line) => too_long(line.as_bytes(), MAX_RESPONSE),
+                Err(error) => error,
+            })),
+        }
+    };
+    slot.limit(timeout, run).await
 }

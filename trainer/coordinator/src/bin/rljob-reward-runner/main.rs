@@ -9,7 +9,8 @@
 //!
 //! In a pod it is a container without tokens, bucket keys, service account and run volume. In a
 //! verifier pod, `bridge` in another container with the pod's key accepts the connections of the
-//! coordinator. With `rljob run`, the coordinator starts a session itself.
+//! coordinator, and the session of an agent forwards its requests on them. With `rljob run`, the
+//! coordinator starts a session itself.
 
 #![cfg_attr(
     not(test),
@@ -17,6 +18,7 @@
 )]
 
 mod bridge;
+mod forward;
 mod limits;
 mod serve;
 mod session;

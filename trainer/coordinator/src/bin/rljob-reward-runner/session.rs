@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use rljob_coordinator::reward::session::{Answer, MAX_LINE, MAX_RESPONSE, Start};
+use rljob_coordinator::reward::session::{
+    Answer, BASE_URL_VARIABLE, MAX_LINE, MAX_RESPONSE, Start,
+};
 use rljob_sandbox::children::{kill_children, reaper};
 use rustix::process::{Pid, WaitStatus, getpid, set_child_subreaper};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -22,6 +24,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
+use crate::forward::AgentPort;
 use crate::limits::NOT_STARTED;
 
 /// Maximum wait for the exit status and the standard error of a command that closed its output.
@@ -41,17 +44,19 @@ pub async fn run() -> anyhow::Result<()> {
     let (requests, mut answers) = UnixStream::from_std(stream)?.into_split();
     let mut requests = BufReader::new(requests);
     let Some(line) = read_line(&mut requests, MAX_LINE).await? else { return Ok(()) };
-    let start: Start = serde_json::from_slice(&line).context("failed to parse the first line")?;
+    let mut start: Start =
+        serde_json::from_slice(&line).context("failed to parse the first line")?;
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     // Removed after the end of all processes. The user of programs can enter it, not list it.
     let scratch = tempfile::tempdir().context("failed to create a scratch folder")?;
     std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o711))?;
     let is_agent = matches!(start, Start::Agent { .. });
+    let port = open_port(&mut start)?;
     let mut program = Program::start(start, scratch.path())?;
-    let result = if is_agent {
-        program.finish(&mut requests, &mut answers).await
-    } else {
-        program.converse(&mut requests, &mut answers).await
+    let result = match port {
+        Some(port) => program.forward(port, requests, answers).await,
+        None if is_agent => program.finish(&mut requests, &mut answers).await,
+        None => program.converse(&mut requests, &mut answers).await,
     };
     loop {
         kill_children(&BTreeSet::new());
@@ -59,6 +64,14 @@ pub async fn run() -> anyhow::Result<()> {
             return result;
         }
     }
+}
+
+/// The port for the requests of an agent that this session forwards.
+fn open_port(start: &mut Start) -> anyhow::Result<Option<AgentPort>> {
+    let Start::Agent { variables, is_forwarded: true, .. } = start else { return Ok(None) };
+    let port = AgentPort::open()?;
+    variables.insert(BASE_URL_VARIABLE.to_owned(), port.base_url()?);
+    Ok(Some(port))
 }
 
 /// A running command.
@@ -130,22 +143,35 @@ impl Program {
         answers: &mut OwnedWriteHalf,
     ) -> anyhow::Result<()> {
         let Some(line) = read_line(requests, MAX_LINE).await? else { return Ok(()) };
-        let ended = async {
-            self.write(&line).await;
-            self.stdin = None;
-            // Ends when the agent and its descendants have closed it.
-            let copied = tokio::io::copy(&mut self.stdout, &mut tokio::io::sink()).await;
-            copied.context("failed to read standard output")?;
-            anyhow::Ok(self.exit().await)
-        };
         let answer = tokio::select! {
-            answer = ended => answer?,
+            answer = self.run(&line) => answer?,
             // The coordinator gave up.
             _ = requests.fill_buf() => return Ok(()),
         };
         let mut line = serde_json::to_vec(&answer)?;
         line.push(b'\n');
         Ok(answers.write_all(&line).await?)
+    }
+
+    /// Gives an agent its input, and forwards its requests until it ends.
+    async fn forward(
+        &mut self,
+        port: AgentPort,
+        mut requests: BufReader<OwnedReadHalf>,
+        answers: OwnedWriteHalf,
+    ) -> anyhow::Result<()> {
+        let Some(line) = read_line(&mut requests, MAX_LINE).await? else { return Ok(()) };
+        port.forward(tokio::io::join(requests, answers), self.run(&line)).await
+    }
+
+    /// Writes the input of an agent and waits for its end.
+    async fn run(&mut self, input: &[u8]) -> anyhow::Result<Answer> {
+        self.write(input).await;
+        self.stdin = None;
+        // Ends when the agent and its descendants have closed it.
+        let copied = tokio::io::copy(&mut self.stdout, &mut tokio::io::sink()).await;
+        copied.context("failed to read standard output")?;
+        Ok(self.exit().await)
     }
 
     /// Writes to standard input. An exit status says more than the error that it causes.

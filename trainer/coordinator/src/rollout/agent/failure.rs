@@ -18,6 +18,14 @@ pub enum AgentFailure {
 }
 
 impl AgentFailure {
+    /// The failure of a program that ran.
+    pub fn of(error: VerifierError) -> Self {
+        match error {
+            VerifierError::Timeout(limit) => Self::Timeout(limit),
+            error => Self::Program(error),
+        }
+    }
+
     /// Value of the label `cause` of the metric of rejected samples.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -3,11 +3,12 @@
 //! ```text
 //!  slot ─▶ try: session of the proxy, program in the reward runner ─┬─ exit 0 ─▶ Episode
 //!           ▲                                                       └─ failed ─┐
-//!           └─────────────── retries left ◀────────────────────────────────────┤
+//!           └──────── pod lost, no runner, or retries left ◀───────────────────┤
 //!                               sample rejected, or the run fails ◀────────────┘
 //! ```
 //!
-//! Every try begins with an empty session and the same seeds.
+//! Every try begins with an empty session and the same seeds. A try whose pod is lost, and one for
+//! which no runner is available, are no failures of the program.
 
 pub mod calls;
 mod choice;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::agent::AgentWorkflow;
-use tokio::sync::Semaphore;
+use rljob_protocol::status::RewardOutage;
 use tokio_util::sync::CancellationToken;
 
 use self::failure::AgentFailure;
@@ -32,9 +33,10 @@ use super::episodes::Episodes;
 use super::sampler::SampleRequest;
 use super::score::{Scored, Verdict, score};
 use crate::data::Prompt;
-use crate::proxy::{self, Proxy};
-use crate::reward::session::{AGENT_VARIABLES, Start};
-use crate::reward::{Reward, Runner, run_agent};
+use crate::proxy::{self, LoopbackPort, Proxy};
+use crate::reward::call::LostPods;
+use crate::reward::session::{API_KEY_VARIABLE, BASE_URL_VARIABLE, Start};
+use crate::reward::{Pool, Reward, Runner, Service, VerifierError, run_agent};
 use crate::work_error::WorkError;
 
 /// Rejected samples in a row after which the run fails.
@@ -48,29 +50,48 @@ const POSTED: &str = "agent";
 #[derive(Debug)]
 pub struct Agents {
     spec: AgentWorkflow,
-    runner: Runner,
+    pool: Pool,
     proxy: Proxy,
-    slots: Semaphore,
+    /// Port of the proxy; none for programs in verifier pods.
+    port: Option<LoopbackPort>,
+    service: Service,
     rejected_in_a_row: AtomicU32,
 }
 
+/// The result of a try that had a runner.
+type Tried = Result<Result<Episode, AgentFailure>, WorkError>;
+
 impl Agents {
-    /// Listens for agents, if the job has them.
+    /// Listens for agents, if the job has them and they run in this pod or on this machine.
     pub fn open(spec: &RLJobSpec, runner: &Runner) -> std::io::Result<Option<Self>> {
         let Some(agent) = spec.agent() else { return Ok(None) };
         let rules = proxy::request::Rules { temperature: spec.rollout.temperature };
+        let port = match runner {
+            Runner::Socket(_) | Runner::Program(_) => Some(LoopbackPort::open()?),
+            Runner::Pods(_) => None,
+        };
+        let max_outage = Duration::from_secs(agent.max_outage_seconds.into());
         Ok(Some(Self {
             spec: agent.clone(),
-            runner: runner.clone(),
-            proxy: Proxy::open(rules)?,
-            slots: Semaphore::new(agent.processes as usize),
+            pool: Pool::new(runner, agent.processes),
+            proxy: Proxy::new(rules),
+            port,
+            service: Service::new("the programs of agents".to_owned(), 0, max_outage),
             rejected_in_a_row: AtomicU32::new(0),
         }))
     }
 
-    /// Serves the proxy until `stop`.
+    /// Serves the port of the proxy, if it has one, until `stop`.
     pub async fn serve(&self, stop: CancellationToken) -> std::io::Result<()> {
-        self.proxy.serve(stop).await
+        match &self.port {
+            Some(port) => port.serve(&self.proxy, stop).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The outage, if no runner is available.
+    pub fn outage(&self) -> Option<RewardOutage> {
+        self.service.outage()
     }
 
     /// One sample.
@@ -80,13 +101,11 @@ impl Agents {
         prompt: &Prompt,
         request: &SampleRequest,
     ) -> Result<Episode, WorkError> {
-        // The semaphore is never closed.
-        let _slot = self.slots.acquire().await.ok();
         let session = Session { episodes, prompt, request };
         let mut tries = 0_u32;
         loop {
             tries = tries.saturating_add(1);
-            let failure = match self.attempt(session).await? {
+            let failure = match self.service.call(|| self.attempt(session)).await?? {
                 Ok(episode) => {
                     self.rejected_in_a_row.store(0, Ordering::Relaxed);
                     return Ok(episode);
@@ -111,27 +130,51 @@ impl Agents {
         }
     }
 
-    /// One try: runs the program and answers its calls until it ends.
-    async fn attempt(
-        &self,
-        session: Session<'_>,
-    ) -> Result<Result<Episode, AgentFailure>, WorkError> {
-        let mut opened = self.proxy.session(rand::random());
-        let values = [self.proxy.base_url(), opened.api_key.clone()];
-        let variables: BTreeMap<String, String> =
-            AGENT_VARIABLES.map(str::to_owned).into_iter().zip(values).collect();
-        let start = Start::Agent { command: self.spec.command.clone(), variables };
+    /// One try: runs the program and answers its calls until it ends. Repeats it if its pod is
+    /// lost.
+    ///
+    /// # Errors
+    /// No runner is available.
+    async fn attempt(&self, session: Session<'_>) -> Result<Tried, VerifierError> {
+        let _call = self.pool.begin();
+        let mut lost = LostPods::default();
         let fields = session.prompt.fields.as_deref();
         let limit = Duration::from_secs(self.spec.timeout_seconds.into());
-        let program = run_agent(&self.runner, &start, &fields);
-        let program = tokio::time::timeout(limit, program);
-        let max_turns = self.spec.max_turns;
-        let (ended, progress) = calls::answer(&mut opened, session, max_turns, program).await?;
-        match ended {
-            Ok(Ok(())) => episode(session, progress).await,
-            Ok(Err(error)) => Ok(Err(AgentFailure::Program(error))),
-            Err(_) => Ok(Err(AgentFailure::Timeout(limit))),
+        loop {
+            // The timeout starts after the wait for a slot.
+            let slot = self.pool.acquire().await?;
+            let mut opened = self.proxy.session(rand::random());
+            let start = self.start(opened.api_key.clone());
+            let program = run_agent(&slot, &start, &fields, self.proxy.router(), limit);
+            let max_turns = self.spec.max_turns;
+            let answered = calls::answer(&mut opened, session, max_turns, program).await;
+            let (ended, progress) = match answered {
+                Ok(answered) => answered,
+                Err(error) => return Ok(Err(error)),
+            };
+            let error = match ended {
+                Ok(()) => {
+                    drop(slot);
+                    return Ok(episode(session, progress).await);
+                }
+                Err(error) => slot.failed(error, &mut lost),
+            };
+            match error {
+                None => {}
+                Some(error) if error.is_outage() => return Err(error),
+                Some(error) => return Ok(Ok(Err(AgentFailure::of(error)))),
+            }
         }
+    }
+
+    /// The program with the key of a session.
+    fn start(&self, api_key: String) -> Start {
+        let base_url = self.port.as_ref().map(|port| (BASE_URL_VARIABLE, port.base_url()));
+        let variables = base_url.into_iter().chain([(API_KEY_VARIABLE, api_key)]);
+        let variables: BTreeMap<String, String> =
+            variables.map(|(name, value)| (name.to_owned(), value)).collect();
+        let is_forwarded = self.port.is_none();
+        Start::Agent { command: self.spec.command.clone(), variables, is_forwarded }
     }
 }
 
