@@ -44,8 +44,8 @@ fn incident(reason: &str, message: &str, name: &str, uid: &str, node: Option<&St
 fn describe(pod: &PodFacts, removal: Option<RemovalReason>) -> Option<(&'static str, String)> {
     if removal == Some(RemovalReason::Hung) {
         let message = format!(
-            "hangs: it has not answered its coordinator for {HUNG_SECONDS} s, or generates nothing, \
-             although its container is running; the pod is deleted; {RECREATED}"
+            "hangs: it has not answered its coordinator for {HUNG_SECONDS} s, or generates \
+             nothing, although its container is running; the pod is deleted; {RECREATED}"
         );
         return Some((INCIDENT_ENGINE_HUNG, message));
     }
@@ -205,9 +205,9 @@ mod tests {
             reason: RemovalReason::Hung,
         };
         let incident = incidents(&[engine], &[removal], &[]).pop().unwrap();
-        let message = "pod sums-inference-0 on node-2 hangs: it has not answered its coordinator for \
-            20 s, or generates nothing, although its container is running; the pod is deleted; its \
-            StatefulSet will recreate it; not counted as a restart";
+        let message = "pod sums-inference-0 on node-2 hangs: it has not answered its coordinator \
+            for 20 s, or generates nothing, although its container is running; the pod is \
+            deleted; its StatefulSet will recreate it; not counted as a restart";
         assert_eq!((incident.reason.as_str(), incident.message.as_str()), ("EngineHung", message));
     }
 
