@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 use crate::RLJobSpec;
-use crate::algorithm::{Algorithm, DataKind};
+use crate::algorithm::{Algorithm, DataKind, Sharding};
 use crate::data::{HubDatasetSource, Suite, TrainDataset};
 use crate::names::HUB_DIR;
 use crate::storage::S3Source;
@@ -46,9 +46,10 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `grpo.epochs`, `entropyCoefficient`, `rollout.workflow`, `weightSync.runningCompletions`,
-/// suites, mixtures, filters, conversations or `rewards` of data, tokens of servers,
-/// `inference.podsPerReplica` or `verifiers`, which older coordinators and learners would ignore.
+/// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
+/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations or `rewards` of data,
+/// tokens of servers, `inference.podsPerReplica` or `verifiers`, which older coordinators and
+/// learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -59,6 +60,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.lora.is_none()
         && !algorithm.is_some_and(Algorithm::has_value_head)
         && !algorithm.is_some_and(has_new_policy_settings)
+        && spec.training.sharding != Some(Sharding::Hybrid)
         && spec.rollout.workflow.is_none()
         && spec.weight_sync.running_completions.is_none()
         && spec.inference.pods_per_engine() == 1

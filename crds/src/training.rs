@@ -28,9 +28,11 @@ pub struct TrainingSpec {
     /// Parts of the model that learners divide among themselves while they train a step. `Full`
     /// needs the least memory. `Gradients` gathers the weights once and sums the gradients once for
     /// each update instead of each micro-batch; a learner then holds the whole weights in the
-    /// compute type and the whole gradients in FP32. Without effect with one learner. Default Full
-    /// on CPUs and with `deterministic`; on GPUs `Gradients` if an estimate of the memory allows it
-    /// with all activations that the learner is to keep.
+    /// compute type and the whole gradients in FP32. Without effect with one learner. `Hybrid`
+    /// divides the model over the learners of each trainer pod only: pods exchange gradients once
+    /// for each update, and no weights. Default Full on CPUs and with `deterministic`; on GPUs
+    /// `Gradients` if an estimate of the memory allows it with all activations that the learner is
+    /// to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Sharding>,
     /// Compute type of forward and backward passes and of engines; master weights and optimizer
@@ -92,14 +94,18 @@ pub enum Activations {
 }
 
 /// Parts of the model that learners divide among themselves while they train a step. Master weights
-/// and optimizer states are always divided. Default Full on CPUs and with `deterministic`; on GPUs
-/// `Gradients`, which is faster, if an estimate of the memory allows it.
+/// and optimizer states are always divided: with `Hybrid` over the learners of a trainer pod, else
+/// over all. Default Full on CPUs and with `deterministic`; on GPUs `Gradients`, which is faster,
+/// if an estimate of the memory allows it.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharding {
     /// Weights and gradients, in every micro-batch (FSDP, ZeRO-3).
     Full,
     /// Gradients, once all micro-batches of an update have added theirs (ZeRO-2).
     Gradients,
+    /// Weights and gradients, in every micro-batch, over the learners of a trainer pod. Each pod
+    /// has a replica of the model; gradients are summed over the pods once for each update (HSDP).
+    Hybrid,
 }
 
 /// Compute type of forward and backward passes.

@@ -279,19 +279,21 @@ mod tests {
         assert_eq!(policies(&json!({})), [expected]);
     }
 
+    /// Role, ports and whether the metadata service is excepted, of each policy of a role.
+    fn ports(spec: &Value) -> Vec<(Value, Vec<u64>, bool)> {
+        let roles = policies(spec).into_iter().skip(1);
+        let facts = roles.map(|policy| {
+            let rule = &policy["egress"][0];
+            let ports = rule["ports"].as_array().unwrap().iter();
+            let role = policy["podSelector"]["matchLabels"]["rljob.dev/role"].clone();
+            let excepts_metadata = rule["to"][0]["ipBlock"]["except"].is_array();
+            (role, ports.filter_map(|port| port["port"].as_u64()).collect(), excepts_metadata)
+        });
+        facts.collect()
+    }
+
     #[test]
     fn roles_reach_the_ports_of_servers_that_the_spec_names() {
-        let ports = |spec: &Value| -> Vec<(Value, Vec<u64>, bool)> {
-            let roles = policies(spec).into_iter().skip(1);
-            let facts = roles.map(|policy| {
-                let rule = &policy["egress"][0];
-                let ports = rule["ports"].as_array().unwrap().iter();
-                let role = policy["podSelector"]["matchLabels"]["rljob.dev/role"].clone();
-                let excepts_metadata = rule["to"][0]["ipBlock"]["except"].is_array();
-                (role, ports.filter_map(|port| port["port"].as_u64()).collect(), excepts_metadata)
-            });
-            facts.collect()
-        };
         let verifier = json!({"name": "v", "http": {"url": "http://judge.lab:8000/score"}});
         let model = json!({"url": "http://scores.lab:30000", "text": "{{completion}}"});
         assert_eq!(

@@ -44,8 +44,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     } else if let Some(algorithm) = spec.algorithm.resolve() {
         check_unsampled(spec, algorithm, &mut warnings);
     }
-    if spec.training.sharding == Some(Sharding::Gradients) && spec.trainer.world_size() == 1 {
-        let message = "has no effect: one learner has all weights and gradients";
+    if let Some(message) = sharding_warning(spec) {
         warnings.push(Problem::new("spec.training.sharding", message));
     }
     let every = spec.checkpoint.export_every_steps;
@@ -61,6 +60,23 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         check_untrained(spec, &mut warnings);
     }
     warnings
+}
+
+/// What the number of trainer pods or of their learners makes of the sharding.
+fn sharding_warning(spec: &RLJobSpec) -> Option<&'static str> {
+    let TrainerSpec { replicas, .. } = spec.trainer;
+    match spec.training.sharding? {
+        Sharding::Gradients if spec.trainer.world_size() == 1 => {
+            Some("has no effect: one learner has all weights and gradients")
+        }
+        Sharding::Hybrid if replicas <= 1 => {
+            Some("has no effect: with one trainer pod Hybrid equals Full")
+        }
+        Sharding::Hybrid if spec.trainer.processes() == 1 => {
+            Some("divides nothing: a trainer pod has one learner, which holds the whole model")
+        }
+        Sharding::Full | Sharding::Gradients | Sharding::Hybrid => None,
+    }
 }
 
 /// Settings of training, in a job without it.
@@ -146,5 +162,23 @@ mod tests {
         assert_eq!(found[0].path, "spec.training.sharding");
         spec.trainer.replicas = 2;
         assert!(warnings(&spec).is_empty());
+    }
+
+    #[test]
+    fn hybrid_sharding_needs_several_pods_with_several_learners() {
+        let mut spec = minimal().spec;
+        spec.training.sharding = Some(Sharding::Hybrid);
+        let mut found = |replicas, processes| {
+            spec.trainer.replicas = replicas;
+            spec.trainer.processes_per_replica = Some(processes);
+            warnings(&spec).into_iter().map(|warning| warning.to_string()).collect::<Vec<_>>()
+        };
+        let one_pod =
+            "spec.training.sharding: has no effect: with one trainer pod Hybrid equals Full";
+        assert_eq!(found(1, 2), [one_pod]);
+        let one_learner = "spec.training.sharding: divides nothing: a trainer pod has one learner, \
+                           which holds the whole model";
+        assert_eq!(found(2, 1), [one_learner]);
+        assert!(found(2, 2).is_empty());
     }
 }

@@ -142,6 +142,14 @@ char* rljob_nccl_reduce_scatter(Nccl* group, at::Tensor* out, at::Tensor* in) {
   });
 }
 
+char* rljob_nccl_all_reduce(Nccl* group, at::Tensor* tensor) {
+  return guarded([&] {
+    settle(*group, ncclAllReduce(tensor->data_ptr(), tensor->data_ptr(), tensor->numel(),
+                                 type_of(*tensor), ncclSum, usable(*group),
+                                 group->stream.stream()));
+  });
+}
+
 char* rljob_nccl_broadcast(Nccl* group, at::Tensor* tensor, int root) {
   return guarded([&] {
     settle(*group, ncclBroadcast(tensor->data_ptr(), tensor->data_ptr(), tensor->numel(),

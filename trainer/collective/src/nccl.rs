@@ -121,6 +121,14 @@ impl DeviceGroup {
         self.member.of_tensor("reduce-scatter", input, self.handle.reduce_scatter(out, input))
     }
 
+    /// Sums `tensor` over the ranks, in place.
+    ///
+    /// # Errors
+    /// The group has failed.
+    pub fn all_reduce(&self, tensor: &Tensor) -> Result<(), CollectiveError> {
+        self.member.of_tensor("all-reduce", tensor, self.handle.all_reduce(tensor))
+    }
+
     /// Copies the `tensor` of rank `root` to every rank, in place.
     ///
     /// # Errors
@@ -209,6 +217,10 @@ mod without_cuda {
         }
 
         pub fn reduce_scatter(&self, _: &Tensor, _: &Tensor) -> Result<(), String> {
+            match *self {}
+        }
+
+        pub fn all_reduce(&self, _: &Tensor) -> Result<(), String> {
             match *self {}
         }
 

@@ -41,6 +41,7 @@ mod raw {
             out: *mut c_void,
             input: *mut c_void,
         ) -> *mut c_char;
+        pub fn rljob_nccl_all_reduce(group: *mut c_void, tensor: *mut c_void) -> *mut c_char;
         pub fn rljob_nccl_broadcast(
             group: *mut c_void,
             tensor: *mut c_void,
@@ -109,6 +110,11 @@ impl NcclHandle {
         check(unsafe {
             raw::rljob_nccl_reduce_scatter(self.0.as_ptr(), tensor(out), tensor(input))
         })
+    }
+
+    pub fn all_reduce(&self, t: &Tensor) -> Result<(), String> {
+        // SAFETY: as for all_gather.
+        check(unsafe { raw::rljob_nccl_all_reduce(self.0.as_ptr(), tensor(t)) })
     }
 
     pub fn broadcast(&self, t: &Tensor, root: u32) -> Result<(), String> {

@@ -174,7 +174,7 @@ impl Learner {
 
     fn publish_to_disk(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
+        if let Some(staged) = self.stage(&[0])? {
             disk::write_weights(path, &self.model_directory, &staged)?;
             let ready = WeightsReady::Disk {
                 attempt: self.client.attempt(),
@@ -194,12 +194,14 @@ impl Learner {
         }
         // At most one export holds a copy of the weights.
         self.exports.wait()?;
-        let adapters = self.stage_adapters(writes)?;
-        let staged = self.stage(writes)?.map(|staged| staged.with_adapters(adapters));
+        let adapters = self.stage_adapters(&[0])?;
+        let staged = self.stage(&[0])?.map(|staged| staged.with_adapters(adapters));
         Ok(self.exports.begin(version, path, staged)?)
     }
 
-    fn stage_adapters(&mut self, keep: bool) -> Result<Option<StagedAdapters>, PublishError> {
+    /// A copy of the adapters on the ranks `keepers`. A collective of their replicas.
+    fn stage_adapters(&mut self, keepers: &[u32]) -> Result<Option<StagedAdapters>, PublishError> {
+        let Some(keep) = self.trainer.ranks.mesh().keeps(keepers) else { return Ok(None) };
         let config = AdapterConfig::of(&self.trainer.spec, &self.model_directory);
         self.trainer.phase = Phase::Publication;
         self.trainer.guarded(|trainer| {
@@ -214,11 +216,12 @@ impl Learner {
         transfers: Vec<Transfer>,
     ) -> Result<(), LearnerError> {
         self.check_step(version)?;
+        let senders: Vec<u32> = transfers.iter().map(|transfer| transfer.sender).collect();
         let mine: Vec<Transfer> = transfers
             .into_iter()
             .filter(|transfer| transfer.sender == self.trainer.ranks.rank())
             .collect();
-        match self.stage(!mine.is_empty())? {
+        match self.stage(&senders)? {
             Some(staged) => Ok(self.broadcaster.begin(version, mine, staged)?),
             None => Ok(()),
         }
@@ -226,6 +229,9 @@ impl Learner {
 
     fn checkpoint(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
+        if !self.trainer.ranks.is_of_first_replica() {
+            return Ok(());
+        }
         if self.checkpoints.is_newest(version) {
             return Ok(self.checkpoints.repeat_report(path, version)?);
         }
@@ -248,14 +254,16 @@ impl Learner {
             path: folder,
             bucket,
             version,
-            rank: ranks.rank(),
-            world_size: ranks.world_size(),
+            rank: ranks.mesh().shard(),
+            world_size: ranks.mesh().shards(),
             file_bytes: FILE_BYTES,
         };
         Ok(self.checkpoints.begin(destination, path.to_owned(), snapshot)?)
     }
 
-    fn stage(&mut self, keep: bool) -> Result<Option<Staged>, PublishError> {
+    /// A copy of the weights on the ranks `keepers`. A collective of their replicas.
+    fn stage(&mut self, keepers: &[u32]) -> Result<Option<Staged>, PublishError> {
+        let Some(keep) = self.trainer.ranks.mesh().keeps(keepers) else { return Ok(None) };
         self.trainer.phase = Phase::Publication;
         self.trainer.guarded(|trainer| {
             let policy = &mut trainer.models.policy;

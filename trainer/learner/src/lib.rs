@@ -8,7 +8,7 @@
 //!                     publish      publish/
 //!                     checkpoint   checkpoint/
 //!                     memory       memory/      plan at the start, errors
-//!                  used by all: ranks (collectives), coordinator_client, heartbeat, parent
+//!                  used by all: ranks (collectives), mesh, coordinator_client, heartbeat, parent
 //! ```
 //! Read in this order: [`learner`], [`trainer`], [`step`], [`objective`], [`models`], [`fsdp`],
 //! [`optimizer`], [`model`], [`checkpoint`], [`publish`], [`memory`]. The supervisor is a separate
@@ -21,6 +21,7 @@ pub mod fsdp;
 pub mod heartbeat;
 pub mod learner;
 pub mod memory;
+pub mod mesh;
 pub mod model;
 pub mod models;
 pub mod objective;

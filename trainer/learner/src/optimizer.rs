@@ -220,9 +220,11 @@ impl Optimizer {
                 squares += norm * norm;
             }
         }
+        // Replicas have the same gradients.
+        let counted = if self.ranks.is_of_first_replica() { squares } else { 0.0 };
         let [sum] = self
             .ranks
-            .sum([squares])
+            .sum([counted])
             .map_err(|source| OptimizerError::Update { block: None, source })?;
         Ok(sum.sqrt())
     }

@@ -1,6 +1,6 @@
 //! Rank in the process groups of learners, its device, and small collectives of the training loop.
-//! A world size of 1 needs no process group. Learners on GPUs have a second group, over NCCL, for
-//! weights and gradients.
+//! A world size of 1 needs no process group. Weights and gradients have process groups for shards
+//! and replicas of the [`Mesh`], which are over NCCL on GPUs.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use rljob_collective::{CollectiveError, DeviceGroup, Group, Store};
 use tch::{Device, Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
+use crate::mesh::Mesh;
 
 /// Timeout of a collective: a peer may retry a call to the coordinator for up to [`PATIENCE`]. The
 /// exit of a peer is detected immediately.
@@ -19,14 +20,46 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Rank of this learner, with its device and process groups.
 #[derive(Debug)]
 pub struct Ranks {
-    rank: u32,
-    world_size: u32,
+    mesh: Mesh,
     device: Device,
-    /// Dropped before `group`, which tells peers that this rank ends.
-    device_group: Option<DeviceGroup>,
+    /// On GPUs. Dropped before `group`, which tells peers that this rank ends.
+    device_groups: MeshGroups<DeviceGroup>,
+    /// On CPUs.
+    host_groups: MeshGroups<Group>,
     group: Option<Group>,
     /// Keeps rank 0's store alive.
     _store: Option<Store>,
+}
+
+/// Process groups of the mesh; none of one rank.
+#[derive(Debug)]
+struct MeshGroups<G> {
+    /// The ranks that divide this rank's replica.
+    shards: Option<G>,
+    /// The ranks with this rank's shard.
+    replicas: Option<G>,
+}
+
+impl<G> MeshGroups<G> {
+    fn none() -> Self {
+        Self { shards: None, replicas: None }
+    }
+
+    /// Joins the groups by `join`, which gets a name in the store, the rank and the world size.
+    fn join(
+        mesh: Mesh,
+        name: &str,
+        join: impl Fn(&str, (u32, u32)) -> Result<G, CollectiveError>,
+    ) -> Result<Self, CollectiveError> {
+        let (shard, replica) = (mesh.shard(), mesh.replica());
+        let group = |name: String, rank, world_size| {
+            (world_size > 1).then(|| join(&name, (rank, world_size))).transpose()
+        };
+        Ok(Self {
+            shards: group(format!("{name}-replica-{replica}"), shard, mesh.shards())?,
+            replicas: group(format!("{name}-shard-{shard}"), replica, mesh.replicas())?,
+        })
+    }
 }
 
 impl Ranks {
@@ -37,59 +70,72 @@ impl Ranks {
 
     /// A world size of 1, without a process group.
     pub fn alone_on(device: Device) -> Rc<Self> {
-        let (device_group, group, store) = (None, None, None);
-        Rc::new(Self { rank: 0, world_size: 1, device, device_group, group, _store: store })
+        Rc::new(Self {
+            mesh: Mesh::from((0, 1)),
+            device,
+            device_groups: MeshGroups::none(),
+            host_groups: MeshGroups::none(),
+            group: None,
+            _store: None,
+        })
     }
 
-    /// Joins the process groups of an attempt as (rank, world size): rank 0 hosts the store at
-    /// `rendezvous` (host, port); `address` is this rank's address for other ranks.
+    /// Joins the process groups of an attempt: rank 0 hosts the store at `rendezvous` (host, port);
+    /// `address` is this rank's address for other ranks.
     ///
     /// # Errors
     /// The store is unreachable, or a rank does not join in time.
     pub fn join(
         rendezvous: (&str, u16),
         address: &str,
-        (rank, world_size): (u32, u32),
+        mesh: impl Into<Mesh>,
         device: Device,
         attempt: u32,
     ) -> Result<Rc<Self>, CollectiveError> {
-        if world_size == 1 {
+        let mesh = mesh.into();
+        if mesh.world_size == 1 {
             return Ok(Self::alone_on(device));
         }
         let (host, port) = rendezvous;
-        let store = if rank == 0 {
+        let store = if mesh.rank == 0 {
             Store::host(host, port, JOIN_TIMEOUT)?
         } else {
             Store::connect(host, port, JOIN_TIMEOUT)?
         };
-        let group = Group::join(
-            &store,
-            &format!("learners-{attempt}"),
-            rank,
-            world_size,
-            address,
-            TIMEOUT,
-        )?;
-        let device_group = match device {
-            Device::Cuda(index) => Some(DeviceGroup::join(
-                &store,
-                &format!("gpus-{attempt}"),
-                (rank, world_size),
-                index,
-                TIMEOUT,
-            )?),
-            _ => None,
+        let on_host = |name: &str, (rank, world_size)| {
+            Group::join(&store, name, rank, world_size, address, TIMEOUT)
         };
+        let name = format!("learners-{attempt}");
+        let group = on_host(&name, (mesh.rank, mesh.world_size))?;
+        let (mut device_groups, mut host_groups) = (MeshGroups::none(), MeshGroups::none());
+        if let Device::Cuda(index) = device {
+            let on_device =
+                |name: &str, ranks| DeviceGroup::join(&store, name, ranks, index, TIMEOUT);
+            device_groups = MeshGroups::join(mesh, &format!("gpus-{attempt}"), on_device)?;
+        } else if mesh.replicas() > 1 {
+            host_groups = MeshGroups::join(mesh, &name, on_host)?;
+        }
         let (group, store) = (Some(group), Some(store));
-        Ok(Rc::new(Self { rank, world_size, device, device_group, group, _store: store }))
+        Ok(Rc::new(Self { mesh, device, device_groups, host_groups, group, _store: store }))
     }
 
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.mesh.rank
     }
 
     pub fn world_size(&self) -> u32 {
-        self.world_size
+        self.mesh.world_size
+    }
+
+    /// Shard and replica of this rank.
+    pub fn mesh(&self) -> Mesh {
+        self.mesh
+    }
+
+    /// Whether this rank has a part of the first replica, which counts in sums over shards and is
+    /// the one in checkpoints.
+    pub fn is_of_first_replica(&self) -> bool {
+        self.mesh.replica() == 0
     }
 
     /// Device of models and batches.
@@ -97,14 +143,29 @@ impl Ranks {
         self.device
     }
 
-    /// The process group of GPUs; `None` on CPUs and for a world size of 1.
-    pub fn device_group(&self) -> Option<&DeviceGroup> {
-        self.device_group.as_ref()
-    }
-
-    /// The process group of hosts; `None` for a world size of 1.
+    /// The process group of hosts of all ranks; `None` for a world size of 1.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
+    }
+
+    /// The ranks that divide a model, on CPUs; `None` if one has it whole.
+    pub fn shard_group(&self) -> Option<&Group> {
+        if self.mesh.replicas() == 1 { self.group() } else { self.host_groups.shards.as_ref() }
+    }
+
+    /// The ranks with the same shard, on CPUs; `None` if there is one replica.
+    pub fn replica_group(&self) -> Option<&Group> {
+        self.host_groups.replicas.as_ref()
+    }
+
+    /// The ranks that divide a model, on GPUs; `None` if one has it whole.
+    pub fn shard_device_group(&self) -> Option<&DeviceGroup> {
+        self.device_groups.shards.as_ref()
+    }
+
+    /// The ranks with the same shard, on GPUs; `None` if there is one replica.
+    pub fn replica_device_group(&self) -> Option<&DeviceGroup> {
+        self.device_groups.replicas.as_ref()
     }
 
     /// Sums `values` over the ranks, entry by entry; the same bits on every rank.
@@ -134,7 +195,7 @@ impl Ranks {
     /// number of values.
     pub fn max_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
         let Some(group) = &self.group else { return Ok(()) };
-        let (ranks, count) = (i64::from(self.world_size), values.len() as i64);
+        let (ranks, count) = (i64::from(self.world_size()), values.len() as i64);
         let all = Tensor::zeros([ranks * count], (Kind::Double, tch::Device::Cpu));
         group.all_gather(&all, &Tensor::from_slice(values))?;
         all.view([ranks, count]).amax([0], false).copy_data(values, values.len());
@@ -147,7 +208,7 @@ impl Ranks {
         let length = Tensor::from_slice(&[bytes.len() as i64]);
         group.broadcast(&length, 0)?;
         let length = length.int64_value(&[0]);
-        let content = if self.rank == 0 {
+        let content = if self.rank() == 0 {
             Tensor::from_slice(&bytes)
         } else {
             Tensor::zeros([length], (Kind::Uint8, tch::Device::Cpu))

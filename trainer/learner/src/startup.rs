@@ -41,6 +41,7 @@ use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::{Phase, of_all_ranks, planned};
+use crate::mesh::{GroupSize, Mesh};
 use crate::model::{Model, ModelConfig, ModelError};
 use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
@@ -62,7 +63,7 @@ pub struct StartArguments {
     /// Address of this process for other ranks and engines.
     pub address: String,
     pub rank: u32,
-    pub world_size: u32,
+    pub size: GroupSize,
     /// Epoch of the coordinator that ordered the start.
     pub epoch: u64,
     pub attempt: u32,
@@ -100,7 +101,7 @@ pub fn start(
     let steps_done = arguments.restore.as_ref().map_or(0, |restore| restore.version.step);
     tracing::info!(
         rank = arguments.rank,
-        world_size = arguments.world_size,
+        world_size = arguments.size.world_size,
         steps_done,
         parameters = trainer.models.policy.model.layout().numel(),
         "the learner is ready"
@@ -110,10 +111,7 @@ pub fn start(
     let RunConfig { model_directory, run_directory, .. } = config;
     Ok(Learner {
         checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
-        snapshot_memory: SnapshotMemory::begin(
-            trainer.ranks.device(),
-            trainer.models.snapshot_bytes(),
-        ),
+        snapshot_memory: snapshot_memory(&trainer),
         exports: Exporter::new(client.clone(), model_directory.clone(), target),
         broadcaster: Broadcaster::new(
             client.clone(),
@@ -129,6 +127,14 @@ pub fn start(
         run_store,
         run_directory,
     })
+}
+
+/// Memory of snapshots, on ranks that write checkpoints.
+fn snapshot_memory(trainer: &Trainer) -> SnapshotMemory {
+    if !trainer.ranks.is_of_first_replica() {
+        return SnapshotMemory::default();
+    }
+    SnapshotMemory::begin(trainer.ranks.device(), trainer.models.snapshot_bytes())
 }
 
 /// Configures libtorch, joins the process group, reports the memory plan and loads the models.
@@ -154,18 +160,18 @@ fn load_trainer(
     let compute = compute_kind(spec.precision());
     let teacher = Teacher::of(spec, &model, model_directory)?;
     let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
-    let planned = planned(model, teacher, spec, (device, arguments.world_size), compute)?;
+    let planned = planned(model, teacher, spec, (device, arguments.size), compute)?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
         &arguments.address,
-        (arguments.rank, arguments.world_size),
+        Mesh::new(arguments.rank, arguments.size, planned.sharding),
         device,
         arguments.attempt,
     )?;
     let mut spec = spec.clone();
     spec.training.sharding = Some(agreed(planned.sharding, &ranks)?);
-    if let Some(plan) = of_all_ranks(&planned, teacher, &spec, &ranks, compute)?
+    if let Some(plan) = of_all_ranks(&planned, teacher, &spec, (&ranks, arguments.size), compute)?
         && ranks.rank() == 0
     {
         client.report_memory(plan)?;
@@ -183,10 +189,11 @@ fn load_trainer(
     Ok(trainer)
 }
 
-/// `Gradients` if every rank can hold whole blocks. A collective.
+/// The sharding of all ranks: `Full` unless every rank can hold whole blocks or the spec sets
+/// another one. A collective.
 fn agreed(sharding: Sharding, ranks: &Ranks) -> Result<Sharding, StartError> {
     let [full] = ranks.sum([f64::from(u8::from(sharding == Sharding::Full))])?;
-    let agreed = if full > 0.0 { Sharding::Full } else { Sharding::Gradients };
+    let agreed = if full > 0.0 { Sharding::Full } else { sharding };
     if ranks.world_size() > 1 && ranks.device().is_cuda() {
         tracing::info!(sharding = ?agreed, "division of blocks over the ranks");
     }
@@ -209,7 +216,7 @@ pub fn first_trainer(
         let passes = passes(&spec);
         let blocks = initial_blocks(&spec, &model, model_directory)?;
         let shard = |block: Result<Tensor, ModelError>| {
-            let shard = into_shard(block?, ranks.rank(), ranks.world_size());
+            let shard = into_shard(block?, ranks.mesh());
             // Moved first: the files' kind has half the bytes of fp32.
             Ok::<_, ModelError>(shard.f_to_device(ranks.device())?.f_to_kind(Kind::Float)?)
         };
@@ -255,7 +262,7 @@ pub fn restored_trainer(
     if let Some((critic, _)) = &critic {
         shapes.insert(ModelRole::Critic, shape(critic));
     }
-    let shard = (ranks.rank(), ranks.world_size());
+    let shard = (ranks.mesh().shard(), ranks.mesh().shards());
     let mut places = Places::all(ranks.device());
     if spec.optimizer.offload {
         places.moments = Device::Cpu;

@@ -45,14 +45,14 @@ pub struct GenerateRequests<'a> {
 
 impl<'a> GenerateRequests<'a> {
     /// Joins requests with the same `extra_key`, that stream log-probabilities.
-    pub fn new(requests: impl Iterator<Item = &'a GenerateRequest> + Clone) -> Self {
+    pub fn new(requests: &[&'a GenerateRequest]) -> Self {
         Self {
-            rid: requests.clone().map(|request| request.rid.as_str()).collect(),
-            input_ids: requests.clone().map(|request| request.input_ids.as_slice()).collect(),
-            sampling_params: requests.clone().map(|request| &request.sampling_params).collect(),
+            rid: requests.iter().map(|request| request.rid.as_str()).collect(),
+            input_ids: requests.iter().map(|request| request.input_ids.as_slice()).collect(),
+            sampling_params: requests.iter().map(|request| &request.sampling_params).collect(),
             return_logprob: true,
             stream: true,
-            extra_key: requests.clone().find_map(|request| request.extra_key.as_deref()),
+            extra_key: requests.first().and_then(|request| request.extra_key.as_deref()),
         }
     }
 }

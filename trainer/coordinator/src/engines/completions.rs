@@ -171,12 +171,12 @@ impl Completions {
         samples: &mut [Sample],
         sending: Sending,
     ) -> Result<(), EngineError> {
-        let requests = handles.iter().map(|handle| &*handle.request);
-        let call = match handles {
-            [only] => post(GENERATE, &self.api, &*only.request)?,
-            _ => post(GENERATE, &self.api, &GenerateRequests::new(requests.clone()))?,
+        let requests: Vec<_> = handles.iter().map(|handle| &*handle.request).collect();
+        let call = match requests.as_slice() {
+            [only] => post(GENERATE, &self.api, *only)?,
+            several => post(GENERATE, &self.api, &GenerateRequests::new(several))?,
         };
-        let longest = requests.map(|request| request.sampling_params.max_new_tokens).max();
+        let longest = requests.iter().map(|request| request.sampling_params.max_new_tokens).max();
         let sampling = Duration::from_secs(longest.unwrap_or_default().into());
         let bytes = samples.iter().map(|sample| sample.output.max_bytes());
         let mut events = Events::new(bytes.fold(0, usize::saturating_add));
@@ -201,7 +201,7 @@ impl Completions {
             tokio::spawn(async move { completions.abort(&url, rid).await });
         }
         // All ended, and their response is about to.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn abort(&self, url: &str, rid: String) {
@@ -227,20 +227,17 @@ impl Completions {
     ) {
         let is_joint = samples.len() > 1;
         samples.retain(|sample| sample.ended.is_some());
-        let Err(error) = result else {
-            samples.iter_mut().for_each(|sample| sample.end(Ok(())));
-            return;
-        };
-        if is_joint && matches!(error, EngineError::Rejected { .. }) {
+        if is_joint && matches!(result, Err(EngineError::Rejected { .. })) {
             let (again, begun): (Vec<_>, Vec<_>) =
                 samples.into_iter().partition(|sample| sample.output.is_empty());
             self.ask(url, again.into_iter().map(|sample| Sample { alone: true, ..sample }));
             samples = begun;
         }
-        let mut own = Some(error);
+        let failed = result.is_err();
+        let mut error = result.err();
         for sample in &mut samples {
             let joint = || EngineError::Aborted("the joint request failed".to_owned());
-            sample.end(Err(own.take().unwrap_or_else(joint)));
+            sample.end(if failed { Err(error.take().unwrap_or_else(joint)) } else { Ok(()) });
         }
     }
 }

@@ -19,6 +19,7 @@ use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::memory::out_of_memory::silence_panics;
+use rljob_learner::mesh::GroupSize;
 use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::memory::memory_plan;
 use rljob_learner::startup::{StartArguments, StartError, start};
@@ -62,6 +63,9 @@ struct RankArguments {
     /// Number of ranks.
     #[arg(long)]
     world_size: u32,
+    /// Number of ranks of each trainer pod.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    local_world_size: u32,
     /// Epoch of the coordinator that ordered the start.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
@@ -113,13 +117,19 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         rank.rank,
         rank.world_size
     );
+    anyhow::ensure!(
+        rank.world_size.is_multiple_of(rank.local_world_size),
+        "the world size {} is not a multiple of the local world size {}",
+        rank.world_size,
+        rank.local_world_size
+    );
     let restore = rank.restore.zip(rank.restore_version);
     let arguments = StartArguments {
         tokens: rank.tokens,
         coordinator: rank.coordinator,
         address: rank.address,
         rank: rank.rank,
-        world_size: rank.world_size,
+        size: GroupSize { world_size: rank.world_size, local_world_size: rank.local_world_size },
         epoch: rank.epoch,
         attempt: rank.attempt,
         rendezvous: rank.rendezvous,

@@ -6,7 +6,9 @@
 //!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (sizes, SHA-256)
 //!  writer, rank 0   waits for the .json of every rank ──▶ manifest.json, the commit ──▶ report
 //! ```
-//! Writers use no collectives: ranks synchronize through the files of the shared folder.
+//! Writers use no collectives: ranks synchronize through the files of the shared folder. Of several
+//! replicas of the models ([`crate::mesh`]) the first is written, as if there were no other: files
+//! and manifest do not depend on the sharding.
 //!
 //! A part of more than a GiB has several files, `rank-r-of-W-file-i-of-N.safetensors`, which
 //! threads write and read.

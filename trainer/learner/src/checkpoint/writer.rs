@@ -36,7 +36,9 @@ pub struct Destination {
     /// Bucket, if the run store is one.
     pub bucket: Option<Bucket>,
     pub version: Version,
+    /// Index of the rank among those that write, which is that of its shard.
     pub rank: u32,
+    /// Number of ranks that write: those of one replica.
     pub world_size: u32,
     /// Bytes of a file at most, unless one block has more.
     pub file_bytes: u64,

@@ -39,7 +39,7 @@ impl FrozenParameters {
         let shard = |block: Result<Tensor, ModelError>| {
             let block = block?;
             let numel = block.numel() as i64;
-            let local = into_shard(block, ranks.rank(), ranks.world_size());
+            let local = into_shard(block, ranks.mesh());
             Ok((numel, local.f_to_device(ranks.device())?.f_to_kind(compute)?))
         };
         let shards: Vec<_> = blocks.into_iter().map(shard).collect::<Result<_, ModelError>>()?;

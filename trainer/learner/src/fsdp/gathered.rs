@@ -7,7 +7,7 @@
 //! ```
 //! Layers share a ring of two buffers. The first and the last block, which a pass uses several
 //! times, have a buffer each and are gathered once after each update; so is every block if each has
-//! a buffer ([`Buffers::Own`]). With one rank there are no buffers: the shard is the block.
+//! a buffer ([`Buffers::Own`]). With one shard there are no buffers: it is the block.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ pub struct GatheredWeights {
     ranks: Rc<Ranks>,
     shards: Vec<ComputeShard>,
     buffers: Buffers,
-    /// Empty with one rank.
+    /// Empty with one shard.
     slots: Vec<Slot>,
     /// Slots whose weights a pass uses.
     in_use: Vec<usize>,
@@ -42,7 +42,7 @@ pub struct ComputeShard {
 
 #[derive(Debug)]
 struct Slot {
-    /// `[shard × world size]`, for the largest block that uses it.
+    /// `[shard × shards]`, for the largest block that uses it.
     buffer: Tensor,
     block: Option<usize>,
     ready: DeviceEvent,
@@ -74,10 +74,10 @@ impl GatheredWeights {
         buffers: Buffers,
     ) -> Result<Self, ModelError> {
         let (mut slots, mut changed) = (Vec::new(), None);
-        if let (Some(_), Some(first)) = (ranks.device_group(), shards.first()) {
+        if let (Some(_), Some(first)) = (ranks.shard_device_group(), shards.first()) {
             let options = (first.local.kind(), first.local.device());
-            let world_size = i64::from(ranks.world_size());
-            let slot = |length: i64| Slot::new(length * world_size, options);
+            let count = i64::from(ranks.mesh().shards());
+            let slot = |length: i64| Slot::new(length * count, options);
             let lengths = buffers.lengths(shards.iter().map(|shard| shard.local.numel()));
             slots = lengths.into_iter().map(slot).collect::<Result<_, _>>()?;
             changed = Some(DeviceEvent::new().map_err(buffer_error)?);
@@ -133,7 +133,7 @@ impl GatheredWeights {
     fn gather(&mut self, block: usize) -> Result<(), CollectiveError> {
         let index = self.slot(block);
         let (Some(group), Some(slot), Some(shard)) =
-            (self.ranks.device_group(), self.slots.get_mut(index), self.shards.get(block))
+            (self.ranks.shard_device_group(), self.slots.get_mut(index), self.shards.get(block))
         else {
             return Ok(());
         };
@@ -144,7 +144,7 @@ impl GatheredWeights {
             changed.wait(Stream::Of(group))?;
         }
         slot.free.wait(Stream::Of(group))?;
-        let length = shard.local.numel() as i64 * i64::from(self.ranks.world_size());
+        let length = shard.local.numel() as i64 * i64::from(self.ranks.mesh().shards());
         group.all_gather(&slot.buffer.narrow(0, 0, length), &shard.local)?;
         slot.ready.record(Stream::Of(group))?;
         slot.block = Some(block);

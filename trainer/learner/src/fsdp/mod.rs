@@ -8,15 +8,17 @@
 //! ```
 //! With `Sharding::Gradients` (ZeRO-2: Rajbhandari et al. 2020, arXiv 1910.02054) blocks stay
 //! gathered until the update, and the gradients of the minibatch's passes are added on each rank
-//! before they are summed over the ranks once.
+//! before they are summed over the ranks once. With `Sharding::Hybrid` the ranks above are those of
+//! a replica, a row of the [`crate::mesh`], and the shards' gradients are summed over the replicas
+//! before the update ([`replicas`]).
 //!
 //! On a CPU both calls return when they are done. On a GPU, [`gathered`] and [`reduced`] run them
 //! beside the computation, and the shards of all blocks are one vector each ([`flat`]). Frozen
 //! weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient. Adapters over
 //! them are merged when a pass gets a block ([`AdaptedParameters`]).
 //!
-//! Blocks are flat vectors here, regardless of their tensors. A world size of 1 uses no
-//! collectives.
+//! Blocks are flat vectors here, regardless of their tensors. One shard needs no gather and no
+//! reduce-scatter.
 
 mod adapted;
 mod flat;
@@ -24,6 +26,7 @@ mod frozen;
 mod gathered;
 mod held;
 mod reduced;
+mod replicas;
 mod sharded;
 mod shards;
 mod trained;

@@ -1,4 +1,4 @@
-//! Gradients of a model on a GPU, summed over the ranks while other blocks compute.
+//! Gradients of a model on a GPU, summed over the ranks of a replica while other blocks compute.
 //!
 //! ```text
 //!  compute     │ block 3 ─▶ ring 1 │ block 2 ─▶ ring 0 │ block 1 ─▶ ring 1
@@ -6,8 +6,8 @@
 //! ```
 //! Slots are those of [`super::gathered`]. The gradient of the first block, which a tied head
 //! shares, is summed when the pass ends. If each block has a slot, blocks are summed in the last
-//! pass of a minibatch, once all passes have added their gradients. With one rank a pass writes to
-//! the shards.
+//! pass of a minibatch, once all passes have added their gradients. With one shard a pass writes to
+//! it.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ pub struct ReducedGradients {
     has_values: Vec<bool>,
     buffers: Buffers,
     passes_left: PassesLeft,
-    /// Empty with one rank.
+    /// Empty with one shard.
     slots: Vec<Slot>,
     /// Memory for the largest shard, used in the order of the collectives.
     sum: Tensor,
@@ -36,7 +36,7 @@ pub struct ReducedGradients {
 
 #[derive(Debug)]
 struct Slot {
-    /// `[shard × world size]`, fp32, with zeros as padding.
+    /// `[shard × shards]`, fp32, with zeros as padding.
     buffer: Tensor,
     /// The block whose gradient it has, until that is summed.
     block: Option<usize>,
@@ -50,7 +50,7 @@ impl Slot {
         let options = (Kind::Float, ranks.device());
         let event = || DeviceEvent::new().map_err(|error| failed("prepare buffers", 0, error));
         Ok(Self {
-            buffer: Tensor::f_zeros([length * i64::from(ranks.world_size())], options)?,
+            buffer: Tensor::f_zeros([length * i64::from(ranks.mesh().shards())], options)?,
             block: None,
             written: event()?,
             summed: event()?,
@@ -69,7 +69,7 @@ impl ReducedGradients {
         buffers: Buffers,
     ) -> Result<Self, ModelError> {
         let mut lengths = Vec::new();
-        if ranks.device_group().is_some() {
+        if ranks.shard_device_group().is_some() {
             lengths = buffers.lengths(shards.iter().map(|(_, shard)| shard.numel()));
         }
         let largest = lengths.iter().max().copied().unwrap_or(0);
@@ -142,14 +142,15 @@ impl ReducedGradients {
 
     /// Sums the gradient in a slot, if there is one, over the ranks.
     fn sum(&mut self, index: usize) -> Result<(), ModelError> {
-        let (Some(group), Some(slot)) = (self.ranks.device_group(), self.slots.get_mut(index))
+        let (Some(group), Some(slot)) =
+            (self.ranks.shard_device_group(), self.slots.get_mut(index))
         else {
             return Ok(());
         };
         let Some(block) = slot.block.take() else { return Ok(()) };
         let Some((_, shard)) = self.shards.get(block) else { return Ok(()) };
         let length = shard.numel() as i64;
-        let whole = slot.buffer.f_narrow(0, 0, length * i64::from(self.ranks.world_size()))?;
+        let whole = slot.buffer.f_narrow(0, 0, length * i64::from(self.ranks.mesh().shards()))?;
         let sum = self.sum.f_narrow(0, 0, length)?;
         let add = self.has_values[block];
         let reduced = (|| {

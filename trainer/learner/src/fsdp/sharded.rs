@@ -9,6 +9,7 @@ use super::flat::Flat;
 use super::gathered::{ComputeShard, GatheredWeights};
 use super::held::HeldBlocks;
 use super::reduced::ReducedGradients;
+use super::replicas::sum_over_replicas;
 use super::shards::{Buffers, PassesLeft, failed, gather, no_block};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
@@ -35,7 +36,8 @@ pub struct Shard {
     pub numel: i64,
     /// fp32 master weights `[shard]`.
     pub master: Tensor,
-    /// fp32 gradient `[shard]`, summed over ranks and micro-batches.
+    /// fp32 gradient `[shard]`, summed over micro-batches and the ranks of a replica, and over all
+    /// ranks after [`ShardedParameters::finish_gradients`].
     pub gradient: Tensor,
 }
 
@@ -91,7 +93,7 @@ impl ShardedParameters {
             master,
         };
         let shards: Vec<Shard> = numels.iter().zip(masters).map(shard).collect();
-        let holds = passes.sharding == Sharding::Gradients && ranks.group().is_some();
+        let holds = passes.sharding == Sharding::Gradients && ranks.shard_group().is_some();
         let held = holds.then(|| HeldBlocks::new(shards.len()));
         let (compute, passes_left) = (passes.compute, PassesLeft::one());
         Ok(Self { ranks, compute, shards, passes_left, held, on_device: None })
@@ -156,12 +158,15 @@ impl ShardedParameters {
         }
     }
 
-    /// Completes the sums of gradients over the ranks, before they are read.
+    /// Completes the sums of gradients over the ranks, once before they are read. A collective.
     ///
     /// # Errors
-    /// CUDA.
+    /// CUDA or the collective fails.
     pub fn finish_gradients(&mut self) -> Result<(), ModelError> {
-        self.on_device.as_mut().map_or(Ok(()), |on_device| on_device.gradients.finish())
+        if let Some(on_device) = &mut self.on_device {
+            on_device.gradients.finish()?;
+        }
+        sum_over_replicas(&self.ranks, self.shards.iter().map(|shard| &shard.gradient))
     }
 
     /// Ends an update: gradients start from zero, and changed weights are gathered again.
@@ -194,14 +199,15 @@ impl ShardedParameters {
         gather(&self.ranks, shard.master.f_to_kind(self.compute)?, shard.numel, block)
     }
 
-    /// Sums a block's gradient `[numel]` over the ranks and adds this rank's part to its shard.
+    /// Sums a block's gradient `[numel]` over the ranks of a replica and adds this rank's part to
+    /// its shard.
     fn reduce(&self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
         let shard = self.shard("reduce the gradient", block)?;
-        let Some(group) = self.ranks.group() else {
+        let Some(group) = self.ranks.shard_group() else {
             return Ok(shard.gradient.shallow_clone().f_add_(gradient).map(drop)?);
         };
         let padding =
-            shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
+            shard.gradient.numel() as i64 * i64::from(self.ranks.mesh().shards()) - shard.numel;
         let padded = gradient.f_constant_pad_nd([0, padding])?.f_contiguous()?;
         let sum = shard.gradient.f_empty_like()?;
         group

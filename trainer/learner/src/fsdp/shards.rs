@@ -3,6 +3,7 @@
 use rljob_crds::algorithm::Sharding;
 use tch::{Device, Tensor};
 
+use crate::mesh::Mesh;
 use crate::model::ModelError;
 use crate::ranks::Ranks;
 
@@ -22,7 +23,7 @@ impl Buffers {
     /// The buffers of a model that is trained.
     pub fn of(sharding: Sharding) -> Self {
         match sharding {
-            Sharding::Full => Self::Ring,
+            Sharding::Full | Sharding::Hybrid => Self::Ring,
             Sharding::Gradients => Self::Own,
         }
     }
@@ -76,37 +77,38 @@ impl PassesLeft {
     }
 }
 
-/// Elements of a rank's shard of a block of `numel`, padding included.
-pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
-    let world_size = i64::from(world_size);
-    (numel + world_size - 1) / world_size
+/// Elements of each of `shards` shards of a block of `numel`, padding included.
+pub fn shard_numel(numel: i64, shards: u32) -> i64 {
+    let shards = i64::from(shards);
+    (numel + shards - 1) / shards
 }
 
-/// Rank `rank`'s shard of the flat vector `whole`, without a copy if that is the whole vector.
-pub fn into_shard(whole: Tensor, rank: u32, world_size: u32) -> Tensor {
-    if world_size == 1 { whole } else { shard_of(&whole, rank, world_size) }
+/// The shard of a rank of `mesh` of the flat vector `whole`, without a copy if that is the whole
+/// vector.
+pub fn into_shard(whole: Tensor, mesh: Mesh) -> Tensor {
+    if mesh.shards() == 1 { whole } else { shard_of(&whole, mesh.shard(), mesh.shards()) }
 }
 
-/// A copy of rank `rank`'s shard of the flat vector `whole`, with zeros as padding.
-pub fn shard_of(whole: &Tensor, rank: u32, world_size: u32) -> Tensor {
-    let (numel, length) = (whole.numel() as i64, shard_numel(whole.numel() as i64, world_size));
-    let start = (length * i64::from(rank)).min(numel);
+/// A copy of shard `shard` of `shards` of the flat vector `whole`, with zeros as padding.
+pub fn shard_of(whole: &Tensor, shard: u32, shards: u32) -> Tensor {
+    let (numel, length) = (whole.numel() as i64, shard_numel(whole.numel() as i64, shards));
+    let start = (length * i64::from(shard)).min(numel);
     let end = (start + length).min(numel);
     let shard = Tensor::zeros([length], (whole.kind(), whole.device()));
     shard.narrow(0, 0, end - start).copy_(&whole.narrow(0, start, end - start));
     shard
 }
 
-/// The whole block of `numel` elements from every rank's `local` shard, on every rank.
+/// The whole block of `numel` elements from the `local` shards of a replica, on each of its ranks.
 pub fn gather(
     ranks: &Ranks,
     local: Tensor,
     numel: i64,
     block: usize,
 ) -> Result<Tensor, ModelError> {
-    let Some(group) = ranks.group() else { return Ok(local) };
+    let Some(group) = ranks.shard_group() else { return Ok(local) };
     let padded = Tensor::f_empty(
-        [local.numel() as i64 * i64::from(ranks.world_size())],
+        [local.numel() as i64 * i64::from(ranks.mesh().shards())],
         (local.kind(), Device::Cpu),
     )?;
     group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;

@@ -5,6 +5,7 @@ use rljob_crds::algorithm::{Activations, Sharding};
 use rljob_crds::status::gib;
 
 use super::plan::{Critic, MemoryPlan, Settings};
+use crate::mesh::GroupSize;
 
 /// Percent of the memory for libraries and fragmentation.
 const RESERVE_PERCENT: u64 = 6;
@@ -55,7 +56,7 @@ pub fn choose_sharding(
     let held = Settings { sharding: Sharding::Gradients, ..*settings };
     let plan = choose(&held, activations.or(Some(Activations::Keep)), free);
     let fits = free.is_some_and(|free| plan.total() <= usable(free));
-    if fits && settings.world_size > 1 { Sharding::Gradients } else { Sharding::Full }
+    if fits && settings.size.world_size > 1 { Sharding::Gradients } else { Sharding::Full }
 }
 
 /// Checks that the parts that every batch needs fit into a GPU of `total` bytes.
@@ -75,31 +76,6 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let parts = parts.iter().filter(|(_, bytes)| *bytes > 0);
     let parts: Vec<String> = parts.map(|(name, bytes)| format!("{name} {}", gib(*bytes))).collect();
-    let full = Settings { sharding: Sharding::Full, ..*settings };
-    let mut remedies = Vec::new();
-    if settings.sharding != Sharding::Full && fits(&full) {
-        remedies.push("set training.sharding to Full".to_owned());
-    }
-    let critic = settings.critic.map(|critic| Critic { offload: true, ..critic });
-    if !settings.offload && fits(&Settings { offload: true, critic, ..full }) {
-        let of_critic =
-            if critic.is_some() { ", and that of criticOptimizer if it is set" } else { "" };
-        remedies.push(format!("set optimizer.offload to true{of_critic}"));
-    }
-    let more = std::iter::successors(Some(settings.world_size), |ranks| ranks.checked_add(1));
-    let enough = more
-        .take_while(|ranks| *ranks <= MAX_RANKS)
-        .find(|world_size| fits(&Settings { world_size: *world_size, ..full }));
-    remedies.push(match enough {
-        Some(ranks) if ranks > settings.world_size => {
-            format!("use at least {ranks} GPUs (now {})", settings.world_size)
-        }
-        Some(_) => "use more GPUs".to_owned(),
-        None => "use GPUs with more memory".to_owned(),
-    });
-    if settings.frozen > 0 && !settings.needs_reference {
-        remedies.push("set klCoefficient to 0, which needs no reference".to_owned());
-    }
     Err(DoesNotFit(format!(
         "the model does not fit: of {} on the GPU, {} can be used, and {} are needed without \
          activations ({}): {}",
@@ -107,8 +83,42 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
         gib(usable(total)),
         gib(plan.fixed()),
         parts.join(", "),
-        remedies.join(", or ")
+        remedies(settings, fits).join(", or ")
     )))
+}
+
+/// What makes the parts of `settings` fit, as `fits` finds.
+fn remedies(settings: &Settings<'_>, fits: impl Fn(&Settings<'_>) -> bool) -> Vec<String> {
+    let full = Settings { sharding: Sharding::Full, ..*settings };
+    let mut remedies = Vec::new();
+    if settings.sharding != Sharding::Full && fits(&full) {
+        remedies.push("set training.sharding to Full".to_owned());
+    }
+    // More pods do not divide a replica further.
+    let is_hybrid = settings.sharding == Sharding::Hybrid;
+    let divided = if is_hybrid { *settings } else { full };
+    let critic = settings.critic.map(|critic| Critic { offload: true, ..critic });
+    if !settings.offload && fits(&Settings { offload: true, critic, ..divided }) {
+        let of_critic =
+            if critic.is_some() { ", and that of criticOptimizer if it is set" } else { "" };
+        remedies.push(format!("set optimizer.offload to true{of_critic}"));
+    }
+    let now = settings.size.shards(divided.sharding);
+    let enough = std::iter::successors(Some(now), |ranks| ranks.checked_add(1))
+        .take_while(|ranks| *ranks <= MAX_RANKS)
+        .find(|ranks| fits(&Settings { size: GroupSize::one_pod(*ranks), ..divided }));
+    remedies.push(match enough {
+        Some(ranks) if ranks > now && is_hybrid => {
+            format!("use at least {ranks} GPUs in each trainer pod (now {now})")
+        }
+        Some(ranks) if ranks > now => format!("use at least {ranks} GPUs (now {now})"),
+        Some(_) => "use more GPUs".to_owned(),
+        None => "use GPUs with more memory".to_owned(),
+    });
+    if settings.frozen > 0 && !settings.needs_reference {
+        remedies.push("set klCoefficient to 0, which needs no reference".to_owned());
+    }
+    remedies
 }
 
 /// What to change if full micro-batches do not fit into `free` bytes.
@@ -134,7 +144,8 @@ pub fn warning(settings: &Settings<'_>, plan: &MemoryPlan, free: u64) -> Option<
     if plan.recomputed_layers < settings.config.num_hidden_layers {
         remedies.push("set training.activations to Recompute".to_owned());
     }
-    remedies.push("use more GPUs".to_owned());
+    let of_pod = if settings.sharding == Sharding::Hybrid { " in each trainer pod" } else { "" };
+    remedies.push(format!("use more GPUs{of_pod}"));
     Some(format!(
         "micro-batches of {} tokens may not fit: they need {} of activations and {} of temporaries \
          beside {} for everything else, and {} can be used: {}",

@@ -76,13 +76,17 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     if matches!(phase, Phase::Training { .. }) && !recomputes {
         remedies.push("set training.activations to Recompute");
     }
-    if training.sharding == Some(Sharding::Gradients) {
+    if matches!(training.sharding, Some(Sharding::Gradients | Sharding::Hybrid)) {
         remedies.push("set training.sharding to Full");
     }
     if spec.trainer.gpus() > 0 && !spec.optimizer.offload {
         remedies.push("set optimizer.offload to true");
     }
-    remedies.push("raise trainer.replicas or the GPUs of each trainer");
+    remedies.push(if training.sharding == Some(Sharding::Hybrid) {
+        "raise the GPUs of each trainer"
+    } else {
+        "raise trainer.replicas or the GPUs of each trainer"
+    });
     remedies
 }
 
@@ -191,6 +195,11 @@ mod tests {
                  trainer.replicas or the GPUs of each trainer",
                 "set training.sharding to Full, raise trainer.replicas or the GPUs of each trainer",
             ]
+        );
+        spec.training.sharding = Some(Sharding::Hybrid);
+        assert_eq!(
+            line(Phase::Update, &spec).split_once("GiB): ").unwrap().1,
+            "set training.sharding to Full, raise the GPUs of each trainer"
         );
         assert!(OutOfMemory::of("index 4 is out of range", Phase::Update, &spec).is_none());
     }

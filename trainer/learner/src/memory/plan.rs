@@ -1,6 +1,7 @@
 //! Estimate of the memory of a learner on a GPU, in bytes.
 //!
-//! With P parameters of which a rank has the share S, N ranks, e bytes in the compute type:
+//! With P parameters of which a rank has the share S, N ranks that divide them, e bytes in the
+//! compute type:
 //!
 //! ```text
 //!  weights       4 · S, and 2 · S for the copy in BF16
@@ -26,6 +27,7 @@ use rljob_crds::algorithm::Sharding;
 use rljob_crds::status::gib;
 
 use crate::fsdp::{Buffers, shard_numel};
+use crate::mesh::GroupSize;
 use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
 
 /// What the memory of a learner depends on.
@@ -33,7 +35,7 @@ use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
 pub struct Settings<'a> {
     pub config: &'a ModelConfig,
     pub layout: &'a ModelLayout,
-    pub world_size: u32,
+    pub size: GroupSize,
     /// Bytes of an element in the compute type, 2 or 4.
     pub element: u64,
     pub sharding: Sharding,
@@ -51,6 +53,13 @@ pub struct Settings<'a> {
     pub needs_reference: bool,
     /// Tokens of a micro-batch.
     pub tokens: u64,
+}
+
+impl Settings<'_> {
+    /// Number of ranks that divide a model.
+    fn shards(&self) -> u32 {
+        self.size.shards(self.sharding)
+    }
 }
 
 /// What the memory of a critic depends on.
@@ -85,13 +94,14 @@ impl MemoryPlan {
         let Settings { layout, element, frozen, .. } = *settings;
         let Trained { weights, gradients, optimizer, buffers } =
             Trained::new(settings, settings.adapters.unwrap_or(layout), settings.offload);
-        let shards = shards(layout, settings.world_size);
+        let count = settings.shards();
+        let shards = shards(layout, count);
         let share: u64 = shards.iter().sum();
-        let ring = whole_blocks(Buffers::Ring, &shards, settings.world_size);
+        let ring = whole_blocks(Buffers::Ring, &shards, count);
         let of_teacher = |teacher: &ModelLayout| {
-            let shards = self::shards(teacher, settings.world_size);
+            let shards = self::shards(teacher, count);
             let share: u64 = shards.iter().sum();
-            share + whole_blocks(Buffers::Ring, &shards, settings.world_size)
+            share + whole_blocks(Buffers::Ring, &shards, count)
         };
         let largest = layout.block_numels().into_iter().max().unwrap_or(0).unsigned_abs();
         let (activations, work) = passes(settings, recomputed_layers);
@@ -164,12 +174,12 @@ struct Trained {
 
 impl Trained {
     fn new(settings: &Settings<'_>, layout: &ModelLayout, offload: bool) -> Self {
-        let Settings { world_size, sharding, .. } = *settings;
+        let count = settings.shards();
         let element = if settings.adapters.is_some() { 4 } else { settings.element };
-        let shards = shards(layout, world_size);
+        let shards = shards(layout, count);
         let share: u64 = shards.iter().sum();
-        let largest = if world_size > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
-        let whole = whole_blocks(Buffers::of(sharding), &shards, world_size);
+        let largest = if count > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
+        let whole = whole_blocks(Buffers::of(settings.sharding), &shards, count);
         Self {
             weights: share * if element == 2 { 6 } else { 4 },
             gradients: share * 4,
@@ -183,10 +193,10 @@ impl Trained {
     }
 }
 
-/// Elements of a rank's shard of each block.
-fn shards(layout: &ModelLayout, world_size: u32) -> Vec<u64> {
+/// Elements of a rank's shard of each block, of which there are `count`.
+fn shards(layout: &ModelLayout, count: u32) -> Vec<u64> {
     let numels = layout.block_numels().into_iter();
-    numels.map(|numel| shard_numel(numel, world_size).unsigned_abs()).collect()
+    numels.map(|numel| shard_numel(numel, count).unsigned_abs()).collect()
 }
 
 impl std::fmt::Display for MemoryPlan {
@@ -199,13 +209,13 @@ impl std::fmt::Display for MemoryPlan {
     }
 }
 
-/// Elements of the buffers of whole blocks.
-fn whole_blocks(buffers: Buffers, shards: &[u64], world_size: u32) -> u64 {
-    if world_size == 1 {
+/// Elements of the buffers of whole blocks, of `count` shards each.
+fn whole_blocks(buffers: Buffers, shards: &[u64], count: u32) -> u64 {
+    if count == 1 {
         return 0;
     }
     let lengths = buffers.lengths(shards.iter().map(|shard| *shard as usize));
-    lengths.iter().map(|length| length.unsigned_abs()).sum::<u64>() * u64::from(world_size)
+    lengths.iter().map(|length| length.unsigned_abs()).sum::<u64>() * u64::from(count)
 }
 
 /// Bytes of a pass: what the forward pass keeps, and the largest temporaries besides.

@@ -9,6 +9,7 @@ use tch::Kind;
 use super::fit::usable;
 use super::plan::MemoryPlan;
 use super::start::{Planned, with_settings};
+use crate::mesh::GroupSize;
 use crate::model::ModelLayout;
 use crate::ranks::Ranks;
 
@@ -21,13 +22,13 @@ pub fn of_all_ranks(
     planned: &Planned,
     teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,
-    ranks: &Ranks,
+    (ranks, size): (&Ranks, GroupSize),
     compute: Kind,
 ) -> Result<Option<ReportedPlan>, CollectiveError> {
     if !ranks.device().is_cuda() {
         return Ok(None);
     }
-    let (model, learner) = (&planned.model, (true, ranks.world_size()));
+    let (model, learner) = (&planned.model, (true, size));
     let plan = with_settings(model, teacher, spec, learner, compute, |mut settings| {
         settings.sharding = spec.training.sharding.unwrap_or(settings.sharding);
         MemoryPlan::new(&settings, model.recomputed_layers())

@@ -8,6 +8,7 @@ use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, choose_sharding};
 use super::plan::{Critic, MemoryPlan, Settings};
+use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelLayout};
 
@@ -22,7 +23,7 @@ pub struct Planned {
     pub free: Option<u64>,
 }
 
-/// Plans the memory of a learner on (device, number of ranks). Passes compute in `compute`.
+/// Plans the memory of a learner on (device, size of its group). Passes compute in `compute`.
 /// `teacher` is the layout of the teacher, if the algorithm has one.
 ///
 /// # Errors
@@ -31,11 +32,11 @@ pub fn planned(
     model: Model,
     teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,
-    (device, world_size): (Device, u32),
+    (device, size): (Device, GroupSize),
     compute: Kind,
 ) -> Result<Planned, DoesNotFit> {
     let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
-    let learner = (device.is_cuda(), world_size);
+    let learner = (device.is_cuda(), size);
     let free = capacity.map(|capacity| capacity.free);
     let (plan, sharding) = with_settings(&model, teacher, spec, learner, compute, |settings| {
         let (settings, plan) = decided(settings, spec, capacity)?;
@@ -57,11 +58,11 @@ pub fn described(
     bytes: u64,
     compute: Kind,
 ) -> Result<String, DoesNotFit> {
-    let learner = (true, spec.trainer.world_size());
+    let learner = (true, GroupSize::of(&spec.trainer));
     with_settings(model, teacher, spec, learner, compute, |settings| {
         let capacity = Capacity { free: bytes, total: bytes };
         let (settings, plan) = decided(settings, spec, Some(capacity))?;
-        let learners = match learner.1 {
+        let learners = match learner.1.world_size {
             1 => "the learner".to_owned(),
             ranks => format!("each of {ranks} learners"),
         };
@@ -72,13 +73,13 @@ pub fn described(
     })
 }
 
-/// Calls `decide` with the settings of a learner, given by whether it has a GPU and the number of
-/// ranks, without the sharding.
+/// Calls `decide` with the settings of a learner, given by whether it has a GPU and the size of its
+/// group, without the sharding.
 pub(super) fn with_settings<T>(
     model: &Model,
     teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,
-    (has_gpu, world_size): (bool, u32),
+    (has_gpu, size): (bool, GroupSize),
     compute: Kind,
     decide: impl FnOnce(Settings<'_>) -> T,
 ) -> T {
@@ -98,7 +99,7 @@ pub(super) fn with_settings<T>(
     decide(Settings {
         config: model.config(),
         layout: model.layout(),
-        world_size,
+        size,
         element: compute.elt_size_in_bytes() as u64,
         sharding: Sharding::Full,
         offload: spec.optimizer.offload && has_gpu,

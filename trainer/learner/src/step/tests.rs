@@ -1,7 +1,8 @@
 //! Training steps on one and two ranks: golden bits in `bits`, calls of the plan in `calls`,
 //! comparison with PyTorch in `peer`, PPO in `ppo`, `value_head` and `critic`, adapters in `lora`,
 //! pairs in `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in
-//! `prompts`, entropies and epochs in `entropy`, batches and helpers in `fixture`.
+//! `prompts`, entropies and epochs in `entropy`, replicas of pods in `hybrid`, batches and helpers
+//! in `fixture`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -11,6 +12,7 @@ mod critic;
 mod custom;
 mod entropy;
 mod fixture;
+mod hybrid;
 mod lora;
 mod pairs;
 mod peer;

@@ -28,7 +28,14 @@ fn ranks_that_sum_once_a_minibatch_have_the_loss_and_gradients_of_one() {
 }
 
 #[test]
+fn two_replicas_of_one_and_of_two_ranks_have_the_loss_and_gradients_of_one_rank() {
+    assert_equal_to_one_rank(Sharding::Hybrid);
+}
+
+#[test]
 fn ranks_that_sum_once_a_minibatch_repeat_their_bits() {
-    let first = ranks::on_ranks(2, Sharding::Gradients);
-    assert_eq!(ranks::on_ranks(2, Sharding::Gradients), first);
+    for (world_size, sharding) in [(2, Sharding::Gradients), (4, Sharding::Hybrid)] {
+        let first = ranks::on_ranks(world_size, sharding);
+        assert_eq!(ranks::on_ranks(world_size, sharding), first, "{sharding:?}");
+    }
 }

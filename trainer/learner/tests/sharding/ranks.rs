@@ -4,6 +4,7 @@
 
 use rljob_crds::algorithm::Sharding;
 use rljob_learner::fsdp::{Passes, ShardedParameters, shard_of};
+use rljob_learner::mesh::{GroupSize, Mesh};
 use rljob_learner::model::{Model, ModelConfig, PackedTokens, hugging_face, random};
 use rljob_learner::objective::sft;
 use rljob_learner::ranks::Ranks;
@@ -61,6 +62,11 @@ fn packed(rank: u32, world_size: u32, micro_batch: usize, vocab_size: i64) -> Pa
     PackedTokens::new(&tokens, &mask, &lengths, vocab_size).unwrap()
 }
 
+/// Half of the ranks in each pod.
+fn in_two_pods(world_size: u32) -> GroupSize {
+    GroupSize { world_size, local_world_size: world_size.div_ceil(2) }
+}
+
 /// The loss summed over the ranks, and the whole gradient of every block.
 fn rank(
     model: &Model,
@@ -69,9 +75,9 @@ fn rank(
     (rank, world_size): (u32, u32),
     sharding: Sharding,
 ) -> (f64, Vec<Tensor>) {
-    let ranks =
-        Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), Device::Cpu, 0).unwrap();
-    let masters = blocks.iter().map(|block| shard_of(block, rank, world_size)).collect();
+    let mesh = Mesh::new(rank, in_two_pods(world_size), sharding);
+    let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", mesh, Device::Cpu, 0).unwrap();
+    let masters = blocks.iter().map(|block| shard_of(block, mesh.shard(), mesh.shards())).collect();
     let numels = model.layout().block_numels();
     let passes = Passes { compute: Kind::Float, sharding };
     let mut parameters =
@@ -91,10 +97,11 @@ fn rank(
         };
         model.forward_backward(&mut parameters, None, &packed, 0.7, &mut loss).unwrap();
     }
+    parameters.finish_gradients().unwrap();
     let whole = |shard: &rljob_learner::fsdp::Shard| {
-        let Some(group) = ranks.group() else { return shard.gradient.shallow_clone() };
+        let Some(group) = ranks.shard_group() else { return shard.gradient.shallow_clone() };
         let padded = Tensor::empty(
-            [shard.gradient.numel() as i64 * i64::from(world_size)],
+            [shard.gradient.numel() as i64 * i64::from(mesh.shards())],
             (Kind::Float, Device::Cpu),
         );
         group.all_gather(&padded, &shard.gradient).unwrap();

@@ -284,6 +284,7 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
     add("--address", settings.address.clone().into());
     add("--rank", rank.to_string().into());
     add("--world-size", group.world_size.to_string().into());
+    add("--local-world-size", settings.processes.to_string().into());
     add("--epoch", epoch.to_string().into());
     add("--attempt", group.attempt.to_string().into());
     add("--rendezvous", host_and_port(&group.rendezvous_address, group.rendezvous_port).into());
@@ -355,8 +356,8 @@ mod tests {
         assert_eq!(
             arguments.join(" "),
             "--config /c/run.json --tokens /t --coordinator https://coordinator:8080 \
-             --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \
-             --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 \
+             --address 10.0.0.2 --rank 3 --world-size 4 --local-world-size 2 --epoch 5 \
+             --attempt 2 --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 \
              --restore-version step-7.attempt-1"
         );
     }

@@ -5,6 +5,7 @@ use rljob_crds::lora::LoraSpec;
 
 use super::{check, choose, choose_sharding, usable, warning};
 use crate::memory::plan::{Critic, MemoryPlan, Settings};
+use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelConfig, ModelLayout};
 
@@ -45,7 +46,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
     test(Settings {
         config: &config,
         layout: &layout,
-        world_size,
+        size: GroupSize::one_pod(world_size),
         element: 2,
         sharding: Sharding::Full,
         offload: false,
@@ -84,6 +85,30 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         let plan = MemoryPlan::new(&held, 28);
         assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
         assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
+    });
+}
+
+#[test]
+fn a_hybrid_learner_has_the_shards_of_the_learners_of_one_pod() {
+    with(true, 8, |settings| {
+        let size = GroupSize { world_size: 8, local_world_size: 4 };
+        let hybrid = Settings { size, sharding: Sharding::Hybrid, frozen: 1, ..settings };
+        let of_pod = Settings { size: GroupSize::one_pod(4), frozen: 1, ..settings };
+        assert_eq!(MemoryPlan::new(&hybrid, 28), MemoryPlan::new(&of_pod, 28));
+    });
+}
+
+#[test]
+fn a_hybrid_model_that_does_not_fit_needs_full_sharding_or_more_gpus_in_each_pod() {
+    with(true, 4, |settings| {
+        let size = GroupSize { world_size: 4, local_world_size: 2 };
+        let hybrid = Settings { size, sharding: Sharding::Hybrid, ..settings };
+        let message = check(&hybrid, 75 << 30).unwrap_err().to_string();
+        assert_eq!(
+            message.rsplit_once("): ").unwrap().1,
+            "set training.sharding to Full, or set optimizer.offload to true, or use at least 3 \
+             GPUs in each trainer pod (now 2)"
+        );
     });
 }
 

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Sharding;
 use rljob_crds::dataflow::LearnerCall;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
 use tch::Tensor;
 
+use crate::mesh::{GroupSize, Mesh};
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
 use crate::startup::first_trainer;
@@ -159,14 +161,23 @@ pub fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
 
 /// Runs `act` on every rank of a process group, each on a thread; returns the results by rank.
 pub fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Vec<T> {
+    on_mesh(GroupSize::one_pod(world_size), Sharding::Full, act)
+}
+
+/// As [`on_ranks`], with the mesh of a sharding.
+pub fn on_mesh<T: Send>(
+    size: GroupSize,
+    sharding: Sharding,
+    act: impl Fn(Rc<Ranks>) -> T + Sync,
+) -> Vec<T> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let rank = |rank| {
-        act(Ranks::join(("127.0.0.1", port), "127.0.0.1", (rank, world_size), tch::Device::Cpu, 0)
-            .unwrap())
+        let mesh = Mesh::new(rank, size, sharding);
+        act(Ranks::join(("127.0.0.1", port), "127.0.0.1", mesh, tch::Device::Cpu, 0).unwrap())
     };
     std::thread::scope(|scope| {
         let ranks: Vec<_> =
-            (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();
+            (0..size.world_size).map(|number| scope.spawn(move || rank(number))).collect();
         ranks.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

@@ -29,13 +29,13 @@ const MINIBATCHES: u32 = 2;
 pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let snapshot = trainer.snapshot(&mut SnapshotMemory::default()).unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
-    let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
+    let mesh = trainer.ranks.mesh();
     let destination = Destination {
         path: restore.path.clone(),
         bucket: None,
         version: restore.version,
-        rank,
-        world_size,
+        rank: mesh.shard(),
+        world_size: mesh.shards(),
         file_bytes: FILE_BYTES,
     };
     writer.begin(destination, restore.path.clone(), snapshot).unwrap();
@@ -65,13 +65,13 @@ pub(super) fn restore_point(folder: &Path, attempt: u32) -> Restore {
 }
 
 /// Bits of the whole weights and moments of every block, and the number of updates. A collective.
-fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
+pub(super) fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
     let gather = |local: &Tensor, numel: i64| {
         let all = Tensor::empty(
-            [local.numel() as i64 * i64::from(trainer.ranks.world_size())],
+            [local.numel() as i64 * i64::from(trainer.ranks.mesh().shards())],
             (Kind::Float, tch::Device::Cpu),
         );
-        match trainer.ranks.group() {
+        match trainer.ranks.shard_group() {
             Some(group) => group.all_gather(&all, local).unwrap(),
             None => all.shallow_clone().copy_(local),
         }
