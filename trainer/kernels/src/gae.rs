@@ -10,7 +10,7 @@
 //! ```
 //! t counts trained tokens only, as in AReaL: prompts and tool results between the turns of a
 //! completion have neither rewards nor steps. Inputs and advantages are fp32, sums over tokens are
-//! fp64.
+//! fp64; on a CPU, δ is rounded to fp32 before.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -27,8 +27,8 @@ pub fn advantages(
     discounts: Discounts,
 ) -> Result<Tensor, KernelError> {
     #[cfg(feature = "cuda")]
-    if fits(packed, rewards_N) {
-        return crate::cuda::advantages(packed, rewards_N, discounts);
+    if rewards_N.device().is_cuda() {
+        return on_gpu(packed, rewards_N, discounts);
     }
     plain(packed, rewards_N, discounts)
 }
@@ -43,26 +43,44 @@ pub fn plain(
     let floats = |tensor: &Tensor| Vec::<f32>::try_from(tensor.f_to_kind(Kind::Float)?);
     let (ends, values, end_values) =
         (Vec::<i64>::try_from(ends_Q)?, floats(values_N)?, floats(end_values_Q)?);
+    let rewards = floats(rewards_N)?;
+    if values.len() != rewards.len() || end_values.len() != ends.len() {
+        return Err(unfit("a value for each reward, an end value for each sequence"));
+    }
+    let whole = ends.last().copied().unwrap_or(0) == rewards.len() as i64;
+    if !whole || !ends.is_sorted() || ends.first().is_some_and(|first| *first < 0) {
+        return Err(unfit("ascending ends, the last of which is the number of rewards"));
+    }
     let slices = PackedSlices { ends: &ends, values: &values, end_values: &end_values };
-    let advantages = slices.advantages(floats(rewards_N)?, discounts);
+    let advantages = slices.advantages(rewards, discounts);
     Ok(Tensor::f_from_slice(&advantages)?.f_to_device(rewards_N.device())?)
 }
 
-/// Whether the kernel accepts the operands: contiguous, on a GPU, of the kinds and sizes of
-/// [`Packed`].
+fn unfit(message: &'static str) -> KernelError {
+    KernelError::Operands { operation: "compute advantages", message }
+}
+
+/// Runs the kernel, whose operands are contiguous and of one device.
 #[cfg(feature = "cuda")]
-fn fits(packed: &Packed<'_>, rewards_N: &Tensor) -> bool {
-    let Packed { ends_Q, values_N, end_values_Q } = *packed;
-    let fits = |tensor: &Tensor, kind, size| {
-        tensor.device() == rewards_N.device()
-            && tensor.kind() == kind
-            && tensor.is_contiguous()
-            && tensor.numel() == size
+fn on_gpu(
+    packed: &Packed<'_>,
+    rewards_N: &Tensor,
+    discounts: Discounts,
+) -> Result<Tensor, KernelError> {
+    let device = rewards_N.device();
+    let whole = |tensor: &Tensor, kind| tensor.f_to_device(device)?.f_to_kind(kind)?.f_contiguous();
+    let rewards_N = whole(rewards_N, Kind::Float)?;
+    let own = Packed {
+        ends_Q: &whole(packed.ends_Q, Kind::Int64)?,
+        values_N: &whole(packed.values_N, Kind::Float)?,
+        end_values_Q: &whole(packed.end_values_Q, Kind::Float)?,
     };
-    rewards_N.device().is_cuda()
-        && [rewards_N, values_N].iter().all(|one| fits(one, Kind::Float, rewards_N.numel()))
-        && fits(ends_Q, Kind::Int64, ends_Q.numel())
-        && fits(end_values_Q, Kind::Float, ends_Q.numel())
+    let fit =
+        own.values_N.numel() == rewards_N.numel() && own.end_values_Q.numel() == own.ends_Q.numel();
+    if !fit {
+        return Err(unfit("a value for each reward, an end value for each sequence"));
+    }
+    crate::cuda::advantages(&own, &rewards_N, discounts)
 }
 
 /// [`Packed`] in memory of the host.
@@ -174,6 +192,27 @@ mod tests {
         let found = of(&[3], &[0.5, 0.25, 0.75], &[0.0], &[0.0, -0.5, 1.0], half);
         // δ = 0.5·0.25 − 0.5, −0.5 + 0.5·0.75 − 0.25, 1 − 0.75; γλ = 0.25.
         close(&found, &[-0.375 + 0.25 * (-0.375 + 0.25 * 0.25), -0.375 + 0.25 * 0.25, 0.25]);
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_errors() {
+        let one = Discounts { discount: 1.0, lambda: 1.0 };
+        for (ends, values, end_values) in [
+            (&[2_i64][..], &[0.5_f32][..], &[0.0_f32][..]),
+            (&[2], &[0.5, 0.5], &[]),
+            (&[1], &[0.5, 0.5], &[0.0]),
+            (&[3], &[0.5, 0.5], &[0.0]),
+            (&[2, 1, 2], &[0.5, 0.5], &[0.0; 3]),
+            (&[-1, 2], &[0.5, 0.5], &[0.0; 2]),
+        ] {
+            let packed = Packed {
+                ends_Q: &Tensor::from_slice(ends),
+                values_N: &Tensor::from_slice(values),
+                end_values_Q: &Tensor::from_slice(end_values),
+            };
+            let found = advantages(&packed, &Tensor::from_slice(&[1.0_f32, 0.0]), one);
+            assert!(found.is_err(), "{ends:?} {values:?} {end_values:?}");
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn check_requests(spec: &RLJobSpec, verifiers: &VerifiersSpec, warnings: &mut Ve
     let found = amounts.into_iter().flatten().find_map(|amounts| amounts.get("cpu"));
     let programs = programs_at_a_time(spec);
     let needed = i128::from(programs).saturating_mul(1000);
-    if found.and_then(thousandths).is_some_and(|found| found >= needed) {
+    if needed == 0 || found.and_then(thousandths).is_some_and(|found| found >= needed) {
         return;
     }
     let message = format!(

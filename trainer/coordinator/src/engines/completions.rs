@@ -8,11 +8,11 @@
 //!  sample d ─┘
 //! ```
 //! SGLang's server needs about 1.5 ms of one core for a request and a quarter of that for a sample
-//! of a joint one, which is most of the time until hundreds of samples run again after an update of
-//! the weights. A sample that is no longer wanted is aborted alone.
+//! of a joint one. A sample that is no longer wanted is aborted alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -58,6 +58,8 @@ struct Sample {
     request: Arc<GenerateRequest>,
     output: Output,
     ended: Option<oneshot::Sender<Result<(), EngineError>>>,
+    /// Whether the engine has ended the completion.
+    complete: Arc<AtomicBool>,
     /// Cancelled when nobody waits for the sample any more.
     unwanted: CancellationToken,
     /// Whether it is requested without others.
@@ -68,10 +70,20 @@ struct Sample {
 
 impl Sample {
     fn end(&mut self, result: Result<(), EngineError>) {
+        self.complete.store(result.is_ok(), Ordering::Release);
         if let Some(ended) = self.ended.take() {
             // Nobody may wait any more.
             let _ = ended.send(result);
         }
+    }
+
+    /// The sample in a request of its own, with another id: SGLang aborts those of a response that
+    /// has ended, and what they are a prefix of, two seconds later.
+    fn alone(mut self) -> Self {
+        let request = Arc::make_mut(&mut self.request);
+        request.rid = format!("alone.{}", request.rid);
+        self.alone = true;
+        self
     }
 
     fn joins(&self, other: &Self) -> bool {
@@ -112,20 +124,23 @@ impl Completions {
         let (ended, result) = oneshot::channel();
         let unwanted = CancellationToken::new();
         let _wanted = unwanted.clone().drop_guard();
-        let sample =
-            Sample { request, output, ended: Some(ended), unwanted, alone: false, _open: open };
-        self.ask(url, [sample]);
+        let sample = Sample {
+            request,
+            output,
+            ended: Some(ended),
+            complete: Arc::default(),
+            unwanted,
+            alone: false,
+            _open: open,
+        };
+        self.engines.lock().entry(url.to_owned()).or_default().samples.push_back(sample);
+        self.send_waiting(url);
         result.await.unwrap_or_else(|_| Err(EngineError::Aborted("it is not requested".to_owned())))
     }
 
     /// Forgets engines for which `exists` is false.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
         self.engines.lock().retain(|url, _| exists(url));
-    }
-
-    fn ask(self: &Arc<Self>, url: &str, samples: impl IntoIterator<Item = Sample>) {
-        self.engines.lock().entry(url.to_owned()).or_default().samples.extend(samples);
-        self.send_waiting(url);
     }
 
     /// Requests waiting samples, unless other requests are being sent.
@@ -185,12 +200,12 @@ impl Completions {
         self.transport.stream(url, &call, deadline, || drop(sending), take).await
     }
 
-    /// Aborts the samples that nobody waits for. Returns if nobody waits for any: the caller closes
-    /// the connection, and the engine aborts the rest.
+    /// Aborts incomplete samples that nobody waits for. Returns if nobody waits for any and one is
+    /// incomplete: the caller closes the connection, and the engine aborts the rest.
     async fn abort_unwanted(self: &Arc<Self>, url: &str, handles: &[Handle]) {
         let mut unwanted: FuturesUnordered<_> = handles.iter().map(Handle::unwanted).collect();
         while let Some(handle) = unwanted.next().await {
-            if handle.output.is_finished() {
+            if handle.complete.load(Ordering::Acquire) {
                 continue;
             }
             if handles.iter().all(|handle| handle.unwanted.is_cancelled()) {
@@ -200,7 +215,7 @@ impl Completions {
             let rid = handle.request.rid.clone();
             tokio::spawn(async move { completions.abort(&url, rid).await });
         }
-        // All ended, and their response is about to.
+        // All are complete, and the response is about to end.
         std::future::pending::<()>().await;
     }
 
@@ -217,8 +232,8 @@ impl Completions {
     }
 
     /// Ends the samples of a response that has ended. If the engine rejected a joint request, those
-    /// without tokens are requested alone, so that only the one at fault fails. An error is that of
-    /// one sample, so that the engine is blamed once.
+    /// without tokens are requested alone, so that only the one at fault fails; the others continue
+    /// with their tokens. Another error is that of one sample, so that the engine is blamed once.
     fn settle(
         self: &Arc<Self>,
         url: &str,
@@ -227,17 +242,17 @@ impl Completions {
     ) {
         let is_joint = samples.len() > 1;
         samples.retain(|sample| sample.ended.is_some());
-        if is_joint && matches!(result, Err(EngineError::Rejected { .. })) {
-            let (again, begun): (Vec<_>, Vec<_>) =
-                samples.into_iter().partition(|sample| sample.output.is_empty());
-            self.ask(url, again.into_iter().map(|sample| Sample { alone: true, ..sample }));
-            samples = begun;
+        let rejected = is_joint && matches!(result, Err(EngineError::Rejected { .. }));
+        if rejected && let Some(queue) = self.engines.lock().get_mut(url) {
+            let again = samples.extract_if(.., |sample| sample.output.is_empty());
+            queue.samples.extend(again.map(Sample::alone));
         }
+        self.send_waiting(url);
         let failed = result.is_err();
-        let mut error = result.err();
+        let mut own = result.err().filter(|_| !rejected);
         for sample in &mut samples {
             let joint = || EngineError::Aborted("the joint request failed".to_owned());
-            sample.end(if failed { Err(error.take().unwrap_or_else(joint)) } else { Ok(()) });
+            sample.end(if failed { Err(own.take().unwrap_or_else(joint)) } else { Ok(()) });
         }
     }
 }
@@ -245,14 +260,17 @@ impl Completions {
 /// What is known of a sample while its response streams.
 struct Handle {
     request: Arc<GenerateRequest>,
-    output: Output,
+    complete: Arc<AtomicBool>,
     unwanted: CancellationToken,
 }
 
 impl Handle {
     fn new(sample: &Sample) -> Self {
-        let Sample { request, output, unwanted, .. } = sample;
-        Self { request: Arc::clone(request), output: output.clone(), unwanted: unwanted.clone() }
+        Self {
+            request: Arc::clone(&sample.request),
+            complete: Arc::clone(&sample.complete),
+            unwanted: sample.unwanted.clone(),
+        }
     }
 
     async fn unwanted(&self) -> &Self {

@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::WeightSync;
 use crate::core::Run;
+use crate::engines::EngineError;
+use crate::engines::slot::Slot;
 
 /// Probes the engines whenever an attempt of the learners ends, until `stop`.
 pub async fn run(sync: Arc<WeightSync>, stop: CancellationToken) {
@@ -22,20 +24,29 @@ pub async fn run(sync: Arc<WeightSync>, stop: CancellationToken) {
         }
         let now = sync.run.read(Run::running_attempt).await;
         if running.is_some() && now != running {
-            let engines = sync.fleet.views().into_iter().map(|view| view.name);
-            futures::future::join_all(engines.map(|engine| probe(&sync, engine))).await;
+            for engine in sync.fleet.views() {
+                let sync = Arc::clone(&sync);
+                tokio::spawn(async move { probe(&sync, &engine.name).await });
+            }
         }
         running = now;
     }
 }
 
-/// Marks the engine as hung if its scheduler does not respond.
-async fn probe(sync: &WeightSync, engine: String) {
-    let Some(url) = sync.fleet.update(&engine, |slot| slot.url.clone()) else { return };
-    let Err(error) = sync.fleet.client.scheduler_responds(&url).await else { return };
-    if error.is_hang() {
-        let error = crate::error_line(&error);
-        tracing::warn!(engine, error, "the engine waits for learners that ended; it is replaced");
-        sync.fleet.update(&engine, |slot| slot.mark_hung(sync.clock.now()));
-    }
+/// Marks the engine as hung if its scheduler does not respond, unless its process is lost meanwhile.
+async fn probe(sync: &WeightSync, engine: &str) {
+    let target = |slot: &mut Slot| (slot.url.clone(), slot.lost.clone());
+    let Some((url, lost)) = sync.fleet.update(engine, target) else { return };
+    let responds = tokio::select! {
+        () = lost.cancelled() => return,
+        responds = sync.fleet.client.scheduler_responds(&url) => responds,
+    };
+    let Some(error) = responds.err().filter(EngineError::is_hang) else { return };
+    let error = crate::error_line(&error);
+    tracing::warn!(engine, error, "the engine waits for learners that ended; it is replaced");
+    sync.fleet.update(engine, |slot| {
+        if !lost.is_cancelled() {
+            slot.mark_hung(sync.clock.now());
+        }
+    });
 }

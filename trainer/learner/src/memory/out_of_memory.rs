@@ -76,7 +76,8 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     if matches!(phase, Phase::Training { .. }) && !recomputes {
         remedies.push("set training.activations to Recompute");
     }
-    if matches!(training.sharding, Some(Sharding::Gradients | Sharding::Hybrid)) {
+    let replicated = training.sharding == Some(Sharding::Hybrid) && spec.trainer.replicas > 1;
+    if replicated || training.sharding == Some(Sharding::Gradients) {
         remedies.push("set training.sharding to Full");
     }
     if spec.trainer.gpus() > 0 && !spec.optimizer.offload {

@@ -9,7 +9,6 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use hyper::StatusCode;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -47,8 +46,9 @@ async fn generate(
     server.seen.notify_one();
     gate.acquire().await.unwrap().forget();
     if is_rejected {
+        // SGLang rejects a stream in its first event.
         let error = json!({"error": {"message": "empty prompt"}});
-        return (StatusCode::BAD_REQUEST, error.to_string()).into_response();
+        return format!("data: {error}\n\ndata: [DONE]\n\n").into_response();
     }
     let (events, received) = mpsc::unbounded_channel();
     server.open.lock().push(events);
@@ -168,6 +168,13 @@ async fn samples_that_wait_while_requests_are_sent_travel_together_by_key() {
     for (index, task) in tasks.iter_mut().skip(SENDING).take(JOINT).enumerate() {
         assert_eq!(task.await.unwrap(), Ok(vec![100 + index as i64]));
     }
+    // The update of the weights waits for the end of the response, and nothing is aborted.
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    let ended = tokio::time::timeout(Duration::from_millis(200), streams.ended());
+    assert!(ended.await.is_err(), "the response of complete samples is open");
+    server.open.lock().clear();
+    tokio::time::timeout(Duration::from_secs(20), streams.ended()).await.unwrap();
+    assert_eq!(*server.aborted.lock(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -202,6 +209,9 @@ async fn of_a_rejected_joint_request_only_the_sample_at_fault_fails() {
     gate.add_permits(9);
     server.until(|server| server.bodies.lock().len() == 6).await;
     server.until(|server| server.open.lock().len() == 4).await;
+    let ids: Vec<Value> =
+        server.bodies.lock()[3..].iter().map(|body| body["rid"].clone()).collect();
+    assert_eq!(ids, ["alone.r.1.", "alone.r.0.", "alone.r.2."]);
     for response in 0..4 {
         server.finish(response, None, 5);
     }
