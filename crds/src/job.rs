@@ -315,8 +315,8 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub coordinator: CoordinatorSpec,
 
-    /// Pods that run the programs of rewards and tools. Default they run in the container `rewards`
-    /// of the coordinator's pod.
+    /// Pods that run the programs of rewards, tools and agents. Default they run in the container
+    /// `rewards` of the coordinator's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifiers: Option<VerifiersSpec>,
 

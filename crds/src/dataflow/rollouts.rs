@@ -98,7 +98,7 @@ fn max_turns(workflow: &WorkflowSpec) -> Option<u32> {
     multi_turn.or_else(environment).or_else(tools).or_else(agent)
 }
 
-/// Where programs of rewards and tools run.
+/// Where programs of rewards, tools and agents run.
 fn runner(spec: &RLJobSpec) -> Workers {
     if spec.verifiers.is_some() { Workers::VerifierPods } else { Workers::RewardRunner }
 }
@@ -138,7 +138,7 @@ fn turns(spec: &RLJobSpec) -> Vec<Call> {
             let outputs = [Data::AgentRequests, Data::TurnMessages, Data::AgentRewards];
             // Programs start once engines can answer their requests.
             let inputs = [Data::Prompts, Data::EngineWeights];
-            let agent = turn("agent", Workers::RewardRunner).with(inputs, outputs);
+            let agent = turn("agent", runner(spec)).with(inputs, outputs);
             vec![agent.later([Data::Completions])]
         }
         _ => Vec::new(),

@@ -199,9 +199,9 @@ fn rewards_on_different_workers_run_side_by_side() {
 
 #[test]
 fn a_workflow_answers_completions_before_the_next_turn() {
-    let of = |workflow: Value| {
-        let rollout = json!({"workflow": workflow});
-        let all = lines(json!({"algorithm": {"grpo": {}}, "rollout": rollout}));
+    let of = |workflow: Value, verifiers: Value| {
+        let (grpo, rollout) = (json!({"grpo": {}}), json!({"workflow": workflow}));
+        let all = lines(json!({"algorithm": grpo, "rollout": rollout, "verifiers": verifiers}));
         let start = all.iter().position(|line| line.contains(" pack ")).unwrap();
         all[..start].to_vec()
     };
@@ -215,7 +215,7 @@ fn a_workflow_answers_completions_before_the_next_turn() {
         "5a assemble (coordinator): completions turnMessages rewards environmentRewards \
          behaviorLogprobs -> samples",
     ];
-    assert_eq!(of(json!({"environment": {"url": "http://e"}})), environment);
+    assert_eq!(of(json!({"environment": {"url": "http://e"}}), Value::Null), environment);
     let agent = [
         "1a sync (learners): policyWeights -> engineWeights",
         "2a agent (reward runner): prompts engineWeights [completions] -> agentRequests \
@@ -225,14 +225,17 @@ fn a_workflow_answers_completions_before_the_next_turn() {
         "5a assemble (coordinator): completions turnMessages rewards agentRewards \
          behaviorLogprobs -> samples",
     ];
-    assert_eq!(of(json!({"agent": {"command": ["/agent"]}})), agent);
+    let workflow = json!({"agent": {"command": ["/agent"]}});
+    assert_eq!(of(workflow.clone(), Value::Null), agent);
+    let in_pods = agent.map(|line| line.replace("reward runner", "verifier pods"));
+    assert_eq!(of(workflow, json!({"maxReplicas": 2})), in_pods);
     let tool =
         |name: &str, kind: &str, of: Value| json!({"name": name, "description": "text", kind: of});
     let tools = json!([
         tool("search", "http", json!({"url": "http://s"})),
         tool("run", "command", json!({"command": ["/run"]})),
     ]);
-    let calls = of(json!({"tools": {"tools": tools}}));
+    let calls = of(json!({"tools": {"tools": tools}}), Value::Null);
     let expected = [
         "3b tool search (tool search server): completions -> turnMessages",
         "3c tool run (reward runner): completions -> turnMessages",

@@ -12,7 +12,7 @@ use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
 use devices::check_devices;
-use inputs::{check_fields, check_mounts};
+use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
 use policy::check_policy;
 use running::check_running;
@@ -108,6 +108,7 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut warnings = rules::problems(job, Policy::of_operator(false));
     check_mounts(spec, &mut warnings);
+    check_programs(spec, &mut warnings);
     verifiers::check_pods(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \

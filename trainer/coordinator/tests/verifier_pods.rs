@@ -271,6 +271,6 @@ async fn an_agent_ends_with_its_pod_and_when_the_coordinator_gives_up() {
         agents.pods.set(&[]);
     };
     let (result, ()) = tokio::join!(agents.run(&program), remove);
-    assert!(matches!(result, Err(CallError::NotOpened(_))), "{result:?}");
+    assert!(matches!(result, Err(CallError::Removed)), "{result:?}");
     ended().await;
 }

@@ -1,4 +1,4 @@
-//! Paths that no volume has, and templates of data that do not mean what they say.
+//! Paths that no volume or image has, and templates of data that do not mean what they say.
 
 use std::path::Path;
 
@@ -25,6 +25,26 @@ pub fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
+/// Relative programs of rewards and agents. A program without a slash is searched in PATH.
+/// Absolute paths may be of the image.
+pub fn check_programs(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let rewards = spec.rewards.iter().enumerate().filter_map(|(index, reward)| {
+        let program = reward.command.as_ref()?.command.first()?;
+        Some((format!("spec.rewards[{index}].command.command[0]"), program))
+    });
+    let agent = spec.agent().and_then(|agent| agent.command.first());
+    let agent = agent.map(|program| ("spec.rollout.workflow.agent.command[0]".to_owned(), program));
+    for (field, program) in rewards.chain(agent) {
+        if program.contains('/') && !program.starts_with('/') {
+            let message = format!(
+                "`{program}` is relative: only `rljob run` finds it in the folder of the job file; \
+                 set its absolute path in the image or in a volume of spec.volumes"
+            );
+            warnings.push(Problem::new(field, message));
+        }
+    }
+}
+
 /// Templates that do not depend on the row, and a template where a field is expected.
 pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let (parts, suites) = (spec.dataset.train.parts(), spec.dataset.suites());
@@ -41,5 +61,42 @@ pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     for (field, ..) in data.iter().filter(|(.., answer)| is_template(*answer)) {
         let message = "is the name of a field of the row, not a template";
         warnings.push(Problem::new(format!("{field}.answer"), message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::check_programs;
+    use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn relative_programs_are_named() {
+        let of = |program: &str| {
+            let command = json!({"command": [program, "./data", "/data"]});
+            let spec = json!({
+                "rewards": [{"name": "right", "math": {}}, {"name": "judge", "command": command}],
+                "rollout": {"workflow": {"agent": command}},
+            });
+            let mut warnings = Vec::new();
+            check_programs(&with_spec(&spec).spec, &mut warnings);
+            warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        for program in ["python3", "/usr/bin/python3"] {
+            assert_eq!(of(program), Vec::<String>::new());
+        }
+        for program in ["./check.py", "agents/check.py"] {
+            let fields =
+                ["spec.rewards[1].command.command[0]", "spec.rollout.workflow.agent.command[0]"];
+            let expected = fields.map(|field| {
+                format!(
+                    "{field}: `{program}` is relative: only `rljob run` finds it in the folder of \
+                     the job file; set its absolute path in the image or in a volume of \
+                     spec.volumes"
+                )
+            });
+            assert_eq!(of(program), expected);
+        }
     }
 }

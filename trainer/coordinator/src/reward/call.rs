@@ -18,6 +18,8 @@ pub enum CallError {
     NotOpened(VerifierError),
     /// The pod is gone, or its runner.
     Lost(VerifierError),
+    /// The newest order does not list the pod. The program is not the cause.
+    Removed,
     Failed(VerifierError),
 }
 
@@ -25,6 +27,7 @@ pub enum CallError {
 #[derive(Debug, Default)]
 pub struct LostPods {
     lost: u32,
+    /// The first of the failures to open a session that nothing else has interrupted.
     unopened_since: Option<Instant>,
 }
 
@@ -37,10 +40,63 @@ impl LostPods {
                 let since = *self.unopened_since.get_or_insert_with(Instant::now);
                 (since.elapsed() >= POD_TIMEOUT).then_some(error)
             }
+            CallError::Removed => {
+                self.unopened_since = None;
+                None
+            }
             CallError::Lost(error) => {
+                self.unopened_since = None;
                 self.lost = self.lost.saturating_add(1);
                 (self.lost >= MAX_LOST_PODS).then(|| VerifierError::LostPods(Box::new(error)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error() -> VerifierError {
+        VerifierError::Runner(std::io::Error::other("no connection"))
+    }
+
+    /// Moves the failures so far into the past.
+    fn wait(lost: &mut LostPods) {
+        lost.unopened_since =
+            lost.unopened_since.map(|since| since.checked_sub(POD_TIMEOUT).unwrap());
+    }
+
+    #[test]
+    fn pods_are_unavailable_if_no_session_opens_for_the_timeout() {
+        let mut lost = LostPods::default();
+        assert!(lost.add(CallError::NotOpened(error())).is_none());
+        wait(&mut lost);
+        let found = lost.add(CallError::NotOpened(error())).unwrap();
+        assert!(found.is_outage(), "{found}");
+    }
+
+    #[test]
+    fn lost_and_removed_pods_interrupt_failures_to_open_a_session() {
+        for interruption in [CallError::Removed, CallError::Lost(error())] {
+            let mut lost = LostPods::default();
+            assert!(lost.add(CallError::NotOpened(error())).is_none());
+            wait(&mut lost);
+            assert!(lost.add(interruption).is_none());
+            assert!(lost.add(CallError::NotOpened(error())).is_none());
+        }
+    }
+
+    #[test]
+    fn a_call_may_lose_two_pods_and_any_number_of_removed_ones() {
+        let mut lost = LostPods::default();
+        for _ in 0..MAX_LOST_PODS {
+            assert!(lost.add(CallError::Removed).is_none());
+        }
+        for _ in 1..MAX_LOST_PODS {
+            assert!(lost.add(CallError::Lost(error())).is_none());
+        }
+        let found = lost.add(CallError::Lost(error())).unwrap();
+        assert!(matches!(found, VerifierError::LostPods(_)), "{found}");
     }
 }

@@ -155,17 +155,13 @@ impl Slot<'_> {
         };
         let Some(pod) = &self.pod else {
             return timed.await.map_err(|error| match error {
-                CallError::NotOpened(error) | CallError::Lost(error) | CallError::Failed(error) => {
-                    CallError::Failed(error)
-                }
+                CallError::NotOpened(error) | CallError::Lost(error) => CallError::Failed(error),
+                error @ (CallError::Removed | CallError::Failed(_)) => error,
             });
         };
-        let removed = || std::io::Error::other(format!("verifier pod {} is gone", pod.name()));
         tokio::select! {
             result = timed => result,
-            () = pod.removed.cancelled() => {
-                Err(CallError::NotOpened(VerifierError::Runner(removed())))
-            }
+            () = pod.removed.cancelled() => Err(CallError::Removed),
         }
     }
 
