@@ -22,6 +22,9 @@ pub struct TrackingSpec {
 /// Message of a `tracking` without a tracker.
 pub const NO_TRACKER: &str = "set mlflow, openTelemetry or both";
 
+/// Path of traces below the endpoint of a receiver of OTLP over HTTP.
+pub const TRACES_PATH: &str = "v1/traces";
+
 impl TrackingSpec {
     /// URLs of the trackers.
     pub fn urls(&self) -> impl Iterator<Item = &str> {

@@ -12,6 +12,7 @@ use rljob_crds::data::TrainDataset;
 use rljob_crds::job::{CheckpointSpec, WeightSyncSpec};
 use rljob_crds::model::{InitialWeights, ModelSpec};
 use rljob_crds::roles::TrainerSpec;
+use rljob_crds::tracking::TrackingSpec;
 
 /// Evaluates the model of a job on this machine, without training.
 ///
@@ -108,6 +109,7 @@ impl EvaluateArgs {
         spec.checkpoint = CheckpointSpec::default();
         spec.weight_sync = WeightSyncSpec::default();
         spec.restore_from = None;
+        spec.tracking = spec.tracking.take().and_then(without_traces);
         spec.lora = None;
         if let Some(model) = &self.model {
             spec.model = ModelSpec {
@@ -141,6 +143,12 @@ impl EvaluateArgs {
     }
 }
 
+/// The trackers of evaluations: traces are those of steps.
+fn without_traces(tracking: TrackingSpec) -> Option<TrackingSpec> {
+    let mlflow = tracking.mlflow?;
+    Some(TrackingSpec { mlflow: Some(mlflow), open_telemetry: None })
+}
+
 /// A word as a shell reads it.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
@@ -153,6 +161,8 @@ pub(super) fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::validate::parse_jobs;
     use crate::validate::test_support::MINIMAL;
@@ -189,6 +199,21 @@ mod tests {
         let problems = crate::validate::validate(&job, crate::validate::Policy::LOCAL).err();
         assert!(problems.is_none(), "{problems:?}");
         assert_eq!(crate::validate::warnings(&job.spec), []);
+    }
+
+    #[test]
+    fn trackers_of_steps_are_left_out() {
+        let tracked_by = |tracking: Value| {
+            let mut jobs = jobs();
+            jobs[0].spec.tracking = Some(serde_json::from_value(tracking).unwrap());
+            let job = arguments(Some("sums")).apply(jobs, Path::new("/")).unwrap();
+            serde_json::to_value(job.spec.tracking).unwrap()
+        };
+        let mlflow = json!({"uri": "http://mlflow:5000", "experiment": "sums"});
+        let receiver = json!({"endpoint": "http://collector:4318"});
+        let both = json!({"mlflow": mlflow, "openTelemetry": receiver});
+        assert_eq!(tracked_by(both), json!({"mlflow": mlflow}));
+        assert_eq!(tracked_by(json!({"openTelemetry": receiver})), Value::Null);
     }
 
     #[test]

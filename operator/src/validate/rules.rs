@@ -2,7 +2,6 @@
 
 use rljob_crds::algorithm::{DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
-use rljob_crds::tracking::NO_TRACKER;
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
@@ -20,6 +19,7 @@ mod service_tokens;
 mod sources;
 mod suites;
 mod template;
+mod tracking;
 mod verifiers;
 mod workflow;
 
@@ -69,7 +69,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     gang::check_gang(spec, policy, &mut problems);
-    check_tracking(spec, &mut problems);
+    tracking::check_tracking(spec, &mut problems);
     for (role, resources, template) in [
         (INFERENCE, &spec.inference.resources, &spec.inference.template),
         (TRAINER, &spec.trainer.resources, &spec.trainer.template),
@@ -89,12 +89,6 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     }
     template::check_isolation(spec, &mut problems);
     problems
-}
-
-fn check_tracking(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    if spec.tracking.as_ref().is_some_and(|tracking| tracking.urls().next().is_none()) {
-        problems.push(Problem::new("spec.tracking", NO_TRACKER));
-    }
 }
 
 fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {

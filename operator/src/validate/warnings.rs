@@ -17,6 +17,7 @@ use optimizer::check_optimizer;
 use policy::check_policy;
 use running::check_running;
 use sampling::check_unsampled;
+use tracking::check_tracking;
 
 mod devices;
 mod inputs;
@@ -24,6 +25,7 @@ mod optimizer;
 mod policy;
 mod running;
 mod sampling;
+mod tracking;
 mod verifiers;
 
 /// Every setting that is set and has no effect, or one that is rarely meant, with the reason.
@@ -59,6 +61,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     if !spec.algorithm.has_learners() {
         check_untrained(spec, &mut warnings);
     }
+    check_tracking(spec, &mut warnings);
     warnings
 }
 

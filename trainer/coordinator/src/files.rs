@@ -1,9 +1,10 @@
 //! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`,
 //! `evaluation-prompts.jsonl`, `traces.jsonl`. Whole lines, once per step, also across restarts.
 //!
-//! A write failure is only logged, since the journal has the same data. The files are written
-//! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
-//! journal and file are written at the next start.
+//! A write failure is only logged, since the journal has the same data, except traces and the
+//! samples and results by prompt of evaluations. The files are written inside journal calls, which
+//! cancellation does not interrupt; lines lost by a crash between journal and file are written at
+//! the next start, except traces.
 //!
 //! The names of the files contain the process ([`Fence::file`]), so that a superseded coordinator
 //! does not write to those of its successor. Readers use symbolic links to the current ones.

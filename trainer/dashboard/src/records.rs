@@ -10,21 +10,27 @@ use serde::de::DeserializeOwned;
 
 /// Longest line that is parsed; longer ones are malformed.
 const MAX_LINE: u64 = 64 << 20;
+/// Bytes of the start of a file by which [`Tail`] recognizes it: those of `traces.jsonl` have the
+/// step of its first line.
+const START: usize = 64;
 /// Part of a file that [`newest`] reads.
 const NEWEST_WITHIN: u64 = 1 << 20;
 
-/// Follows a file of lines.
+/// Follows a file of lines. A file that has started over is read from its start: one that is
+/// shorter than what was read of it, or whose first line is a different one.
 #[derive(Clone, Debug)]
 pub struct Tail {
     path: PathBuf,
     /// Length of the complete lines read so far.
     offset: u64,
+    /// Up to [`START`] bytes of the first line; empty before it has been read.
+    start: Vec<u8>,
 }
 
 impl Tail {
     /// Reads from the start of the file, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, offset: 0 }
+        Self { path, offset: 0, start: Vec::new() }
     }
 
     /// Lines completed since the last call.
@@ -78,7 +84,7 @@ impl Tail {
         self.visit(|range, line| visit(range, line).map(ControlFlow::Continue))
     }
 
-    /// Calls `visit` with lines until it breaks. A file that became shorter starts over.
+    /// Calls `visit` with lines until it breaks.
     fn visit<T: DeserializeOwned>(
         &mut self,
         mut visit: impl FnMut(Range<u64>, T) -> io::Result<ControlFlow<()>>,
@@ -87,7 +93,7 @@ impl Tail {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
-        if file.metadata()?.len() < self.offset {
+        if self.has_started_over(&mut file)? {
             self.offset = 0;
         }
         file.seek(SeekFrom::Start(self.offset))?;
@@ -103,6 +109,9 @@ impl Tail {
                 return Ok(()); // incomplete
             };
             let start = self.offset;
+            if start == 0 {
+                self.start = line.iter().take(START).copied().collect();
+            }
             self.offset = start.saturating_add(length).saturating_add(rest);
             if let Some(line) = self.parse(&line)
                 && visit(start..self.offset, line)?.is_break()
@@ -110,6 +119,14 @@ impl Tail {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the lines read so far were replaced. The length alone does not tell: the file may
+    /// have grown beyond the offset since.
+    fn has_started_over(&self, file: &mut File) -> io::Result<bool> {
+        let mut start = Vec::new();
+        file.by_ref().take(self.start.len() as u64).read_to_end(&mut start)?;
+        Ok(start != self.start || file.metadata()?.len() < self.offset)
     }
 
     fn parse<T: DeserializeOwned>(&self, line: &[u8]) -> Option<T> {
@@ -235,6 +252,10 @@ mod tests {
         assert_eq!(in_parts.read_some::<u32>(3).unwrap(), Vec::<u32>::new());
         fs::write(&path, "7\n").unwrap();
         assert_eq!(in_parts.read::<u32>().unwrap(), [7], "the file has started over");
+        fs::write(&path, "8\n9\n10\n").unwrap();
+        assert_eq!(in_parts.read::<u32>().unwrap(), [8, 9, 10], "and has grown beyond the offset");
+        fs::write(&path, "8\n9\n10\n11\n").unwrap();
+        assert_eq!(in_parts.read::<u32>().unwrap(), [11]);
         fs::write(&path, "5\n6").unwrap();
         assert_eq!(newest::<u32>(&path).unwrap(), Some(5), "6 may be incomplete");
     }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use rljob_crds::names::JOURNAL_FILE;
+use rljob_dashboard::records::Tail;
 use rljob_protocol::status::EvaluationMetrics;
+use rljob_protocol::trace::StepTrace;
 use serde_json::{Value, json};
 
-use super::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, Files, Lines, SAMPLES_FILE};
+use super::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, Files, Lines, SAMPLES_FILE, TRACES_FILE};
 use crate::data::{Dataset, KeptFields};
 use crate::persistence::fence::Fence;
 use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
@@ -70,6 +72,19 @@ fn results_by_prompt_are_replaced_once_they_exceed_their_limit() {
     open().append(2, &[json!({"step": 2, "row": 9})]);
     let expected = [json!({"step": 1}), json!({"step": 2})];
     assert_eq!(lines(run.path(), EVALUATION_PROMPTS_FILE), expected);
+}
+
+#[test]
+fn a_reader_gets_every_trace_of_a_file_that_starts_over_and_is_as_long_as_before() {
+    let run = tempfile::tempdir().unwrap();
+    let fence = Fence::claim(run.path(), "u", 1, 7).unwrap();
+    let file = Lines { max_bytes: 20, ..Lines::open(&fence, TRACES_FILE).unwrap() };
+    let mut reader = Tail::new(file.path.clone());
+    for step in 1..=3 {
+        file.append(step, &[StepTrace { step, ..StepTrace::default() }]);
+        let traces: Vec<StepTrace> = reader.read().unwrap();
+        assert_eq!(traces.iter().map(|trace| trace.step).collect::<Vec<_>>(), [step]);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! OpenTelemetry: each completed step as a trace of an OTLP receiver.
 //!
 //! ```text
-//!  traces.jsonl ─▶ steps after the newest one sent ─▶ a request each ─▶ journal: newest step sent
+//!  traces.jsonl ─▶ next 16 steps after the newest one sent ─▶ a request each
+//!    ▲                                                             │
+//!    └───────────────── journal: newest step sent ◀────────────────┘
 //! ```
-//! The file is the queue: it outlives a coordinator, and starts over beyond 64 MiB. A step is sent
-//! again if the coordinator ends before it has written the position; its ids are the same then.
+//! The file is the queue: it outlives a coordinator, and starts over beyond 64 MiB. Steps are sent
+//! again if the coordinator ends before it has written the position; their ids are the same then.
 
 mod receiver;
 mod spans;
@@ -26,7 +28,7 @@ use spans::Source;
 
 /// State of the journal with the newest step whose trace was sent.
 pub const KEY: &str = "openTelemetry";
-/// Most steps that are read at a time.
+/// Most steps that are read at a time, and sent before the position is written.
 const MAX_STEPS: usize = 16;
 
 /// The position after a rollback to `step`.
@@ -96,24 +98,18 @@ impl OpenTelemetry {
         Ok(())
     }
 
-    /// Sends the steps after `position`; returns the newest one that was sent, and what ended it.
-    async fn send(&mut self, mut position: u32) -> (u32, Result<(), TrackerError>) {
-        loop {
-            if let Err(error) = self.read(position).await {
-                return (position, Err(error));
+    /// Sends the pending steps in their order until one fails.
+    async fn send(&mut self) -> Result<(), TrackerError> {
+        while let Some(trace) = self.pending.front() {
+            let step = trace.step;
+            let outcome = self.receiver.export(&self.source.request(trace)).await?;
+            if let Outcome::Rejected(reason) = outcome {
+                tracing::warn!(step, reason, "the OpenTelemetry receiver rejected a trace");
             }
-            let Some(trace) = self.pending.front() else { return (position, Ok(())) };
-            match self.receiver.export(&self.source.request(trace)).await {
-                Ok(Outcome::Accepted) => {}
-                Ok(Outcome::Rejected(reason)) => {
-                    let step = trace.step;
-                    tracing::warn!(step, reason, "the OpenTelemetry receiver rejected a trace");
-                }
-                Err(error) => return (position, Err(error.into())),
-            }
-            position = trace.step;
+            self.position = Some(step);
             self.pending.pop_front();
         }
+        Ok(())
     }
 }
 
@@ -121,14 +117,19 @@ impl Tracker for OpenTelemetry {
     const NAME: &'static str = "OpenTelemetry";
 
     async fn copy(&mut self) -> Result<(), TrackerError> {
-        let before = self.position().await?;
-        let (position, sent) = self.send(before).await;
-        self.position = Some(position);
-        if position > before {
-            let state = json!(position);
-            self.journal.call(move |journal| journal.put_state(KEY, &state)).await?;
+        loop {
+            let before = self.position().await?;
+            self.read(before).await?;
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+            let sent = self.send().await;
+            if let Some(position) = self.position.filter(|position| *position > before) {
+                let state = json!(position);
+                self.journal.call(move |journal| journal.put_state(KEY, &state)).await?;
+            }
+            sent?;
         }
-        sent
     }
 }
 

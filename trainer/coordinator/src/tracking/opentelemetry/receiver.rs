@@ -9,10 +9,10 @@ use percent_encoding::percent_decode_str;
 use prost::Message;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
+use rljob_crds::tracking::TRACES_PATH;
 
 use crate::tracking::server::{Server, ServerError};
 
-const PATH: &str = "v1/traces";
 /// Environment variable of OpenTelemetry with the headers of requests.
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
@@ -97,11 +97,11 @@ impl Receiver {
     ) -> Result<Outcome, ServerError> {
         let request = self
             .server
-            .request(Method::POST, PATH)?
+            .request(Method::POST, TRACES_PATH)?
             .headers(self.headers.clone())
             .header(CONTENT_TYPE, "application/x-protobuf")
             .body(request.encode_to_vec());
-        match self.server.send(PATH, request, message).await {
+        match self.server.send(TRACES_PATH, request, message).await {
             Ok(body) => Ok(outcome(&body)),
             Err(ServerError::Status { status, message, .. })
                 if [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE].contains(&status) =>
