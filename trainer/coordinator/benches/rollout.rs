@@ -100,10 +100,7 @@ async fn serve() {
         "weight_version": "step-0.attempt-0", "output_token_logprobs": logprobs,
         "e2e_latency": 0.01,
     });
-    let event = format!(
-        "data: {}\n\ndata: [DONE]\n\n",
-        json!({"text": "", "output_ids": ids, "meta_info": meta})
-    );
+    let event = json!({"text": "", "output_ids": ids, "meta_info": meta});
     let info = json!({
         "model_path": "/model", "is_generation": true, "weight_version": "step-0.attempt-0",
     })
@@ -113,8 +110,11 @@ async fn serve() {
         "internal_states": [{"effective_max_running_requests_per_dp": GROUP * GROUPS}],
     })
     .to_string();
-    let generate =
-        move |_: axum::body::Bytes| async move { ([(CONTENT_TYPE, "text/event-stream")], event) };
+    let generate = move |body: axum::body::Bytes| async move {
+        let samples = serde_json::from_slice::<Asked>(&body).unwrap().rid;
+        let samples = samples.as_array().map_or(0, Vec::len);
+        ([(CONTENT_TYPE, "text/event-stream")], stream(&event, samples))
+    };
     let routes = Router::new()
         .route("/generate", post(generate))
         .route("/model_info", get(move || async move { info }))
@@ -127,6 +127,24 @@ async fn serve() {
         .with_graceful_shutdown(async { drop(closed.await) })
         .await
         .unwrap();
+}
+
+/// Ids of the samples of a request.
+#[derive(serde::Deserialize)]
+struct Asked {
+    rid: serde_json::Value,
+}
+
+/// A stream with the event of one sample, or of each of several.
+fn stream(event: &serde_json::Value, samples: usize) -> String {
+    let of = |index: usize| {
+        let mut event = event.clone();
+        event["index"] = index.into();
+        event
+    };
+    let events = if samples == 0 { vec![event.clone()] } else { (0..samples).map(of).collect() };
+    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    events + "data: [DONE]\n\n"
 }
 
 fn prompt() -> Vec<i64> {

@@ -2,7 +2,7 @@
 
  coordinator ── HTTP ──▶ this proxy ── HTTP ──▶ ENGINE
 
-Each fault is injected once, in the order of FAULTS, after a fixed number of requests.
+Each fault is injected once, in the order of FAULTS, after a fixed number of samples or updates.
 
 usage: faulty_engine.py ENGINE SGLANG_FLAGS...
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 
-EVERY = 25  # /generate requests between two faults
+EVERY = {"/generate": 25, "/update_weights_from_disk": 3}  # samples or updates between two faults
 FAULTS = {
     "/generate": ["error", "invalid_json", "invalid_token", "truncated", "no_response"],
     "/update_weights_from_disk": ["error", "rejected"],
@@ -28,14 +28,17 @@ counts = {}
 lock = threading.Lock()
 
 
-def next_fault(route):
+def next_fault(route, body):
     faults = FAULTS.get(route)
     if not faults:
         return None
+    # A joint request has a list of ids.
+    ids = json.loads(body).get("rid")
     with lock:
-        counts[route] = counts.get(route, 0) + 1
-        at, rest = divmod(counts[route], EVERY if route == "/generate" else 3)
-        return faults[at - 1] if rest == 0 and at <= len(faults) else None
+        before = counts.get(route, 0)
+        counts[route] = before + (len(ids) if isinstance(ids, list) else 1)
+        last, at = before // EVERY[route], counts[route] // EVERY[route]
+        return faults[at - 1] if last < at <= len(faults) else None
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -49,7 +52,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.forward(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
     def forward(self, body):
-        fault = next_fault(self.path)
+        fault = next_fault(self.path, body)
         if fault == "no_response":
             self.close_connection = True
         elif fault == "error":
