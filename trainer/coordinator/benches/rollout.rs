@@ -143,8 +143,8 @@ fn stream(event: &serde_json::Value, samples: usize) -> String {
         event
     };
     let events = if samples == 0 { vec![event.clone()] } else { (0..samples).map(of).collect() };
-    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    events + "data: [DONE]\n\n"
+    let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    events.concat() + "data: [DONE]\n\n"
 }
 
 fn prompt() -> Vec<i64> {

@@ -33,7 +33,8 @@ pub async fn run(sync: Arc<WeightSync>, stop: CancellationToken) {
     }
 }
 
-/// Marks the engine as hung if its scheduler does not respond, unless its process is lost meanwhile.
+/// Marks the engine as hung if its scheduler does not respond. A process that is lost meanwhile is
+/// not judged.
 async fn probe(sync: &WeightSync, engine: &str) {
     let target = |slot: &mut Slot| (slot.url.clone(), slot.lost.clone());
     let Some((url, lost)) = sync.fleet.update(engine, target) else { return };

@@ -198,10 +198,12 @@ mod tests {
             ]
         );
         spec.training.sharding = Some(Sharding::Hybrid);
-        assert_eq!(
-            line(Phase::Update, &spec).split_once("GiB): ").unwrap().1,
-            "set training.sharding to Full, raise the GPUs of each trainer"
-        );
+        let remedies = [1, 2].map(|replicas| {
+            spec.trainer.replicas = replicas;
+            line(Phase::Update, &spec).split_once("GiB): ").unwrap().1.to_owned()
+        });
+        let more = "raise the GPUs of each trainer";
+        assert_eq!(remedies, [more.to_owned(), format!("set training.sharding to Full, {more}")]);
         assert!(OutOfMemory::of("index 4 is out of range", Phase::Update, &spec).is_none());
     }
 
