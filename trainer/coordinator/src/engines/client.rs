@@ -81,7 +81,7 @@ impl EngineClient {
     /// `POST /abort_request` for all requests. Returns before their streams have ended.
     pub async fn abort_all(&self, url: &str) -> Result<(), EngineError> {
         let body = AbortRequest { rid: String::new(), abort_all: true };
-        let call = post("/abort_request", &self.admin, &body)?;
+        let call = Call::post("/abort_request", &self.admin, &body)?;
         // The response has no body.
         self.transport.exchange(url, &call, CONTROL_TIMEOUT).await.map(drop)
     }
@@ -156,7 +156,7 @@ impl EngineClient {
         body: &impl Serialize,
         deadline: Duration,
     ) -> Result<T, EngineError> {
-        let call = post(route, &self.admin, body)?;
+        let call = Call::post(route, &self.admin, body)?;
         parse(route, &self.transport.exchange(url, &call, deadline).await?)
     }
 
@@ -174,16 +174,6 @@ impl EngineClient {
         }
         Err(EngineError::Rejected { route, status: StatusCode::OK, message: answer.message })
     }
-}
-
-/// A call of a route with a JSON body.
-pub(super) fn post<'a>(
-    route: &'static str,
-    token: &'a Token,
-    body: &impl Serialize,
-) -> Result<Call<'a>, EngineError> {
-    let body = serde_json::to_vec(body).map_err(|error| invalid(route, &error))?.into();
-    Ok(Call { method: Method::POST, route, token, body })
 }
 
 fn parse<T: DeserializeOwned>(route: &'static str, bytes: &[u8]) -> Result<T, EngineError> {

@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use hyper::StatusCode;
 use parking_lot::Mutex;
 use rljob_protocol::sglang::{AbortRequest, GenerateRequest, GenerateRequests};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::engines::client::post;
 use crate::engines::error::{CONTROL_TIMEOUT, EngineError, GENERATE};
 use crate::engines::output::{self, Output};
 use crate::engines::stream::Events;
 use crate::engines::streams::OpenStream;
-use crate::engines::transport::Transport;
+use crate::engines::transport::{Call, Transport};
 use crate::tokens::Token;
 
 /// Most samples of a request.
@@ -60,7 +60,7 @@ struct Sample {
     ended: Option<oneshot::Sender<Result<(), EngineError>>>,
     /// Whether the engine has ended the completion.
     complete: Arc<AtomicBool>,
-    /// Cancelled when nobody waits for the sample any more.
+    /// Cancelled when no caller waits for the sample any more.
     unwanted: CancellationToken,
     /// Whether it is requested without others.
     alone: bool,
@@ -72,12 +72,12 @@ impl Sample {
     fn end(&mut self, result: Result<(), EngineError>) {
         self.complete.store(result.is_ok(), Ordering::Release);
         if let Some(ended) = self.ended.take() {
-            // Nobody may wait any more.
+            // The caller may have given up.
             let _ = ended.send(result);
         }
     }
 
-    /// The sample in a request of its own, with another id: SGLang aborts those of a response that
+    /// The sample in a separate request, with another id: SGLang aborts those of a response that
     /// has ended, and what they are a prefix of, two seconds later.
     fn alone(mut self) -> Self {
         let request = Arc::make_mut(&mut self.request);
@@ -188,8 +188,8 @@ impl Completions {
     ) -> Result<(), EngineError> {
         let requests: Vec<_> = handles.iter().map(|handle| &*handle.request).collect();
         let call = match requests.as_slice() {
-            [only] => post(GENERATE, &self.api, *only)?,
-            several => post(GENERATE, &self.api, &GenerateRequests::new(several))?,
+            [only] => Call::post(GENERATE, &self.api, *only)?,
+            several => Call::post(GENERATE, &self.api, &GenerateRequests::new(several))?,
         };
         let longest = requests.iter().map(|request| request.sampling_params.max_new_tokens).max();
         let sampling = Duration::from_secs(longest.unwrap_or_default().into());
@@ -200,7 +200,7 @@ impl Completions {
         self.transport.stream(url, &call, deadline, || drop(sending), take).await
     }
 
-    /// Aborts incomplete samples that nobody waits for. Returns if nobody waits for any and one is
+    /// Aborts incomplete samples that are unwanted. Returns if all are unwanted and one is
     /// incomplete: the caller closes the connection, and the engine aborts the rest.
     async fn abort_unwanted(self: &Arc<Self>, url: &str, handles: &[Handle]) {
         let mut unwanted: FuturesUnordered<_> = handles.iter().map(Handle::unwanted).collect();
@@ -222,7 +222,7 @@ impl Completions {
     async fn abort(&self, url: &str, rid: String) {
         let body = AbortRequest { rid, abort_all: false };
         let aborted = async {
-            let call = post("/abort_request", &self.admin, &body)?;
+            let call = Call::post("/abort_request", &self.admin, &body)?;
             self.transport.exchange(url, &call, CONTROL_TIMEOUT).await
         };
         if let Err(error) = aborted.await {
@@ -242,7 +242,8 @@ impl Completions {
     ) {
         let is_joint = samples.len() > 1;
         samples.retain(|sample| sample.ended.is_some());
-        let rejected = is_joint && matches!(result, Err(EngineError::Rejected { .. }));
+        let rejected = is_joint
+            && matches!(result, Err(EngineError::Rejected { status: StatusCode::BAD_REQUEST, .. }));
         if rejected && let Some(queue) = self.engines.lock().get_mut(url) {
             let again = samples.extract_if(.., |sample| sample.output.is_empty());
             queue.samples.extend(again.map(Sample::alone));
@@ -251,8 +252,7 @@ impl Completions {
         let failed = result.is_err();
         let mut own = result.err().filter(|_| !rejected);
         for sample in &mut samples {
-            let joint = || EngineError::Aborted("the joint request failed".to_owned());
-            sample.end(if failed { Err(own.take().unwrap_or_else(joint)) } else { Ok(()) });
+            sample.end(if failed { Err(own.take().unwrap_or(EngineError::Joint)) } else { Ok(()) });
         }
     }
 }

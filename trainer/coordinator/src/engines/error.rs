@@ -27,6 +27,9 @@ pub enum EngineError {
     },
     #[error("the engine's response to {route} is invalid: {message}")]
     InvalidResponse { route: &'static str, message: String },
+    /// The request that the sample shared failed, with the error of another sample.
+    #[error("the joint request failed")]
+    Joint,
     /// The engine was lost, or a weight update aborted the request.
     #[error("the engine aborted the request: {0}")]
     Aborted(String),

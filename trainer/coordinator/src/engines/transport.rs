@@ -9,6 +9,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, Uri};
 use rljob_http::ClientTls;
+use serde::Serialize;
 
 use crate::engines::connection::{Connection, ConnectionError, Connections};
 use crate::engines::error::EngineError;
@@ -130,7 +131,18 @@ impl Transport {
     }
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// A call with a JSON body.
+    pub fn post(
+        route: &'static str,
+        token: &'a Token,
+        body: &impl Serialize,
+    ) -> Result<Self, EngineError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| EngineError::InvalidResponse { route, message: error.to_string() })?;
+        Ok(Self { method: Method::POST, route, token, body: body.into() })
+    }
+
     fn request(&self) -> Result<Request<Full<Bytes>>, EngineError> {
         let invalid =
             |_| EngineError::Unreachable { route: self.route, source: ConnectionError::Token };

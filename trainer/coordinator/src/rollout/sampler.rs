@@ -272,10 +272,20 @@ impl<'s> Sampler<'s> {
         });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
-            tracing::warn!(
-                engine = engine.name, rid = request.rid, kept = completion.tokens.len(),
-                error = %crate::error_line(error), "a sample is interrupted",
-            );
+            let (rid, kept) = (request.rid.as_str(), completion.tokens.len());
+            if matches!(error, EngineError::Joint) {
+                tracing::debug!(
+                    engine = engine.name,
+                    rid,
+                    kept,
+                    "a sample is interrupted with another one",
+                );
+            } else {
+                tracing::warn!(
+                    engine = engine.name, rid, kept, error = %crate::error_line(error),
+                    "a sample is interrupted",
+                );
+            }
             self.blame(&engine.name, error);
         }
         result
@@ -305,6 +315,7 @@ impl<'s> Sampler<'s> {
         let now = self.clock.now();
         match error {
             EngineError::Aborted(_)
+            | EngineError::Joint
             | EngineError::Rejected { status: StatusCode::BAD_REQUEST, .. } => {}
             EngineError::WrongWeights { found, .. } => {
                 self.fleet.update(engine, |slot| slot.answered(found.clone()));
