@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::runtime::Builder;
 
 use crate::files::mlflow;
-use crate::process::wait_until;
+use crate::process::{logged, wait_until};
 
 /// Time limit of a start, which imports much Python, and creates tables the first time.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -44,7 +44,6 @@ impl Mlflow {
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         let log = self.folder.path().join("log");
-        let output = fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let database = self.folder.path().join("mlflow.db");
         let mut command = Command::new(mlflow()?);
         command
@@ -52,12 +51,10 @@ impl Mlflow {
             .arg(format!("--port={}", self.port))
             .arg(format!("--backend-store-uri=sqlite:///{}", database.display()))
             .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
             // It has worker processes.
             .process_group(0);
-        self.server = Some(command.spawn().context("failed to start MLflow")?);
+        let server = logged(&mut command, &log)?.spawn();
+        self.server = Some(server.context("failed to start MLflow")?);
         wait_until("MLflow to respond", LIMIT, || {
             Ok(self.request(Method::GET, "/health", &Value::Null).is_ok())
         })

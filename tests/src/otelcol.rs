@@ -2,8 +2,8 @@
 //! value stops the collector and removes the file.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::files::otelcol;
-use crate::process::wait_until;
+use crate::process::start_server;
 
 /// Time limit of a start.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -50,21 +50,11 @@ impl Otelcol {
     /// Starts the collector on the same port with the same file.
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
+        let mut command = Command::new(otelcol()?);
+        command.arg("--config=config.yaml").current_dir(self.folder.path());
         let log = self.folder.path().join("log");
-        let output = fs::OpenOptions::new().create(true).append(true).open(&log)?;
-        let process = Command::new(otelcol()?)
-            .arg("--config=config.yaml")
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("failed to start the collector")?;
-        self.process = Some(process);
-        wait_until("the collector to listen", LIMIT, || {
-            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok())
-        })
-        .with_context(|| fs::read_to_string(&log).unwrap_or_default())
+        self.process = Some(start_server(&mut command, &log, self.port, LIMIT)?);
+        Ok(())
     }
 
     /// Kills the collector; the file is kept.

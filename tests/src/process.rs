@@ -1,7 +1,10 @@
-//! Command execution, and polling of conditions with a deadline.
+//! Command execution, servers with a log, and polling of conditions with a deadline.
 
+use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -39,6 +42,32 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
         bail!("{line}: {}\n{}{}", output.status, String::from_utf8_lossy(&output.stderr), stdout);
     }
     Ok(stdout)
+}
+
+/// Lets a command append its output to the file `log`, and gives it no input.
+pub fn logged<'a>(command: &'a mut Command, log: &Path) -> Result<&'a mut Command> {
+    let output = fs::OpenOptions::new().create(true).append(true).open(log)?;
+    Ok(command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output))
+}
+
+/// Starts a server with a log and waits until it listens on a port of the loopback interface. An
+/// error has the log; the server is killed then.
+pub fn start_server(
+    command: &mut Command,
+    log: &Path,
+    port: u16,
+    limit: Duration,
+) -> Result<Child> {
+    let line = format!("{command:?}");
+    let mut server =
+        logged(command, log)?.spawn().with_context(|| format!("failed to start {line}"))?;
+    let listens = || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+    if let Err(error) = wait_until(&format!("{line} to listen"), limit, listens) {
+        server.kill()?;
+        server.wait()?;
+        return Err(error).with_context(|| fs::read_to_string(log).unwrap_or_default());
+    }
+    Ok(server)
 }
 
 /// Polls a condition until it holds; `what` completes "waiting for …". On timeout, the last error

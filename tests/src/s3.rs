@@ -2,16 +2,16 @@
 //! Dropping the value stops the server and removes the objects.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use crate::files::s3_server;
-use crate::process::wait_until;
+use crate::process::start_server;
 
 /// Name of the bucket.
 pub const BUCKET: &str = "runs";
@@ -57,10 +57,6 @@ impl S3 {
             undo_completions(&kept)?;
         }
         remove_orphaned_attributes(&attributes, &self.objects())?;
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join("log"))?;
         // The kernel kills the server when the thread that started it exits.
         let mut command = Command::new("setpriv");
         command
@@ -75,16 +71,10 @@ impl S3 {
             ])
             .arg(self.folder.path().join("attributes"))
             .arg(self.folder.path().join("data"))
-            .envs([("ROOT_ACCESS_KEY", ACCESS_KEY), ("ROOT_SECRET_KEY", SECRET_KEY)])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        self.server = Some(command.spawn().context("failed to start the S3 server")?);
-        let port = self.port;
-        wait_until("the S3 server to listen", LIMIT, || {
-            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())
-        })
-        .with_context(|| fs::read_to_string(self.folder.path().join("log")).unwrap_or_default())
+            .envs([("ROOT_ACCESS_KEY", ACCESS_KEY), ("ROOT_SECRET_KEY", SECRET_KEY)]);
+        let log = self.folder.path().join("log");
+        self.server = Some(start_server(&mut command, &log, self.port, LIMIT)?);
+        Ok(())
     }
 
     /// Kills the server; objects are kept.

@@ -12,11 +12,25 @@ use rljob_tests::files::{mlflow, required};
 use rljob_tests::process::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, baseline, folder_with};
 
 /// Steps of the job `practise`.
 const STEPS: u64 = 12;
+
+/// A folder with the job `practise`.
+fn folder() -> TempDir {
+    folder_with(JOBS.split("---\n").nth(1).unwrap())
+}
+
+/// Starts or resumes the job of a folder with a tracker, from the model of the baseline.
+fn start(folder: &TempDir, tracker: &str) -> LocalRun {
+    let export = baseline().folder.join("baseline/default/imitate/export");
+    let model = format!("spec.model={{path: {}}}", export.display());
+    let tracking = format!("spec.tracking.{tracker}");
+    LocalRun::start_with(folder.path(), "runs", &["--set", &model, "--set", &tracking])
+}
 
 #[test]
 fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() {
@@ -24,14 +38,9 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
         return;
     }
     let mut mlflow = Mlflow::start().unwrap();
-    let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
-    let export = baseline().folder.join("baseline/default/imitate/export");
-    let sets = [
-        format!("spec.model={{path: {}}}", export.display()),
-        format!("spec.tracking.mlflow={{uri: '{}', experiment: sums}}", mlflow.uri()),
-    ];
-    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-    let local = LocalRun::start_with(folder.path(), "runs", &sets);
+    let tracker = format!("mlflow={{uri: '{}', experiment: sums}}", mlflow.uri());
+    let folder = folder();
+    let local = start(&folder, &tracker);
     local.wait_for_steps("practise", 3);
     local.kill("rljob-coordinator");
     local.wait_for_steps("practise", 5);
@@ -41,7 +50,7 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     mlflow.restart().unwrap();
-    let local = LocalRun::start_with(folder.path(), "runs", &sets);
+    let local = start(&folder, &tracker);
     let directory = local.runs.join("default/practise");
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");

@@ -1,7 +1,6 @@
 """Agent in a verifier pod: checks what its container can reach, then plays two turns with OpenAI's
 client. Its reward is 1.25, whatever the model answers."""
 
-import glob
 import json
 import os
 import socket
@@ -9,16 +8,7 @@ import sys
 import urllib.parse
 
 import openai
-
-
-def content(files):
-    text = b""
-    for file in glob.glob(files):
-        try:
-            text += open(file, "rb").read()
-        except OSError:
-            pass
-    return text
+from container import content
 
 
 def answer(address, data):

@@ -25,6 +25,7 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let namespace = Namespace::create(cluster(), "agents").unwrap();
     let data = cluster().shared_folder("data-agents").unwrap();
     fs::write(data.join("agents.py"), include_str!("agents.py")).unwrap();
+    fs::write(data.join("container.py"), include_str!("container.py")).unwrap();
     let run = Run::start(cluster(), &namespace, &manifest(&python), "agents");
     let verifiers = || run.status()["verifiers"].take();
     let all_ready = || Ok(verifiers()["desired"] == MOST && verifiers()["ready"] == MOST);

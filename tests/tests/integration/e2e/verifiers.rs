@@ -22,6 +22,7 @@ fn verdicts_survive_lost_verifier_pods_whose_programs_reach_neither_keys_nor_net
     let namespace = Namespace::create(cluster(), "verified").unwrap();
     let data = cluster().shared_folder("data-verified").unwrap();
     fs::write(data.join("verify.py"), include_str!("verify.py")).unwrap();
+    fs::write(data.join("container.py"), include_str!("container.py")).unwrap();
     let run = Run::start(cluster(), &namespace, include_str!("verifiers.yaml"), "verified");
     let verifiers = || run.status()["verifiers"].take();
     let all_ready = || Ok(verifiers()["desired"] == MOST && verifiers()["ready"] == MOST);

@@ -1,12 +1,13 @@
 """Command of a reward: compares the completion with the answer, and tries to leave its container. A
 component is 1 if its attempt failed, and `works` is 1 if what a command may do succeeds."""
 
-import glob
 import json
 import os
 import socket
 import sys
 import time
+
+from container import content
 
 
 def refused(attempt):
@@ -15,16 +16,6 @@ def refused(attempt):
     except OSError:
         return 1
     return 0
-
-
-def content(files):
-    text = b""
-    for file in glob.glob(files):
-        try:
-            text += open(file, "rb").read()
-        except OSError:
-            pass
-    return text
 
 
 parts = {

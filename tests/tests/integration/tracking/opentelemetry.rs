@@ -11,8 +11,7 @@ use rljob_tests::Otelcol;
 use rljob_tests::files::{otelcol, required};
 use serde_json::Value;
 
-use super::{STEPS, wait_for_failure};
-use crate::local_run::{JOBS, LocalRun, baseline, folder_with};
+use super::{STEPS, folder, start, wait_for_failure};
 
 /// Steps during which no evaluation runs: those of `practise` are of steps 0, 6 and 12.
 const WITHOUT_EVALUATION: RangeInclusive<u32> = 3..=5;
@@ -135,14 +134,9 @@ fn a_collector_gets_each_step_as_a_trace_although_it_and_the_coordinator_are_kil
         return;
     }
     let mut collector = Otelcol::start().unwrap();
-    let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
-    let export = baseline().folder.join("baseline/default/imitate/export");
-    let sets = [
-        format!("spec.model={{path: {}}}", export.display()),
-        format!("spec.tracking.openTelemetry={{endpoint: '{}'}}", collector.endpoint()),
-    ];
-    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-    let local = LocalRun::start_with(folder.path(), "runs", &sets);
+    let tracker = format!("openTelemetry={{endpoint: '{}'}}", collector.endpoint());
+    let folder = folder();
+    let local = start(&folder, &tracker);
     local.wait_for_steps("practise", 2);
     collector.kill().unwrap();
     wait_for_failure(&local, "OpenTelemetry: the OpenTelemetry receiver is unreachable");

@@ -155,10 +155,10 @@ impl Completions {
     fn next(&self, url: &str) -> Option<Vec<Sample>> {
         let mut engines = self.engines.lock();
         let queue = engines.get_mut(url)?;
-        queue.samples.retain(|sample| !sample.unwanted.is_cancelled());
         if queue.sending >= SENDING {
             return None;
         }
+        queue.samples.retain(|sample| !sample.unwanted.is_cancelled());
         let first = queue.samples.pop_front()?;
         let joining = queue.samples.iter().take(JOINT - 1).take_while(|next| next.joins(&first));
         let others = joining.count();

@@ -10,13 +10,14 @@ use serde_json::json;
 use tch::Tensor;
 
 use super::fixture::{assert_close, on_mesh, small_model, spec, train, trainer, weights};
-use super::resume::{BEFORE, checkpoint, restore_point, restored, whole};
+use super::resume::{
+    BEFORE, MINIBATCHES, checkpoint, restore_point, restored, uninterrupted, whole,
+};
 use crate::mesh::GroupSize;
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 
 const TWO_PODS: GroupSize = GroupSize { world_size: 4, local_world_size: 2 };
-const MINIBATCHES: u32 = 2;
 
 fn with(sharding: Sharding, mut spec: RLJobSpec) -> RLJobSpec {
     spec.training.sharding = Some(sharding);
@@ -80,11 +81,7 @@ fn checkpoints_of_hybrid_and_full_sharding_are_restored_bit_for_bit_with_the_oth
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
     let point = |attempt| restore_point(folder.path(), attempt);
-    let mut alone = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut alone, 1..=BEFORE, MINIBATCHES);
-    checkpoint(&alone, &point(0)).wait().unwrap();
-    let expected = whole(&alone);
-    let after = train(&mut alone, BEFORE + 1..=5, MINIBATCHES);
+    let (expected, after) = uninterrupted(&spec, folder.path());
     let three = GroupSize { world_size: 3, local_world_size: 1 };
     // Each is restored from the checkpoint of the previous sharding.
     for (attempt, size, sharding) in [

@@ -23,7 +23,10 @@ use crate::trainer::Trainer;
 
 /// Steps before the checkpoint.
 pub(super) const BEFORE: u32 = 2;
-const MINIBATCHES: u32 = 2;
+pub(super) const MINIBATCHES: u32 = 2;
+
+/// Bits of weights and moments of each block, and the number of updates.
+type WholeState = (Vec<[Vec<u32>; 3]>, u64);
 
 /// Starts to write a checkpoint, as the main loop does.
 pub(super) fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
@@ -65,7 +68,7 @@ pub(super) fn restore_point(folder: &Path, attempt: u32) -> Restore {
 }
 
 /// Bits of the whole weights and moments of every block, and the number of updates. A collective.
-pub(super) fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
+pub(super) fn whole(trainer: &Trainer) -> WholeState {
     let gather = |local: &Tensor, numel: i64| {
         let all = Tensor::empty(
             [local.numel() as i64 * i64::from(trainer.ranks.mesh().shards())],
@@ -122,16 +125,20 @@ fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     assert_equal_after_a_restart(&spec, folder.path(), 0, train, |_| ());
 }
 
+/// State at the checkpoint of attempt 0, which one rank writes, and metrics of the steps after it.
+pub(super) fn uninterrupted(spec: &RLJobSpec, folder: &Path) -> (WholeState, Vec<StepMetrics>) {
+    let mut trainer = trainer(spec.clone(), folder, Ranks::alone());
+    train(&mut trainer, 1..=BEFORE, MINIBATCHES);
+    checkpoint(&trainer, &restore_point(folder, 0)).wait().unwrap();
+    (whole(&trainer), train(&mut trainer, BEFORE + 1..=5, MINIBATCHES))
+}
+
 #[test]
 fn checkpoints_are_restored_bit_for_bit_on_two_four_and_one_ranks() {
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
     let point = |attempt| restore_point(folder.path(), attempt);
-    let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut uninterrupted, 1..=BEFORE, MINIBATCHES);
-    checkpoint(&uninterrupted, &point(0)).wait().unwrap();
-    let expected = whole(&uninterrupted);
-    let after = train(&mut uninterrupted, BEFORE + 1..=5, MINIBATCHES);
+    let (expected, after) = uninterrupted(&spec, folder.path());
     // Each is restored from the checkpoint of the previous number of ranks.
     for (attempt, world_size) in [(1, 2), (2, 4), (3, 1)] {
         let resumed = on_ranks(world_size, |ranks| {
