@@ -64,10 +64,7 @@ impl Watchdog {
 /// Whether it is an engine that the coordinator found to be hung.
 fn is_stuck(name: &str, status: Option<&CoordinatorStatus>) -> bool {
     status.is_some_and(|status| {
-        status.engines.iter().any(|engine| {
-            engine.name == name
-                && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
-        })
+        status.engines.iter().any(|engine| engine.name == name && engine.is_hung())
     })
 }
 

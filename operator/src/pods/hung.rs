@@ -37,10 +37,7 @@ pub(super) fn hung<'a>(
 }
 
 fn is_unresponsive(pod: &PodFacts, engines: &[EngineState]) -> bool {
-    engines.iter().any(|engine| {
-        engine.is_about(&pod.name, &pod.uid)
-            && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
-    })
+    engines.iter().any(|engine| engine.is_about(&pod.name, &pod.uid) && engine.is_hung())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState, HUNG_SECONDS};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 
 use super::exchange::{CoordinatorOrder, ExchangeError};
 use crate::decide::UNRESPONSIVE_AFTER;
@@ -105,11 +105,7 @@ impl ReconcileTrigger {
             .filter(|engine| engine.version.is_some() || in_update(engine))
             .map(|engine| engine.name.clone())
             .collect();
-        let hung = status
-            .engines
-            .iter()
-            .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
-            .count();
+        let hung = status.engines.iter().filter(|engine| engine.is_hung()).count();
         let state = format!(
             "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {} {:?}",
             status.epoch,

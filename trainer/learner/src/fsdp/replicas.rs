@@ -24,7 +24,7 @@ pub fn sum_over_replicas<'a>(
     gradients: impl Iterator<Item = &'a Tensor>,
 ) -> Result<(), ModelError> {
     if let Some(group) = ranks.replica_device_group() {
-        let event = DeviceEvent::new().map_err(|error| sum_failed(0, error))?;
+        let event = DeviceEvent::new().map_err(order_failed)?;
         pass_on(&event, Stream::Compute, Stream::Of(group))?;
         sum_each(gradients, |gradient| group.all_reduce(gradient))?;
         return pass_on(&event, Stream::Of(group), Stream::Compute);
@@ -46,7 +46,12 @@ fn sum_each<'a>(
 
 /// Lets the later work of stream `to` wait for the earlier work of stream `from`.
 fn pass_on(event: &DeviceEvent, from: Stream<'_>, to: Stream<'_>) -> Result<(), ModelError> {
-    event.record(from).and_then(|()| event.wait(to)).map_err(|error| sum_failed(0, error))
+    event.record(from).and_then(|()| event.wait(to)).map_err(order_failed)
+}
+
+/// The error of an event, which orders the sums of all blocks, from the first.
+fn order_failed(error: CollectiveError) -> ModelError {
+    failed("order the all-reduce of the gradient", 0, error)
 }
 
 fn sum_failed(block: usize, error: CollectiveError) -> ModelError {

@@ -38,6 +38,11 @@ impl EngineState {
     pub fn is_about(&self, name: &str, uid: &str) -> bool {
         self.name == name && self.uid.as_deref().is_none_or(|own| own == uid)
     }
+
+    /// Whether it has been silent for so long that its process is replaced.
+    pub fn is_hung(&self) -> bool {
+        self.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
+    }
 }
 
 /// Reachability and weights of an engine.
