@@ -84,8 +84,6 @@ pub fn arguments(
         format!("--load-format={load_format}"),
         format!("--dtype={dtype}"),
         format!("--random-seed={}", spec.training.seed),
-        // flashinfer's sampler rejects a seed of the request.
-        "--sampling-backend=pytorch".to_owned(),
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
@@ -109,7 +107,9 @@ pub fn arguments(
         arguments.push(format!("--nnodes={}", spec.inference.pods_per_engine()));
     }
     if spec.training.deterministic {
-        arguments.push("--enable-deterministic-inference".to_owned());
+        // Requests have seeds, which the sampler of flashinfer rejects.
+        let flags = ["--enable-deterministic-inference", "--sampling-backend=pytorch"];
+        arguments.extend(flags.map(ToOwned::to_owned));
     }
     arguments.extend(spec.inference.extra_args().iter().cloned());
     // The server finds this one only as two words.
@@ -181,7 +181,6 @@ mod tests {
             "--load-format=auto",
             "--dtype=float32",
             "--random-seed=1",
-            "--sampling-backend=pytorch",
             "--log-level=warning",
             "--enable-metrics",
             "--incremental-streaming-output",
@@ -205,8 +204,13 @@ mod tests {
         let all = arguments(&spec, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[13..16],
-            ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
+            all[12..16],
+            [
+                "--tp-size=4",
+                "--enable-deterministic-inference",
+                "--sampling-backend=pytorch",
+                "--mem-fraction-static=0.8",
+            ]
         );
     }
 

@@ -186,6 +186,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     let sampler = Sampler {
         fleet,
         run_seed: 1,
+        seeded: true,
         vocabulary: VOCABULARY,
         stops: Stops {
             token_ids: vec![2],

@@ -181,7 +181,7 @@ mod tests {
 
     fn sampled(turn: u32, tokens: &[i64]) -> Sampled {
         let sampling = Sampling {
-            run_seed: 1,
+            run_seed: Some(1),
             stop_token_ids: &[2],
             stop: &[],
             min_new_tokens: 0,

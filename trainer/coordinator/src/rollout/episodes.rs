@@ -148,7 +148,7 @@ impl Episodes<'_> {
         let session = environment.session(key);
         let turn = async {
             if number == 1 {
-                let seed = sampled.parameters.sampling_seed.unwrap_or_default();
+                let seed = key.seed(self.sampler.run_seed, 0);
                 environment.reset(&session, prompt, seed).await?;
             }
             environment.step(&session, number, &scored.text).await

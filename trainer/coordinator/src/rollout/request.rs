@@ -75,8 +75,8 @@ impl Key {
 /// Settings that all samples of a purpose share.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling<'a> {
-    /// `training.seed`.
-    pub run_seed: u64,
+    /// `training.seed`, if engines sample with seeds of requests.
+    pub run_seed: Option<u64>,
     /// Tokens that end a completion.
     pub stop_token_ids: &'a [i64],
     /// Strings that end a completion.
@@ -103,7 +103,7 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
         stop_token_ids: sampling.stop_token_ids.to_vec(),
         ignore_eos: false,
         skip_special_tokens: true,
-        sampling_seed: Some(key.seed(sampling.run_seed, kept)),
+        sampling_seed: sampling.run_seed.map(|seed| key.seed(seed, kept)),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn an_interrupted_sample_continues_after_its_tokens_with_a_different_seed() {
         let sampling = Sampling {
-            run_seed: 1,
+            run_seed: Some(1),
             stop_token_ids: &[2],
             stop: &["END".to_owned()],
             min_new_tokens: 5,

@@ -17,6 +17,7 @@ use hyper::StatusCode;
 use prometheus::IntCounter;
 use rljob_crds::RunConfig;
 use rljob_crds::job::RunningCompletions;
+use rljob_crds::roles::EngineKind;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 
 use super::completion::Completion;
@@ -54,6 +55,9 @@ pub struct Sampler<'a> {
     pub fleet: &'a Fleet,
     /// `training.seed`.
     pub run_seed: u64,
+    /// Whether requests have seeds. SGLang reads them only in its deterministic mode, whose sampler
+    /// is slower.
+    pub seeded: bool,
     /// Token ids are below this.
     pub vocabulary: i64,
     pub stops: Stops,
@@ -95,10 +99,11 @@ impl<'s> Sampler<'s> {
         incarnation: u64,
         interrupted: IntCounter,
     ) -> Self {
-        let training = &config.spec.training;
+        let (training, engine) = (&config.spec.training, config.spec.inference.engine());
         Self {
             fleet,
             run_seed: training.seed,
+            seeded: training.deterministic || engine == EngineKind::Embedded,
             vocabulary: input.vocabulary,
             stops: Stops::of(&config.spec.rollout, input),
             deterministic: training.deterministic,
@@ -208,7 +213,7 @@ impl<'s> Sampler<'s> {
 
     fn sampling<'p>(&'p self, wanted: &SampleRequest, stop: &'p [String]) -> request::Sampling<'p> {
         request::Sampling {
-            run_seed: self.run_seed,
+            run_seed: self.seeded.then_some(self.run_seed),
             stop_token_ids: &self.stops.token_ids,
             stop,
             min_new_tokens: self.stops.min_new_tokens,

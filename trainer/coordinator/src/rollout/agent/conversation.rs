@@ -133,7 +133,7 @@ mod tests {
 
     fn sampled(tokens: &[i64]) -> Sampled {
         let sampling = Sampling {
-            run_seed: 1,
+            run_seed: Some(1),
             stop_token_ids: &[2],
             stop: &[],
             min_new_tokens: 0,
