@@ -2,9 +2,7 @@
 
 # Samples of a step.
 SAMPLES = 512
-# Requests of a step, and of the next one beside it.
-REQUESTS = 2 * SAMPLES
-GRAPHS = [1, 4, 8, 16, *range(32, SAMPLES, 32), *range(SAMPLES, REQUESTS + 1, 64)]
+GRAPHS = [1, 4, 8, 16, *range(32, SAMPLES + 1, 32)]
 
 
 def flags(attention_backend):
@@ -12,7 +10,7 @@ def flags(attention_backend):
     return [
         f"--attention-backend={attention_backend}",
         "--mem-fraction-static=0.8",
-        f"--max-running-requests={REQUESTS}",
+        f"--max-running-requests={SAMPLES}",
         "--disable-piecewise-cuda-graph",
         "--cuda-graph-bs",
         *map(str, GRAPHS),

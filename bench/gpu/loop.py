@@ -81,8 +81,7 @@ def peer(settings):
     """Writes figures of the peer for every case to the work folder, and its model."""
     cases = [CASES[name] for name in settings.cases]
     command = [sys.executable, str(FOLDER / "loop_peer.py"), "--steps", "3"]
-    command += ["--lengths", *sorted({case.lengths for case in cases})]
-    command += ["--modes", *sorted({case.mode for case in cases})]
+    command += ["--pairs", *sorted({f"{case.lengths}-{case.mode}" for case in cases})]
     command += ["--model", str(WORK / "model"), "--log", str(WORK / "peer.log")]
     command += ["--bin", str(settings.bin)]
     command += [*(f"--engine-argument={flag}" for flag in settings.flags)]

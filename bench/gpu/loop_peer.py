@@ -52,8 +52,8 @@ DEVICE = torch.device("cuda")
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lengths", nargs="+", default=["fixed", "mixed"])
-    parser.add_argument("--modes", nargs="+", default=["sync", "async"])
+    pairs = [f"{lengths}-{mode}" for lengths in ("fixed", "mixed") for mode in ("sync", "async")]
+    parser.add_argument("--pairs", nargs="+", default=pairs, help="each LENGTHS-MODE")
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--samples", type=int, default=8, help="samples of a prompt")
     parser.add_argument("--steps", type=int, default=4)
@@ -272,9 +272,8 @@ async def run(settings, server, trainer):
         weights = Weights(trainer.model, settings.update_port)
         await weights.form_group(engine)
         loop = Loop(settings, engine, trainer, weights)
-        for kind in settings.lengths:
-            for mode in settings.modes:
-                await loop.measure(kind, mode)
+        for pair in settings.pairs:
+            await loop.measure(*pair.split("-"))
 
 
 def main():
@@ -283,7 +282,8 @@ def main():
     save_model(model, settings.model)
     server = start_server(settings)
     try:
-        shortest = 1 if "geometric" in settings.lengths else SHORTEST
+        is_geometric = any(pair.startswith("geometric") for pair in settings.pairs)
+        shortest = 1 if is_geometric else SHORTEST
         limits = Limits(settings.bin, settings.chunk, PROMPT + LONGEST, PROMPT + shortest)
         asyncio.run(run(settings, server, Trainer(model, limits, DEVICE)))
     finally:

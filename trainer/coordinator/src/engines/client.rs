@@ -66,6 +66,15 @@ impl EngineClient {
         self.get::<ServerInfo>(url, "/server_info", SCHEDULER_TIMEOUT).await.map(drop)
     }
 
+    /// `POST /freeze_gc`: Python's garbage collections no longer visit the objects that exist in
+    /// the server's processes.
+    pub async fn freeze_garbage_collector(&self, url: &str) -> Result<(), EngineError> {
+        let token = &self.admin;
+        let call = Call { method: Method::POST, route: "/freeze_gc", token, body: Bytes::new() };
+        // The response is text.
+        self.transport.exchange(url, &call, CONTROL_TIMEOUT).await.map(drop)
+    }
+
     /// `POST /generate`, streamed into `output`. Events received before an error or a cancellation
     /// are kept. `open` ends with the response.
     pub async fn generate(

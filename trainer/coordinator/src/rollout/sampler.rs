@@ -55,8 +55,8 @@ pub struct Sampler<'a> {
     pub fleet: &'a Fleet,
     /// `training.seed`.
     pub run_seed: u64,
-    /// Whether requests have seeds. SGLang reads them only in its deterministic mode, whose sampler
-    /// is slower.
+    /// Whether requests have seeds. SGLang reads them only in its deterministic mode, and its
+    /// default sampler on GPUs rejects them.
     pub seeded: bool,
     /// Token ids are below this.
     pub vocabulary: i64,
