@@ -25,7 +25,7 @@ use crate::text::{Message, TextError};
 
 pub use environment::Environment;
 pub use next::Next;
-pub use tools::{ToolError, ToolSet};
+pub use tools::{ToolError, ToolSet, ToolTurn};
 
 /// The workflow of a run.
 #[derive(Debug)]
@@ -249,6 +249,7 @@ mod tests {
             completion_tokens: None,
             later_turns: Vec::new(),
             pair_tokens: None,
+            tools: None,
             fields: None,
         }
     }

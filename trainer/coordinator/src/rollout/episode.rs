@@ -232,6 +232,7 @@ mod tests {
             completion_tokens: None,
             later_turns: Vec::new(),
             pair_tokens: None,
+            tools: None,
             fields: None,
         }
     }
