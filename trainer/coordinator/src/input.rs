@@ -17,7 +17,7 @@ use crate::data::{DataError, Dataset, FeedbackError, KeptFields};
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{RewardError, Rewards, Runner};
-use crate::teacher::Teacher;
+use crate::teacher::{Probes, Teacher};
 use crate::text::{TextError, TextTokenizer, ToolCallFormat};
 use crate::workflow::{Lengths, ToolSet, Workflow, WorkflowError};
 use workflow_checks::{check_workflow, tool_call_format};
@@ -159,18 +159,10 @@ impl Input {
     /// Reads and checks everything. Blocks.
     pub fn open(config: &RunConfig, runner: &Runner) -> Result<Self, InputError> {
         let spec = &config.spec;
-        let tokenizer = TextTokenizer::open(&config.model_directory)?;
-        let model = model_config(&config.model_directory)?;
-        check_vocabulary(config, &tokenizer, model.vocab_size)?;
-        check_template(spec, &tokenizer)?;
-        check_stop_tokens(spec, model.vocab_size)?;
+        let (tokenizer, model) = open_model(config)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
-        let teacher = teacher
-            .map(|spec| Teacher::new(spec, model.vocab_size))
-            .transpose()
-            .map_err(InputError::Teacher)?;
+        let teacher = teacher(config, &tokenizer, model.vocab_size)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
@@ -250,6 +242,37 @@ impl Input {
     pub fn lengths(&self, spec: &RLJobSpec, max_new_tokens: u32) -> Lengths {
         Lengths::new(spec.rollout.workflow.as_ref(), self.context, max_new_tokens)
     }
+}
+
+/// Checks the tokenizer against the model and the spec, and reads no data. Blocks.
+///
+/// # Errors
+/// What would fail a run at its start.
+pub fn check_model(config: &RunConfig) -> Result<(), InputError> {
+    open_model(config).map(|_| ())
+}
+
+fn open_model(config: &RunConfig) -> Result<(TextTokenizer, ModelConfig), InputError> {
+    let spec = &config.spec;
+    let tokenizer = TextTokenizer::open(&config.model_directory)?;
+    let model = model_config(&config.model_directory)?;
+    check_vocabulary(config, &tokenizer, model.vocab_size)?;
+    check_template(spec, &tokenizer)?;
+    check_stop_tokens(spec, model.vocab_size)?;
+    Ok((tokenizer, model))
+}
+
+/// The server of the teacher, if it is served.
+fn teacher(
+    config: &RunConfig,
+    tokenizer: &TextTokenizer,
+    vocabulary: i64,
+) -> Result<Option<Teacher>, InputError> {
+    let algorithm = config.spec.algorithm.resolve();
+    let Some(spec) = algorithm.and_then(Algorithm::teacher_server) else { return Ok(None) };
+    let policy = config.model_directory.display().to_string();
+    let probes = Probes::new(&policy, tokenizer)?;
+    Teacher::new(spec, vocabulary, probes).map(Some).map_err(InputError::Teacher)
 }
 
 /// Opens the training data, which an evaluation lacks.
