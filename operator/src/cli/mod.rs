@@ -24,6 +24,7 @@ mod job_check;
 mod job_view;
 mod logs;
 mod memory_plan;
+mod model_check;
 mod plan;
 mod pod_logs;
 pub mod program;
@@ -66,8 +67,8 @@ pub struct ValidateArgs {
     /// print its parts, warn if micro-batches may not fit, and fail if the model does not.
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
-    /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the
-    /// run directories in RUNS.
+    /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command, the run
+    /// directories in RUNS, and models: tokenizer, names, shapes and types of weights.
     #[arg(long)]
     pub local: bool,
     /// As for `rljob run`: sets a field before the check. Repeatable.
@@ -112,6 +113,7 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
         let read = read_jobs(file, &sets).and_then(|jobs| {
             if arguments.local {
                 arguments.check_local(file)?;
+                model_check::check(file, &sets, &arguments.dir)?;
             }
             Ok(jobs)
         });
@@ -242,7 +244,10 @@ mod tests {
         });
         let error = error.unwrap_err();
         assert!(error.contains("train.jsonl: not a folder"), "{error}");
-        assert_eq!(local(&command), Ok(format!("{}: rljob sums is valid", path.display())));
+        let mut arguments = arguments(&[&path]);
+        (arguments.local, arguments.dir) = (true, folder.path().join("runs"));
+        command(&mut arguments);
+        arguments.check_local(&path).unwrap();
         assert!(!folder.path().join("runs").exists(), "a check creates nothing");
     }
 
