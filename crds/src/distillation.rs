@@ -45,7 +45,8 @@ pub struct TeacherSpec {
 }
 
 /// SGLang or `rljob-engine` with the teacher, which computes its log-probabilities of each finished
-/// sample, at temperature 1. Its tokenizer must be that of the policy, which is not checked.
+/// sample, at temperature 1. Its tokenizer must be that of the policy: the run compares the tokens
+/// of some texts, unless the server has no tokenizer (SGLang with `--skip-tokenizer-init`).
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TeacherServer {

@@ -47,9 +47,9 @@ pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
-/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations or `rewards` of data,
-/// tokens of servers, `inference.podsPerReplica` or `verifiers`, which older coordinators and
-/// learners would ignore or not read.
+/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
+/// of data, tokens of servers, `inference.podsPerReplica` or `verifiers`, which older coordinators
+/// and learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.

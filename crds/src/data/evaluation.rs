@@ -112,6 +112,11 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub system: Option<String>,
+    /// Field with the tools of a row for `prompt`, as `conversation.tools`, for format Chat.
+    /// Default the tools of `rollout.workflow.tools`, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tools: Option<String>,
     /// Arguments of the chat template besides the messages, for example `enable_thinking: false`.
     /// A name that the template does not use is an error. Default none.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -218,6 +223,7 @@ impl EvaluationDataset {
     fn of_suite(&self, own: &EvaluationSuite) -> Self {
         let arguments = &own.chat_template_arguments;
         let system = own.system.as_ref().or(self.system.as_ref());
+        let tools = own.tools.as_ref().or(self.tools.as_ref());
         let (prompt, conversation) = prompt_of_part(
             (own.prompt.as_deref(), own.conversation.as_ref()),
             (&self.prompt, self.conversation.as_ref()),
@@ -231,6 +237,7 @@ impl EvaluationDataset {
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
             prompt,
             system: system.filter(|_| conversation.is_none()).cloned(),
+            tools: tools.filter(|_| conversation.is_none()).cloned(),
             conversation,
             chat_template_arguments: if arguments.is_empty() {
                 self.chat_template_arguments.clone()
@@ -253,6 +260,12 @@ impl EvaluationDataset {
             max_new_tokens: own.max_new_tokens.or(self.max_new_tokens),
             correct_reward: own.correct_reward.unwrap_or(self.correct_reward),
         }
+    }
+
+    /// Field of a row with its tools.
+    pub fn tools_field(&self) -> Option<&str> {
+        let conversation = self.conversation.as_ref().and_then(|own| own.tools.as_deref());
+        conversation.or(self.tools.as_deref())
     }
 
     /// Whether learners measure a loss of given completions.

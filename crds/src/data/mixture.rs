@@ -71,6 +71,10 @@ pub struct MixturePart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub system: Option<String>,
+    /// Field with the tools of a row for `prompt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tools: Option<String>,
     /// Field with the reference answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]

@@ -22,19 +22,19 @@ pub(super) const ONE_PROMPT: &str = "has(self.prompt) != has(self.conversation)"
 pub(super) const ONE_PROMPT_MESSAGE: &str = "set exactly one of prompt and conversation";
 
 pub(super) const AT_MOST_ONE_PROMPT: &str =
-    "!has(self.conversation) || !has(self.prompt) && !has(self.system)";
+    "!has(self.conversation) || !has(self.prompt) && !has(self.system) && !has(self.tools)";
 pub(super) const AT_MOST_ONE_PROMPT_MESSAGE: &str =
-    "prompt and system have no use beside conversation; remove them";
+    "prompt, system and tools have no use beside conversation; remove them";
 
 pub(super) const WHOLE_CONVERSATION: &str = "!has(self.conversation) || \
-    self.format == 'Chat' && !has(self.system) && !has(self.completion)";
+    self.format == 'Chat' && !has(self.system) && !has(self.tools) && !has(self.completion)";
 pub(super) const WHOLE_CONVERSATION_MESSAGE: &str =
-    "conversation has all messages; system, completion and format Text belong to prompt";
+    "conversation has all messages; system, tools, completion and format Text belong to prompt";
 
-pub(super) const CHAT_ONLY: &str =
-    "self.format == 'Chat' || !has(self.system) && !has(self.chatTemplateArguments)";
+pub(super) const CHAT_ONLY: &str = "self.format == 'Chat' || \
+    !has(self.system) && !has(self.tools) && !has(self.chatTemplateArguments)";
 pub(super) const CHAT_ONLY_MESSAGE: &str =
-    "system and chatTemplateArguments belong to the chat template; format Text has none";
+    "system, tools and chatTemplateArguments belong to the chat template; format Text has none";
 
 /// Dataset repository of the Hugging Face Hub.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -75,7 +75,9 @@ pub struct ConversationSpec {
     pub messages: String,
     /// Field with the tools that the chat template describes: a list of `{"type": "function",
     /// "function": {"name": text, "description": text, "parameters": JSON schema}}`, or its JSON
-    /// text. Null and an empty list are no tools. Default no tools.
+    /// text. Null, an empty list and a row without the field are no tools. With
+    /// `rollout.workflow.tools`, each is the name of a tool of the workflow, or an object with such
+    /// a name, and the row offers no other tools. Default the tools of the workflow, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub tools: Option<String>,

@@ -57,6 +57,10 @@ pub struct EvaluationSuite {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub system: Option<String>,
+    /// Field with the tools of a row for `prompt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tools: Option<String>,
     /// Arguments of the chat template besides the messages.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "chat_template_arguments")]

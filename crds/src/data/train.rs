@@ -99,6 +99,11 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub system: Option<String>,
+    /// Field with the tools of a row for `prompt`, as `conversation.tools`, for format Chat.
+    /// Default the tools of `rollout.workflow.tools`, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tools: Option<String>,
     /// Arguments of the chat template besides the messages, for example `enable_thinking: false`.
     /// A name that the template does not use is an error. Default none.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -182,6 +187,7 @@ impl TrainDataset {
             text(own, default).filter(|_| conversation.is_none())
         };
         let system = of_prompt(&own.system, &self.system);
+        let tools = of_prompt(&own.tools, &self.tools);
         let completion = of_prompt(&own.completion, &self.completion);
         Self {
             path: own.path.clone(),
@@ -196,6 +202,7 @@ impl TrainDataset {
             prompt,
             conversation,
             system,
+            tools,
             chat_template_arguments: self.chat_template_arguments.clone(),
             answer: text(&own.answer, &self.answer),
             rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
@@ -204,6 +211,12 @@ impl TrainDataset {
             rejected: text(&own.rejected, &self.rejected),
             format: self.format,
         }
+    }
+
+    /// Field of a row with its tools.
+    pub fn tools_field(&self) -> Option<&str> {
+        let conversation = self.conversation.as_ref().and_then(|own| own.tools.as_deref());
+        conversation.or(self.tools.as_deref())
     }
 
     /// Whether the spec has no training data: a prompt is never empty.

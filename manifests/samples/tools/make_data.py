@@ -11,6 +11,8 @@
     FOLDER/lessons.jsonl   the same with held-out sums
     FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}
     FOLDER/test.jsonl      held-out sums
+    FOLDER/train-by-row.jsonl, FOLDER/test-by-row.jsonl
+                           the same with "tools": ["add"] in one row of two, and [] in the others
 
 The output is deterministic: the generator's seed is fixed. Only the standard library is used.
 """
@@ -179,6 +181,8 @@ def main():
     for name, sums in (("train.jsonl", train), ("test.jsonl", test)):
         rows = [{"question": f"{a:02}+{b:02}=", "answer": f"{a + b:03}"} for a, b in sums]
         write_lines(folder / name, rows)
+        by_row = [{**row, "tools": [[], ["add"]][index % 2]} for index, row in enumerate(rows)]
+        write_lines(folder / name.replace(".", "-by-row."), by_row)
 
 
 if __name__ == "__main__":

@@ -57,10 +57,16 @@ pub enum Preset {
     Environment,
     /// GRPO whose completions a program requests through a proxy of OpenAI's shape.
     Agent,
+    /// The same with programs in pods with a custom image.
+    AgentPods,
+    /// Rewards that run programs, in verifier pods.
+    Verifiers,
     /// Evaluation without training.
     Evaluation,
     /// Evaluation on several suites without training.
     Suites,
+    /// Two runs from the same weights, which `rljob compare` compares.
+    Ab,
     /// GRPO on a mixture of two datasets, filtered by pass rate.
     Mixture,
     /// Two jobs on additions: SFT, then GRPO with a tool. Needs the data and the server in
@@ -70,10 +76,14 @@ pub enum Preset {
     ToolsCommand,
     /// The same with a tool of an MCP server.
     ToolsMcp,
+    /// The same with a tool that only some rows offer.
+    ToolsByRow,
     /// GRPO that skips rows which the policy solves too often or too rarely.
     Curriculum,
     /// Distillation from a teacher that a server has.
     ServedTeacher,
+    /// A replica of the model in each trainer pod, divided among its GPUs.
+    HybridSharding,
     /// Engines and trainers that get nodes all together or not at all.
     Gang,
     /// A job in a queue of Kueue.
@@ -124,14 +134,19 @@ impl Preset {
             Self::MultiTurn => sample!("multi-turn"),
             Self::Environment => sample!("environment"),
             Self::Agent => sample!("agent"),
+            Self::AgentPods => sample!("agent-pods"),
+            Self::Verifiers => sample!("verifiers"),
             Self::Evaluation => sample!("evaluation", "math-500"),
             Self::Suites => sample!("suites"),
+            Self::Ab => sample!("ab"),
             Self::Mixture => sample!("mixture"),
             Self::Tools => sample!("tools"),
             Self::ToolsCommand => sample!("tools-command"),
             Self::ToolsMcp => sample!("tools-mcp"),
+            Self::ToolsByRow => sample!("tools-by-row"),
             Self::Curriculum => sample!("curriculum"),
             Self::ServedTeacher => sample!("served-teacher"),
+            Self::HybridSharding => sample!("hybrid-sharding"),
             Self::Gang => sample!("gang"),
             Self::Queue => sample!("kueue", "queued"),
         }
@@ -145,7 +160,7 @@ impl Preset {
         let Some(name) = name else { return Ok(text) };
         ensure!(
             text.matches("kind: RLJob").count() == 1,
-            "the preset has several jobs that refer to each other: omit --name, and edit the names"
+            "the preset has several jobs: omit --name, and edit the names"
         );
         // Commands in the comments name the job, too.
         let text = text

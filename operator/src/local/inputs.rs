@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use rljob_crds::RLJobSpec;
 use rljob_crds::data::PromptFormat;
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE};
 use rljob_crds::restore::JobCheckpoint;
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde_json::Value;
 
-use super::jobs::{model_directory, run_directory};
+use super::jobs::{is_exported, model_directory, run_directory};
 use super::secrets;
 use crate::validate::ValidatedJob;
 
@@ -24,11 +24,8 @@ const MAX_CONFIG: u64 = 16 << 20;
 /// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
 /// file and inputs of finished jobs need not exist.
 pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
-    let exported = |job: &&ValidatedJob| {
-        run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
-    };
     let mut missing = Vec::new();
-    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !is_exported(runs, job)) {
         let earlier = jobs.get(..index).unwrap_or_default();
         let problems = missing_model(runs, job, earlier)
             .into_iter()

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::names::EXPORT_DIR;
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
 
@@ -168,6 +168,11 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
         .or_else(|| model.job().map(export))
         .or_else(hub)
         .unwrap_or_default()
+}
+
+/// Whether a run has finished: its export is complete.
+pub fn is_exported(runs: &Path, job: &ValidatedJob) -> bool {
+    run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
 }
 
 /// Problems of jobs whose storage does not fit `--use-bucket`.

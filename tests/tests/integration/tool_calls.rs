@@ -174,17 +174,17 @@ fn check_evaluation_samples(directory: &Path) {
     assert!(answered > 0);
 }
 
-/// Gives the run of the first job to other runs.
-fn copy_first_job(folder: &Path, runs: &str) {
+/// Gives the run of the first job in `from` to other runs.
+fn copy_first_job(folder: &Path, from: &str, runs: &str) {
     let jobs = folder.join(runs).join("default");
     fs::create_dir_all(&jobs).unwrap();
-    let first = folder.join("tools/default/tools-sft");
+    let first = folder.join(from).join("default/tools-sft");
     run(Command::new("cp").arg("-a").arg(first).arg(&jobs)).unwrap();
 }
 
 /// The second job with another tool of the same name and schema.
 fn start_with(folder: &Path, runs: &str, tool: &str) -> RunUnderFaults {
-    copy_first_job(folder, runs);
+    copy_first_job(folder, "tools", runs);
     let number = "{type: string}";
     let parameters =
         format!("{{type: object, properties: {{a: {number}, b: {number}}}, required: [a, b]}}");
@@ -213,7 +213,7 @@ fn results_follow_calls_whatever_the_tool_and_kills_in_a_turn_do_not_change_the_
         assert_same_result(&finished(start_with(folder.path(), "mcp", &tool)), &expected);
         assert_without_token(&folder.path().join("mcp"));
     }
-    copy_first_job(folder.path(), "killed");
+    copy_first_job(folder.path(), "tools", "killed");
     let mut killed = start(folder.path(), "killed", &settings);
     killed.kill_coordinator_in_a_turn();
     killed.wait_for_steps(2);
@@ -229,10 +229,62 @@ fn served_by(adder: &Adder) -> String {
     format!("tools:spec.rollout.workflow.tools.tools[0].http={http}")
 }
 
+/// Gives a column of tools to the rows of the sample: the name of the tool, the tool as JSON text,
+/// no tools, and null, by the remainder of the first summand. With `lacking`, each row names
+/// another tool.
+fn write_tools_by_row(folder: &Path, lacking: bool) {
+    let function = json!({"name": "add", "description": "Of the row.", "parameters": {}});
+    let own = json!([{"type": "function", "function": function}]).to_string();
+    for name in ["train.jsonl", "test.jsonl"] {
+        let path = folder.join("data").join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| {
+            let mut row: Value = serde_json::from_str(line).unwrap();
+            let first: usize = row["question"].as_str().unwrap()[..2].parse().unwrap();
+            let tools = [json!(["add"]), json!(own), json!([]), Value::Null];
+            row["tools"] = if lacking { json!(["halve"]) } else { tools[first % 4].clone() };
+            format!("{row}\n")
+        });
+        let lines: String = lines.collect();
+        fs::write(&path, lines).unwrap();
+    }
+}
+
+#[test]
+fn rows_offer_the_tools_that_they_name() {
+    let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
+    let field = |data: &str| format!("tools:spec.dataset.{data}.tools=tools");
+    let settings = [served_by(&adder), field("train"), field("evaluation")];
+    write_tools_by_row(folder.path(), false);
+    let directory = finished(start(folder.path(), "by-row", &settings));
+    let prompt = "json_extract(segments, '$[0].text')";
+    let result = "json_extract(segments, '$[2].text')";
+    let offers = format!("CAST(substr({prompt}, 1, 2) AS INTEGER) % 4 < 2");
+    let unknown = "error: no tool add; there are no tools";
+    let called = "json_array_length(turn_rewards) > 1";
+    assert!(count(&directory, &format!("{called} AND {offers}")) > 0);
+    assert_eq!(count(&directory, &format!("{called} AND {offers} AND {result} = '{unknown}'")), 0);
+    // Tokens of a system turn that describes a tool: its start, name and end.
+    let tokens = "json_extract(segments, '$[0].tokens')";
+    let lengths = format!("SELECT DISTINCT {offers}, {tokens} FROM samples ORDER BY 1");
+    assert_eq!(query(&directory, &lengths), "0|9\n1|12");
+    // Other errors are those of malformed calls.
+    let without = format!("{called} AND NOT {offers}");
+    assert!(count(&directory, &format!("{without} AND {result} = '{unknown}'")) > 0);
+    assert_eq!(count(&directory, &format!("{without} AND {result} NOT LIKE 'error: %'")), 0);
+
+    write_tools_by_row(folder.path(), true);
+    copy_first_job(folder.path(), "by-row", "lacking");
+    let (code, output) = start(folder.path(), "lacking", &settings).local.end();
+    let expected = "train.jsonl line 1 has the tool `halve`, which rollout.workflow.tools does not \
+        execute (it has add): add it there, or remove it from the row";
+    assert!(code == Some(1) && output.contains(expected), "{output}");
+}
+
 /// A missing token is an error before the start, a wrong one an error that names its Secret.
 fn check_unusable_tokens(folder: &Path, adder: &Adder) {
     let run = |secrets| {
-        copy_first_job(folder, secrets);
+        copy_first_job(folder, "tools", secrets);
         let (code, output) =
             start_with_secrets(folder, secrets, &[served_by(adder)], secrets).end();
         (code, output)

@@ -1,113 +1,27 @@
 //! Input of a run: tokenizer, data, verifier and model limits, read and validated at start. Invalid
 //! input fails the run without a restart.
 
+mod error;
 pub mod hub;
+mod model;
 mod workflow_checks;
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
-
 use rljob_crds::algorithm::{Algorithm, DataKind};
-use rljob_crds::data::{PromptFormat, Suite};
+use rljob_crds::data::Suite;
 use rljob_crds::{RLJobSpec, RunConfig};
-use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
-use serde::Deserialize;
+use rljob_storage::model_folder::ModelFolderWait;
 
-use crate::data::{DataError, Dataset, FeedbackError, KeptFields};
-use crate::pack::cost::{CostModel, ModelShape};
+use crate::data::{DataError, Dataset, KeptFields};
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
-use crate::reward::{RewardError, Rewards, Runner};
-use crate::teacher::Teacher;
-use crate::text::{TextError, TextTokenizer, ToolCallFormat};
-use crate::workflow::{Lengths, ToolSet, Workflow, WorkflowError};
+use crate::reward::{Rewards, Runner};
+use crate::teacher::{Probes, Teacher};
+use crate::text::{TextTokenizer, ToolCallFormat};
+use crate::workflow::{Lengths, ToolSet, Workflow};
+use model::open_model;
 use workflow_checks::{check_workflow, tool_call_format};
 
-/// Input that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum InputError {
-    /// The tokenizer or chat template.
-    #[error(transparent)]
-    Text(#[from] TextError),
-    /// The verifier.
-    #[error(transparent)]
-    Reward(#[from] RewardError),
-    #[error("failed to create the client of the teacher's server")]
-    Teacher(#[source] reqwest::Error),
-    /// A data file.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// The feedback template of a workflow.
-    #[error(transparent)]
-    Feedback(#[from] FeedbackError),
-    #[error(transparent)]
-    Workflow(#[from] WorkflowError),
-    /// Rows that changed.
-    #[error(transparent)]
-    DataIdentity(#[from] DataIdentityError),
-    /// `config.json`.
-    #[error("failed to read `max_position_embeddings` and `vocab_size` from {}", path.display())]
-    ModelConfig { path: PathBuf, source: std::io::Error },
-    /// Sizes in `config.json`.
-    #[error("failed to read the sizes of the model from {}", path.display())]
-    ModelShape { path: PathBuf, source: std::io::Error },
-    /// The tokenizer is another model's.
-    #[error("the tokenizer in {} has token ids up to {largest}, and config.json there gives the \
-        model a vocab_size of {vocabulary}: one of the two is another model's", path.display())]
-    Vocabularies {
-        /// The model folder.
-        path: PathBuf,
-        /// The tokenizer's largest id.
-        largest: i64,
-        /// `vocab_size`.
-        vocabulary: i64,
-    },
-    /// A stop token that the model does not have.
-    #[error("rollout.stopTokenIds contains {id}; the model has a vocab_size of {vocabulary}")]
-    StopToken {
-        id: u32,
-        /// `vocab_size`.
-        vocabulary: i64,
-    },
-    /// A prompt, or a prompt with its completion, does not fit.
-    #[error(
-        "row {row} of the {dataset} data has {tokens} tokens; the model's context \
-            (max_position_embeddings) is {context}: remove the row or shorten it"
-    )]
-    TooLong {
-        /// `training` or `evaluation`.
-        dataset: &'static str,
-        row: u64,
-        tokens: usize,
-        context: u32,
-    },
-    #[error("dataset.train is missing: nothing can be trained")]
-    NoTrainingData,
-    /// A prompt without tokens.
-    #[error("row {row} of the {dataset} data has an empty prompt")]
-    EmptyPrompt {
-        /// `training` or `evaluation`.
-        dataset: &'static str,
-        row: u64,
-    },
-    /// The model folder of another job.
-    #[error(transparent)]
-    ModelFolder(#[from] ModelFolderError),
-    /// A model or dataset repository.
-    #[error(transparent)]
-    Download(#[from] hub::DownloadError),
-    /// Steps were lowered.
-    #[error(
-        "training.steps is {total}, but the run has done {done} steps: set it to {done} or more"
-    )]
-    TooFewSteps { done: u32, total: u32 },
-    /// Several engines rejected the same prompt.
-    #[error("several engines reject the prompt at row {row}: {message}")]
-    PromptRejected {
-        row: u64,
-        /// The engine's words.
-        message: String,
-    },
-}
+pub use error::InputError;
+pub use model::{check_model, cost_model};
 
 /// A suite with its rows.
 pub struct SuiteData {
@@ -146,31 +60,14 @@ pub struct Input {
     pub context: u32,
 }
 
-/// Maximum size of `config.json` in bytes; the rest of a larger file is cut off.
-const MAX_CONFIG: u64 = 16 << 20;
-
-#[derive(Deserialize)]
-struct ModelConfig {
-    max_position_embeddings: u32,
-    vocab_size: i64,
-}
-
 impl Input {
     /// Reads and checks everything. Blocks.
     pub fn open(config: &RunConfig, runner: &Runner) -> Result<Self, InputError> {
         let spec = &config.spec;
-        let tokenizer = TextTokenizer::open(&config.model_directory)?;
-        let model = model_config(&config.model_directory)?;
-        check_vocabulary(config, &tokenizer, model.vocab_size)?;
-        check_template(spec, &tokenizer)?;
-        check_stop_tokens(spec, model.vocab_size)?;
+        let (tokenizer, model) = open_model(config)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
-        let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
-        let teacher = teacher
-            .map(|spec| Teacher::new(spec, model.vocab_size))
-            .transpose()
-            .map_err(InputError::Teacher)?;
+        let teacher = teacher(config, &tokenizer, model.vocab_size)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
@@ -252,6 +149,19 @@ impl Input {
     }
 }
 
+/// The server of the teacher, if it is served.
+fn teacher(
+    config: &RunConfig,
+    tokenizer: &TextTokenizer,
+    vocabulary: i64,
+) -> Result<Option<Teacher>, InputError> {
+    let algorithm = config.spec.algorithm.resolve();
+    let Some(spec) = algorithm.and_then(Algorithm::teacher_server) else { return Ok(None) };
+    let policy = config.model_directory.display().to_string();
+    let probes = Probes::new(&policy, tokenizer)?;
+    Teacher::new(spec, vocabulary, probes).map(Some).map_err(InputError::Teacher)
+}
+
 /// Opens the training data, which an evaluation lacks.
 fn open_train(
     config: &RunConfig,
@@ -267,60 +177,6 @@ fn open_train(
         _ => Dataset::open_train,
     };
     open(&train, tokenizer, spec.training.seed, kept).map(Some)
-}
-
-/// Checks that the model has a row for each token of the tokenizer.
-fn check_vocabulary(
-    config: &RunConfig,
-    tokenizer: &TextTokenizer,
-    vocabulary: i64,
-) -> Result<(), InputError> {
-    match tokenizer.largest_token_id().filter(|largest| *largest >= vocabulary) {
-        Some(largest) => {
-            let path = config.model_directory.clone();
-            Err(InputError::Vocabularies { path, largest, vocabulary })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Checks that the chat template fits the tokenizer and the arguments of the spec.
-fn check_template(spec: &RLJobSpec, tokenizer: &TextTokenizer) -> Result<(), TextError> {
-    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
-    let train = train.map(|train| (train.format, &train.chat_template_arguments));
-    let suites = spec.dataset.suites();
-    let suites = suites.iter().map(|own| (own.data.format, &own.data.chat_template_arguments));
-    for (format, arguments) in train.into_iter().chain(suites) {
-        if format == PromptFormat::Chat {
-            tokenizer.check_chat_template()?;
-            tokenizer.check_arguments(arguments)?;
-        }
-    }
-    Ok(())
-}
-
-fn check_stop_tokens(spec: &RLJobSpec, vocabulary: i64) -> Result<(), InputError> {
-    let outside = spec.rollout.stop_token_ids.iter().find(|id| i64::from(**id) >= vocabulary);
-    outside.map_or(Ok(()), |&id| Err(InputError::StopToken { id, vocabulary }))
-}
-
-fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
-    let path = folder.join("config.json");
-    read_json(&path).map_err(|source| InputError::ModelConfig { path, source })
-}
-
-/// Cost of training on a sequence with the model in `folder`. Blocks.
-pub fn cost_model(folder: &Path) -> Result<CostModel, InputError> {
-    let path = folder.join("config.json");
-    let shape: Result<ModelShape, _> = read_json(&path);
-    let shape = shape.map_err(|source| InputError::ModelShape { path, source })?;
-    Ok(CostModel::new(&shape))
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> std::io::Result<T> {
-    let mut text = Vec::new();
-    std::fs::File::open(path)?.take(MAX_CONFIG).read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map_err(std::io::Error::from)
 }
 
 /// Waits for the export of another job, if the model is one.

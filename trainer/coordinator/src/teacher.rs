@@ -7,18 +7,27 @@
 //!  reply         [–,p2] [l,c0] [l,c1] [l,c2] [l,t0] [l,t1] [l,d0] [l,d1]
 //! ```
 //!
+//! Before the first call, the server tokenizes the texts of [`Probes`], which have the tokens of
+//! the policy's tokenizer.
+//!
 //! Calls are retried, and wait for a server that is down, as those of rewards.
+
+mod probes;
 
 use std::time::Duration;
 
 use rljob_crds::distillation::TeacherServer;
 use rljob_protocol::status::RewardOutage;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::persistence::journal::Sample;
-use crate::reward::{RewardError, Server, Service, VerifierError, unexpected, without_secrets};
+use crate::reward::{
+    RewardError, Server, Service, TokenizerMismatch, VerifierError, unexpected, without_secrets,
+};
+
+pub use probes::Probes;
 
 /// Longest response in bytes: 64 for each token of a million.
 const MAX_RESPONSE: usize = 64 << 20;
@@ -33,14 +42,17 @@ pub struct Teacher {
     service: Service,
     /// Token that SGLang returns as 0: the last one of the vocabulary.
     last_token: i64,
-    /// Set once the server has said that it serves a language model.
+    probes: Probes,
+    /// Set once the server has a language model with the policy's tokenizer.
     checked: OnceCell<()>,
 }
 
-/// The field of `GET /model_info` that tells a language model.
+/// Fields of `GET /model_info`.
 #[derive(Deserialize)]
 struct ModelInfo {
     is_generation: bool,
+    #[serde(default)]
+    model_path: String,
 }
 
 #[derive(Deserialize)]
@@ -51,12 +63,19 @@ struct Scored {
 #[derive(Deserialize)]
 struct ScoredPrompt {
     /// Of the tokens from `logprob_start_len` on; without a number for the first one.
-    input_token_logprobs: Vec<(Option<f64>, i64, Option<String>)>,
+    input_token_logprobs: Vec<ScoredToken>,
 }
 
+/// Log-probability, token, and its text if requested.
+type ScoredToken = (Option<f64>, i64, Option<String>);
+
 impl Teacher {
-    /// A teacher of a policy with `vocab_size` tokens.
-    pub fn new(spec: &TeacherServer, vocab_size: i64) -> Result<Self, reqwest::Error> {
+    /// A teacher of a policy with `vocab_size` tokens, whose tokenizer `probes` have.
+    pub fn new(
+        spec: &TeacherServer,
+        vocab_size: i64,
+        probes: Probes,
+    ) -> Result<Self, reqwest::Error> {
         let url = spec.url.trim_end_matches('/').to_owned();
         let label = format!("teacher {}", without_secrets(&url));
         let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
@@ -67,6 +86,7 @@ impl Teacher {
             url,
             service: Service::new(label, spec.retries, max_outage),
             last_token: vocab_size.saturating_sub(1),
+            probes,
             checked: OnceCell::new(),
         })
     }
@@ -103,22 +123,10 @@ impl Teacher {
     /// Log-probabilities of the tokens after `start`.
     async fn logprobs(&self, tokens: &[i64], start: usize) -> Result<Vec<f32>, VerifierError> {
         self.checked.get_or_try_init(|| self.check()).await?;
-        let request = json!({
-            "input_ids": tokens,
-            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-            "return_logprob": true,
-            "logprob_start_len": start,
-        });
-        let url = format!("{}/generate", self.url);
-        let body = self.server.call(self.server.client.post(url).json(&request)).await?;
-        let scored: Scored =
-            serde_json::from_slice(&body).map_err(|error| unexpected(&body, EXPECTED, &error))?;
-        let scored = scored.meta_info.input_token_logprobs;
+        let (scored, body) = self.scored(json!({"input_ids": tokens}), start).await?;
         let asked = tokens.get(start..).unwrap_or_default();
-        let is_same = |((_, found, _), token): (&(_, i64, _), &i64)| {
-            found == token || (*found == 0 && *token == self.last_token)
-        };
-        if scored.len() != asked.len() || !scored.iter().zip(asked).all(is_same) {
+        let found: Vec<i64> = scored.iter().map(|(_, token, _)| *token).collect();
+        if !self.are_same(&found, asked) {
             return Err(unexpected(&body, EXPECTED, &"it has other tokens than the request"));
         }
         let finite = |logprob: &Option<f64>| logprob.filter(|logprob| logprob.is_finite());
@@ -127,104 +135,69 @@ impl Teacher {
         logprobs.ok_or_else(|| unexpected(&body, EXPECTED, &"a token has no log-probability"))
     }
 
+    /// The tokens of `prompt` from `start` on with their log-probabilities, and the response.
+    async fn scored(
+        &self,
+        mut prompt: Value,
+        start: usize,
+    ) -> Result<(Vec<ScoredToken>, Vec<u8>), VerifierError> {
+        let settings = json!({
+            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+            "return_logprob": true,
+            "logprob_start_len": start,
+        });
+        if let (Value::Object(prompt), Value::Object(settings)) = (&mut prompt, settings) {
+            prompt.extend(settings);
+        }
+        let url = format!("{}/generate", self.url);
+        let body = self.server.call(self.server.client.post(url).json(&prompt)).await?;
+        let scored: Scored =
+            serde_json::from_slice(&body).map_err(|error| unexpected(&body, EXPECTED, &error))?;
+        Ok((scored.meta_info.input_token_logprobs, body))
+    }
+
+    /// Whether the server means these tokens.
+    fn are_same(&self, found: &[i64], tokens: &[i64]) -> bool {
+        let is_same = |(found, token): (&i64, &i64)| {
+            found == token || (*found == 0 && *token == self.last_token)
+        };
+        found.len() == tokens.len() && found.iter().zip(tokens).all(is_same)
+    }
+
     async fn check(&self) -> Result<(), VerifierError> {
         let body = self.server.call(self.server.client.get(format!("{}/model_info", self.url)));
         let body = body.await?;
         let info: ModelInfo = serde_json::from_slice(&body)
             .map_err(|error| unexpected(&body, "{\"is_generation\": true}", &error))?;
-        if info.is_generation { Ok(()) } else { Err(VerifierError::Classifier) }
+        if !info.is_generation {
+            return Err(VerifierError::Classifier);
+        }
+        self.check_tokenizer(info.model_path).await
+    }
+
+    /// Compares the tokens of the probes. A server may add special tokens around a text. One that
+    /// takes no texts, such as SGLang with `--skip-tokenizer-init`, is not checked.
+    async fn check_tokenizer(&self, teacher: String) -> Result<(), VerifierError> {
+        for (text, expected) in self.probes.iter() {
+            let scored = match self.scored(json!({"text": text}), 0).await {
+                Err(VerifierError::Status { status, excerpt }) if status.as_u16() == 400 => {
+                    let reason =
+                        "the teacher's server takes no texts: its tokenizer is not compared";
+                    tracing::warn!(teacher, excerpt, "{reason}");
+                    return Ok(());
+                }
+                scored => scored?.0,
+            };
+            let found: Vec<i64> = scored.into_iter().map(|(_, token, _)| token).collect();
+            if !found.windows(expected.len()).any(|part| self.are_same(part, expected)) {
+                let (policy, expected) = (self.probes.policy().to_owned(), expected.to_vec());
+                let mismatch = TokenizerMismatch { teacher, policy, text, found, expected };
+                return Err(VerifierError::Tokenizer(Box::new(mismatch)));
+            }
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use axum::Router;
-    use axum::routing::{get, post};
-    use rljob_crds::distillation::TeacherServer;
-    use serde_json::{Value, json};
-
-    use super::Teacher;
-    use crate::persistence::journal::{Sample, Segment};
-
-    fn segment(tokens: &[i64], trained: bool) -> Segment {
-        Segment { tokens: tokens.to_vec(), trained, ..Segment::default() }
-    }
-
-    fn sample() -> Sample {
-        let parts: [(&[i64], bool); 4] =
-            [(&[5, 6], false), (&[7, 8], true), (&[9], false), (&[7], true)];
-        Sample {
-            position: 0,
-            index: 0,
-            row: 0,
-            segments: parts.map(|(tokens, trained)| segment(tokens, trained)).into(),
-            finish_reason: "stop".to_owned(),
-            sampling: Value::Null,
-            reward: 0.0,
-            reward_components: BTreeMap::new(),
-            turn_rewards: vec![0.0, 0.0],
-            metadata: serde_json::Map::new(),
-        }
-    }
-
-    /// Log-probabilities of the segments by a server with these responses.
-    async fn added(info: &'static str, scored: Value) -> Result<Vec<Vec<f32>>, String> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let generate = async move |body: String| {
-            let expected = json!({
-                "input_ids": [5, 6, 7, 8, 9, 7], "return_logprob": true, "logprob_start_len": 1,
-                "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-            });
-            assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
-            json!({"meta_info": {"input_token_logprobs": scored, "id": "1"}}).to_string()
-        };
-        let routes = Router::new()
-            .route("/model_info", get(async move || info))
-            .route("/generate", post(generate));
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        let spec: TeacherServer =
-            serde_json::from_value(json!({"url": url, "retries": 0})).unwrap();
-        let mut sample = sample();
-        let result = Teacher::new(&spec, 10).unwrap().add_logprobs(&mut sample).await;
-        result.map_err(|error| crate::error_line(&error).replace(&url, "URL"))?;
-        Ok(sample.segments.into_iter().map(|segment| segment.teacher_logprobs).collect())
-    }
-
-    #[tokio::test]
-    async fn trained_segments_get_the_log_probabilities_of_their_tokens() {
-        let scored = json!([
-            [null, 6, null],
-            [-1.5, 7, null],
-            [-0.25, 8, null],
-            [-9.0, 0, null],
-            [-2.0, 7, null],
-        ]);
-        let found = added(r#"{"is_generation": true, "model_path": "m"}"#, scored).await.unwrap();
-        assert_eq!(found, [vec![], vec![-1.5, -0.25], vec![], vec![-2.0]]);
-    }
-
-    #[tokio::test]
-    async fn responses_about_other_tokens_and_servers_without_a_language_model_are_errors() {
-        let model = r#"{"is_generation": true}"#;
-        let other = json!([[null, 6, null], [-1.5, 4, null]]);
-        let error = added(model, other).await.unwrap_err();
-        assert!(error.starts_with("teacher URL failed 1 times for a completion; "), "{error}");
-        assert!(error.ends_with(": it has other tokens than the request"), "{error}");
-        let missing = json!([
-            [null, 6, null],
-            [null, 7, null],
-            [-0.25, 8, null],
-            [-9.0, 9, null],
-            [-2.0, 7, null],
-        ]);
-        let error = added(model, missing).await.unwrap_err();
-        assert!(error.ends_with(": a token has no log-probability"), "{error}");
-        let error = added(r#"{"is_generation": false}"#, json!([])).await.unwrap_err();
-        let expected = "the server scores text and has no log-probabilities: serve the teacher as \
-            a language model (SGLang and rljob-engine: without --is-embedding)";
-        assert!(error.ends_with(expected), "{error}");
-    }
-}
+mod tests;

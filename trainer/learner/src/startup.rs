@@ -6,6 +6,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+pub mod check;
 mod device;
 mod error;
 mod frozen;

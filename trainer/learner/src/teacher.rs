@@ -69,6 +69,14 @@ impl Teacher {
         Err(TeacherError::Vocabulary { folder, what })
     }
 
+    /// Checks the headers of its weights.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the weights do not fit the configuration.
+    pub fn check(&self) -> Result<(), TeacherError> {
+        Ok(hugging_face::check_tensors(&self.folder, self.model.layout())?)
+    }
+
     /// The teacher with this rank's part of its weights.
     ///
     /// # Errors

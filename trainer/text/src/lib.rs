@@ -134,6 +134,11 @@ impl TextTokenizer {
         Self { inner: Arc::clone(&self.inner), tools }
     }
 
+    /// Tools that the chat template describes.
+    pub fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
     /// Tokenizes a prompt. `Chat` renders the system turn, `text` as the user's turn and the start
     /// of the assistant's turn. `Text` puts before `text` what the tokenizer adds there, such as
     /// the beginning-of-sequence token; it has no system turn.

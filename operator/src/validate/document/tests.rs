@@ -305,6 +305,8 @@ fn a_conversation_takes_the_place_of_a_prompt() {
     let whole = "line 9: spec.dataset.train.completion: belongs to prompt: conversation has the \
         messages of all roles";
     assert_eq!(problems(&sft("completion: c, conversation: {}", "")), [whole]);
+    let tools = "line 9: spec.dataset.train.tools: belongs to prompt: set conversation.tools";
+    assert_eq!(problems(&sft("tools: t, conversation: {}", "")), [tools]);
     let text = "line 9: spec.dataset.train.conversation: belongs to the chat template; format Text \
         has none";
     assert_eq!(problems(&sft("format: Text, conversation: {}", "")), [text]);

@@ -19,6 +19,7 @@ struct Prompts<'a> {
     prompt: &'a str,
     conversation: Option<&'a ConversationSpec>,
     system: Option<&'a str>,
+    tools: Option<&'a str>,
     completion: Option<&'a str>,
     chosen: Option<&'a str>,
     rejected: Option<&'a str>,
@@ -33,6 +34,7 @@ pub(super) fn check_train(path: &str, dataset: &TrainDataset, problems: &mut Vec
         prompt: &dataset.prompt,
         conversation: dataset.conversation.as_ref(),
         system: dataset.system.as_deref(),
+        tools: dataset.tools.as_deref(),
         completion: dataset.completion.as_deref(),
         chosen: dataset.chosen.as_deref(),
         rejected: dataset.rejected.as_deref(),
@@ -53,6 +55,7 @@ pub(super) fn check_evaluation(
         prompt: &dataset.prompt,
         conversation: dataset.conversation.as_ref(),
         system: dataset.system.as_deref(),
+        tools: dataset.tools.as_deref(),
         completion: dataset.completion.as_deref(),
         chosen: dataset.chosen.as_deref(),
         rejected: dataset.rejected.as_deref(),
@@ -84,6 +87,7 @@ impl Prompts<'_> {
         let chat_only = [
             ("conversation", self.conversation.is_some()),
             ("system", self.system.is_some()),
+            ("tools", self.tools.is_some()),
             ("chatTemplateArguments", !self.arguments.is_empty()),
         ];
         for (field, _) in chat_only.iter().filter(|(_, is_set)| *is_set) {
@@ -99,11 +103,14 @@ impl Prompts<'_> {
     }
 
     fn check_conversation(&self, problems: &mut Vec<Problem>) {
-        for (field, is_set) in
-            [("system", self.system.is_some()), ("completion", self.completion.is_some())]
-        {
+        let roles = "belongs to prompt: conversation has the messages of all roles";
+        let tools = "belongs to prompt: set conversation.tools";
+        for (field, is_set, message) in [
+            ("system", self.system.is_some(), roles),
+            ("completion", self.completion.is_some(), roles),
+            ("tools", self.tools.is_some(), tools),
+        ] {
             if is_set {
-                let message = "belongs to prompt: conversation has the messages of all roles";
                 problems.push(Problem::new(format!("{}.{field}", self.path), message));
             }
         }

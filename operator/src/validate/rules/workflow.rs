@@ -30,20 +30,6 @@ pub(super) fn check_workflow(
     if let Some(tools) = &workflow.tools {
         check_tools(tools, problems);
         check_formats(dataset, problems);
-        check_described_tools(dataset, problems);
-    }
-}
-
-/// Checks that rows do not describe other tools than those that are called.
-fn check_described_tools(dataset: &DatasetSpec, problems: &mut Vec<Problem>) {
-    let train = dataset.train.parts().into_iter().map(|part| (part.field, part.data.conversation));
-    let suites = dataset.suites();
-    let suites = suites.into_iter().map(|suite| (suite.field, suite.data.conversation));
-    for (field, conversation) in train.chain(suites) {
-        if conversation.is_some_and(|conversation| conversation.tools.is_some()) {
-            let message = "rollout.workflow.tools describes the tools that are called; remove it";
-            problems.push(Problem::new(format!("{field}.conversation.tools"), message));
-        }
     }
 }
 

@@ -124,9 +124,9 @@ fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     .unwrap();
     let pretrained = ["--set", "spec.model.weights=Pretrained"];
     folder.edit("model/config.json", |config| config["num_hidden_layers"] = json!(3));
-    ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
+    ends_with(&pretrained, "the weights in DIR/model do not fit its config.json: ");
     folder.edit("model/config.json", |config| {
         (config["num_hidden_layers"], config["intermediate_size"]) = (json!(2), json!(256));
     });
-    ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
+    ends_with(&pretrained, "the weights in DIR/model do not fit its config.json: ");
 }

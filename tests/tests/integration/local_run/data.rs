@@ -1,12 +1,13 @@
 //! `rljob validate --data`: counts of rows, and rows whose reference answers no reward can compare;
-//! `--gpu-memory`: the memory plan of learners.
+//! `--local`: tokenizer and weights; `--gpu-memory`: the memory plan of learners.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use rljob_tests::files::binary;
-use serde_json::json;
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use serde_json::{Value, json};
 
 use crate::local_run::folder_with;
 
@@ -45,6 +46,36 @@ fn validate_reads_the_data_and_names_unusable_rows() {
          {reason}"
     );
     assert_eq!(validate(folder.path(), "--data"), (Some(1), expected));
+}
+
+#[test]
+fn validate_checks_tokenizer_and_weights_against_the_model() {
+    let jobs = include_str!("../async_rollouts/ahead.yaml");
+    let folder = folder_with(jobs);
+    let (at, model) = ("jobs.yaml: rljob ahead", folder.path().join("model"));
+    assert_eq!(validate(folder.path(), "--local"), (Some(0), format!("{at} is valid\n")));
+
+    let pretrained = jobs.replace("weights: Random", "weights: Pretrained");
+    fs::write(folder.path().join("jobs.yaml"), pretrained).unwrap();
+    let tensor = TensorView::new(Dtype::F32, vec![2, 2], &[0; 16]).unwrap();
+    let weights = [("model.embed_tokens.weight", tensor)];
+    serialize_to_file(weights, None, &model.join("model.safetensors")).unwrap();
+    let (code, text) = validate(folder.path(), "--local");
+    let start = format!(
+        "error: {at}: the weights in FOLDER/model do not fit its config.json: \
+         `model.embed_tokens.weight` in model.safetensors is [2, 2], expected ["
+    );
+    let end = " more; use the config.json and the weights of one model\n";
+    assert!(code == Some(1) && text.starts_with(&start) && text.ends_with(end), "{text}");
+
+    let path = model.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["vocab_size"] = json!(4);
+    fs::write(&path, config.to_string()).unwrap();
+    let (code, text) = validate(folder.path(), "--local");
+    let start = format!("error: {at}: the tokenizer in FOLDER/model has token ids up to ");
+    assert!(code == Some(1) && text.starts_with(&start), "{text}");
+    assert!(text.contains("a vocab_size of 4: one of the two is another model's"), "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 
 use rljob_crds::names::{EXPORT_DIR, METRICS_FILE};
 use rljob_protocol::metrics::{LOSS, REFERENCE_KL, StepMetrics};
+use serde_json::Value;
 
 use super::served_model::ServedModel;
 use super::{LocalRun, folder_with};
@@ -40,4 +41,32 @@ fn a_served_teacher_gives_the_losses_of_one_that_the_learners_hold() {
     }
     let [first, last] = [&served[0], &served[7]].map(|step| step.get(REFERENCE_KL).unwrap());
     assert!(last < 0.8 * first, "the divergence from the teacher: {first}, then {last}");
+}
+
+#[test]
+fn a_served_teacher_with_another_tokenizer_fails_the_run() {
+    let port = ServedModel::free_port();
+    let served = JOBS.rsplit("---\n").next().unwrap().replace("PORT", &port.to_string());
+    let folder = folder_with(&served);
+    let [model, teacher] = ["model", "teacher"].map(|name| folder.path().join(name));
+    fs::create_dir(&teacher).unwrap();
+    for entry in fs::read_dir(&model).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, teacher.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = teacher.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let vocabulary = &mut tokenizer["model"]["vocab"];
+    let [one, two] = [vocabulary["1"].clone(), vocabulary["2"].clone()];
+    (vocabulary["1"], vocabulary["2"]) = (two, one);
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let _teacher = ServedModel::start(port, &teacher, &["--load-format", "dummy"]);
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    let start = format!(
+        "the teacher {} has another tokenizer than the policy {}: the tokens of ",
+        teacher.display(),
+        model.display()
+    );
+    let end = "serve a teacher with the tokenizer of the policy";
+    assert!(code == Some(1) && output.contains(&start) && output.contains(end), "{output}");
 }

@@ -31,7 +31,8 @@ struct Arguments {
     config: PathBuf,
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["check_data", "roll_back"])]
+    #[arg(long, value_name = "DIR")]
+    #[arg(required_unless_present_any = ["check_data", "check_model", "roll_back"])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
@@ -63,6 +64,9 @@ struct Arguments {
     /// exit.
     #[arg(long)]
     check_data: bool,
+    /// Check the tokenizer against the model and the spec, and exit.
+    #[arg(long, conflicts_with_all = ["check_data", "roll_back"])]
+    check_model: bool,
     /// Restore the stopped run to its newest complete checkpoint of this step, print what is
     /// discarded, and exit. Runs in a bucket are not supported.
     #[arg(long, value_name = "STEP", conflicts_with = "check_data")]
@@ -107,11 +111,15 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     }
     let (only_model, verifiers) = (arguments.download_model, arguments.verifiers);
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
-    let is_run = !arguments.check_data && arguments.roll_back.is_none();
+    let is_run = !arguments.check_data && !arguments.check_model && arguments.roll_back.is_none();
     let Some(tokens) = tokens.filter(|_| is_run) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
         let text = match arguments.roll_back {
             Some(step) => rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?,
+            None if arguments.check_model => {
+                rljob_coordinator::input::check_model(&config)?;
+                String::new()
+            }
             None => rljob_coordinator::check::check(&config)?,
         };
         return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);

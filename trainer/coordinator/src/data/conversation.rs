@@ -1,7 +1,5 @@
-//! Conversations of rows, in the format of OpenAI's API: messages with roles, and tools that the
-//! chat template describes.
+//! Conversations of rows, in the format of OpenAI's API: messages with roles.
 
-use rljob_crds::data::ConversationSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -10,7 +8,7 @@ use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::text::{
     ASSISTANT, DemonstratedTurn, Message, MessageContent, PromptStyle, TextError, TextTokenizer,
-    Tool, ToolCall, Tools,
+    Tool, ToolCall,
 };
 
 /// Roles of messages. Templates omit messages of others without an error.
@@ -27,10 +25,10 @@ pub enum Use {
     Demonstration,
 }
 
-/// Fields of a row with a conversation.
+/// Field of a row with the messages of a conversation.
 #[derive(Clone, Debug)]
 pub struct ConversationFields {
-    spec: ConversationSpec,
+    field: String,
     used: Use,
 }
 
@@ -38,44 +36,31 @@ pub struct ConversationFields {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Conversation {
     messages: Vec<Message>,
-    /// None leaves the tools of the workflow.
-    #[serde(skip)]
-    tools: Option<Tools>,
     #[serde(skip)]
     used: Use,
 }
 
 impl ConversationFields {
-    pub fn new(spec: ConversationSpec, used: Use) -> Self {
-        Self { spec, used }
+    pub fn new(field: &str, used: Use) -> Self {
+        Self { field: field.to_owned(), used }
     }
 
     /// Reads the conversation of a row.
     pub fn read(&self, location: &RowLocation, fields: &Fields) -> Result<Conversation, DataError> {
-        let invalid = |field: &str, problem: String| DataError::Conversation {
+        let invalid = |problem: String| DataError::RowField {
             location: location.clone(),
-            field: field.to_owned(),
+            field: self.field.clone(),
             problem,
         };
-        let value = |field: &String| {
-            fields.get(field).ok_or_else(|| DataError::MissingField {
-                location: location.clone(),
-                field: field.clone(),
-            })
-        };
-        let ConversationSpec { messages: field, tools } = &self.spec;
-        let messages = messages(value(field)?).map_err(|problem| invalid(field, problem))?;
-        if let Some(problem) = unfit(&messages, self.used) {
-            return Err(invalid(field, problem.to_owned()));
+        let value = fields.get(&self.field).ok_or_else(|| DataError::MissingField {
+            location: location.clone(),
+            field: self.field.clone(),
+        })?;
+        let messages = messages(value).map_err(invalid)?;
+        match unfit(&messages, self.used) {
+            Some(problem) => Err(invalid(problem.to_owned())),
+            None => Ok(Conversation { messages, used: self.used }),
         }
-        let tools = match tools {
-            None => None,
-            Some(field) => {
-                let tools = fields.get(field).unwrap_or(&Value::Null);
-                Some(tools_of(tools).map_err(|problem| invalid(field, problem))?)
-            }
-        };
-        Ok(Conversation { messages, tools, used: self.used })
     }
 }
 
@@ -119,7 +104,7 @@ impl Conversation {
         tokenizer: &TextTokenizer,
         style: &PromptStyle,
     ) -> Result<Vec<i64>, TextError> {
-        self.tokenizer(tokenizer).encode_messages(self.given(), style)
+        tokenizer.encode_messages(self.given(), style)
     }
 
     /// Turns that are learned; none of a prompt.
@@ -130,22 +115,12 @@ impl Conversation {
     ) -> Result<Vec<DemonstratedTurn>, TextError> {
         match self.used {
             Use::Prompt => Ok(Vec::new()),
-            Use::Demonstration => {
-                self.tokenizer(tokenizer).encode_demonstration(&self.messages, style)
-            }
-        }
-    }
-
-    fn tokenizer(&self, tokenizer: &TextTokenizer) -> TextTokenizer {
-        match &self.tools {
-            None => tokenizer.clone(),
-            Some(tools) => tokenizer.with_tools(tools.clone()),
+            Use::Demonstration => tokenizer.encode_demonstration(&self.messages, style),
         }
     }
 
     /// Messages and tools as JSON, for the digest of the data.
-    pub fn json(&self) -> Vec<u8> {
-        let tools: Vec<&Tool> = self.tools.iter().flat_map(Tools::iter).collect();
+    pub fn json(&self, tools: &[&Tool]) -> Vec<u8> {
         serde_json::to_vec(&(&self.messages, tools)).unwrap_or_default()
     }
 }
@@ -238,17 +213,6 @@ fn call(value: &Value) -> Result<ToolCall, String> {
     let arguments =
         arguments.map_err(|problem| format!("the arguments of {name} are invalid: {problem}"))?;
     Ok(ToolCall { name: name.to_owned(), arguments })
-}
-
-fn tools_of(value: &Value) -> Result<Tools, String> {
-    if value.is_null() {
-        return Ok(Tools::default());
-    }
-    let tool = |(number, item): (usize, Value)| {
-        serde_json::from_value::<Tool>(item)
-            .map_err(|error| format!("has an invalid tool {number}: {error}"))
-    };
-    (1..).zip(list(value)?).map(tool).collect()
 }
 
 #[cfg(test)]

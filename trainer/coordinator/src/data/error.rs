@@ -106,14 +106,14 @@ pub enum DataError {
     )]
     FieldType { location: RowLocation, field: String, found: &'static str },
     #[error("field `{field}` in {location} {problem}")]
-    Conversation {
+    RowField {
         location: RowLocation,
         field: String,
         /// Predicate of the field, for example `is not a list`.
         problem: String,
     },
-    #[error("conversation.tools needs another model")]
-    Tools(#[source] TextError),
+    #[error("the tools of rows, in field `{field}`, need another model")]
+    Tools { field: String, source: TextError },
     #[error("the template dataset.{template} is not valid Jinja")]
     Template {
         /// `prompt`, `system` or `completion`.

@@ -10,7 +10,7 @@ use super::Dataset;
 use super::location::RowLocation;
 use super::part::Part;
 use super::reader::Fields;
-use super::rows::KeptFields;
+use super::templates::KeptFields;
 use crate::jinja::strict_environment;
 
 const TEMPLATE: &str = "feedback";

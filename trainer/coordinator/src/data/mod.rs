@@ -1,7 +1,7 @@
 //! Data loading: renders and shuffles the rows of a dataset and serves prompts by loader position.
 //!
 //! ```text
-//!  file or folder ─ files, reader ─▶ fields ─ rows ─▶ rendered rows that fit ─▶ part ─┐
+//!  file or folder ─ files, reader ─▶ fields ─ templates ─▶ rows that fit ─▶ part ──────┐
 //!  (seed, block) ─ mixture ─▶ part and its position ──────────────────────────────────┤
 //!  (seed, epoch) ─ row_order ─▶ permutation of the part ──────────────────────────────┴─▶ prompt
 //! ```
@@ -16,13 +16,16 @@ mod dropped;
 mod error;
 mod feedback;
 mod files;
+mod filters;
 mod location;
 mod mixture;
 mod open;
 mod part;
 mod reader;
 mod row_order;
+mod row_tools;
 mod rows;
+mod templates;
 mod token_counts;
 
 use std::path::Path;
@@ -37,13 +40,13 @@ pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
 pub use part::Part;
 pub use reader::Fields;
-pub use rows::KeptFields;
+pub use templates::KeptFields;
 
 use mixture::Mixture;
 use rows::{Row, completion_len};
 
 use crate::reward::Rewards;
-use crate::text::{DemonstratedTurn, PromptStyle, TextTokenizer};
+use crate::text::{DemonstratedTurn, PromptStyle, TextTokenizer, Tools};
 
 /// A prompt with its tokens and its reference answer or completion.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +72,8 @@ pub struct Prompt {
     /// Tokens of the chosen and the rejected completion, each with the end-of-sequence token;
     /// `None` if the dataset has no pairs.
     pub pair_tokens: Option<[Vec<i64>; 2]>,
+    /// Tools that the row offers; none leaves all of the workflow.
+    pub tools: Option<Tools>,
     /// Kept fields of the row, if any are kept.
     pub fields: Option<Arc<Fields>>,
 }
@@ -149,6 +154,7 @@ impl Dataset {
             completion_tokens: tokens.completion,
             later_turns: tokens.later_turns,
             pair_tokens: tokens.pair,
+            tools: row.tools.clone(),
             fields: row.fields.clone(),
         })
     }

@@ -2,19 +2,21 @@
 
 use std::path::PathBuf;
 
-use rljob_crds::data::{ConversationSpec, PassRateFilter, Suite, TrainDataset, TrainPart};
+use rljob_crds::data::{Suite, TrainDataset, TrainPart};
 
 use super::conversation::Use;
 use super::files::{self, FileSelector, SplitFiles};
+use super::filters::Limits;
 use super::location::RowLocation;
 use super::mixture::Mixture;
 use super::part::Part;
 use super::reader::{Fields, ReadLimits, RowReader};
 use super::row_order::RowOrder;
-use super::rows::{KeptFields, Row, Templates};
+use super::rows::Row;
+use super::templates::{KeptFields, Templates};
 use super::token_counts::{ROW_DEADLINE, count_tokens};
 use super::{DataError, Dataset, categories};
-use crate::data::dropped::{FilterReason, FilteredRow};
+use crate::data::dropped::FilteredRow;
 use crate::text::{PromptStyle, TextTokenizer};
 
 /// Rows tokenized per parallel batch.
@@ -31,14 +33,6 @@ struct Source<'a> {
     rewards: &'a [String],
     /// Number of rows of a random sample, with its seed.
     sample: Option<(usize, u64)>,
-}
-
-/// Filters of rows.
-#[derive(Clone, Copy, Default)]
-struct Limits<'a> {
-    min_prompt_tokens: Option<u32>,
-    max_prompt_tokens: Option<u32>,
-    pass_rate: Option<&'a PassRateFilter>,
 }
 
 impl Dataset {
@@ -89,7 +83,7 @@ impl Dataset {
         } else {
             Use::Prompt
         };
-        check_tokenizer(spec.measures_loss(), spec.conversation.as_ref(), tokenizer)?;
+        check_tokenizer(spec.measures_loss(), spec.tools_field(), tokenizer)?;
         let source = Source {
             label: label("evaluation", suite.name.as_deref()),
             path: spec.path.as_deref().unwrap_or_default(),
@@ -105,7 +99,8 @@ impl Dataset {
                 spec.answer.as_deref(),
                 kept,
             )?
-            .with_conversation(spec.conversation.clone(), used)
+            .with_conversation(spec.conversation.as_ref(), used)
+            .with_tools(spec.tools_field(), tokenizer.tools())
             .with_category(spec.category.as_deref())
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
@@ -139,7 +134,7 @@ fn train_part(
 ) -> Result<Part, DataError> {
     let spec = &part.data;
     let learned = spec.completion.is_some() || used == Use::Demonstration;
-    check_tokenizer(learned || spec.chosen.is_some(), spec.conversation.as_ref(), tokenizer)?;
+    check_tokenizer(learned || spec.chosen.is_some(), spec.tools_field(), tokenizer)?;
     let source = Source {
         label: label("train", part.name.as_deref()),
         path: spec.path.as_deref().unwrap_or_default(),
@@ -155,7 +150,8 @@ fn train_part(
             spec.answer.as_deref(),
             kept,
         )?
-        .with_conversation(spec.conversation.clone(), used)
+        .with_conversation(spec.conversation.as_ref(), used)
+        .with_tools(spec.tools_field(), tokenizer.tools())
         .with_pass_rate(spec.pass_rate.as_ref().map(|filter| filter.field.as_str()))
         .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
         style: style.clone(),
@@ -173,30 +169,15 @@ fn train_part(
 /// Given completions need an end-of-sequence token, and tools a chat template that describes them.
 fn check_tokenizer(
     completes: bool,
-    conversation: Option<&ConversationSpec>,
+    tools_field: Option<&str>,
     tokenizer: &TextTokenizer,
 ) -> Result<(), DataError> {
     if completes && tokenizer.eos_token_id().is_none() {
         return Err(DataError::NoEosToken);
     }
-    let has_tools = conversation.is_some_and(|conversation| conversation.tools.is_some());
-    if has_tools { tokenizer.check_tools().map_err(DataError::Tools) } else { Ok(()) }
-}
-
-impl Limits<'_> {
-    /// Why a row is dropped.
-    fn reason(&self, row: &Row) -> Option<FilterReason> {
-        let tokens = row.filtered_tokens();
-        if let Some(limit) = self.max_prompt_tokens.filter(|limit| tokens > *limit as usize) {
-            return Some(FilterReason::Long { tokens, limit });
-        }
-        if let Some(limit) = self.min_prompt_tokens.filter(|limit| tokens < *limit as usize) {
-            return Some(FilterReason::Short { tokens, limit });
-        }
-        let (filter, rate) = (self.pass_rate?, row.pass_rate?);
-        let is_within = (filter.min..=filter.max).contains(&rate);
-        (!is_within).then_some(FilterReason::PassRate { rate, min: filter.min, max: filter.max })
-    }
+    let Some(field) = tools_field else { return Ok(()) };
+    let needed = |source| DataError::Tools { field: field.to_owned(), source };
+    tokenizer.check_tools().map_err(needed)
 }
 
 impl Source<'_> {

@@ -1,34 +1,14 @@
-//! Row rendering: applies the spec's templates and counts tokens. Invalid rows are errors when the
-//! data is opened.
+//! Rendered rows: their digests, lengths and tokens.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use minijinja::{Environment, ErrorKind};
-use rljob_crds::data::ConversationSpec;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::data::conversation::{Conversation, ConversationFields, Use};
+use crate::data::conversation::Conversation;
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
-use crate::jinja::strict_environment;
-use crate::text::{DemonstratedTurn, PromptStyle, TextError, TextTokenizer};
-
-const PROMPT: &str = "prompt";
-const SYSTEM: &str = "system";
-const COMPLETION: &str = "completion";
-const CHOSEN: &str = "chosen";
-const REJECTED: &str = "rejected";
-
-/// Fields of a row that are kept beside its rendered texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeptFields {
-    None,
-    Named(BTreeSet<String>),
-    All,
-}
+use crate::text::{DemonstratedTurn, PromptStyle, TextError, TextTokenizer, Tool, Tools};
 
 /// A rendered row.
 pub struct Row {
@@ -39,7 +19,9 @@ pub struct Row {
     pub prompt: String,
     pub system: Option<String>,
     /// In place of prompt and system.
-    conversation: Option<Conversation>,
+    pub conversation: Option<Conversation>,
+    /// Tools that the prompt describes; none leaves those of the tokenizer.
+    pub tools: Option<Tools>,
     pub completion: Option<String>,
     /// Chosen and rejected completion.
     pub pair: Option<[String; 2]>,
@@ -67,188 +49,6 @@ pub struct RowTokens {
     pub pair: Option<[Vec<i64>; 2]>,
 }
 
-/// Compiled templates of the spec and the names of the fields with answer and category.
-pub struct Templates {
-    environment: Environment<'static>,
-    conversation: Option<ConversationFields>,
-    system: bool,
-    completion: bool,
-    pair: bool,
-    answer: Option<String>,
-    category: Option<String>,
-    pass_rate: Option<String>,
-    kept: KeptFields,
-}
-
-impl Templates {
-    /// Compiles the templates. Undefined variables are render errors.
-    pub fn new(
-        prompt: &str,
-        system: Option<&str>,
-        completion: Option<&str>,
-        answer: Option<&str>,
-        kept: &KeptFields,
-    ) -> Result<Self, DataError> {
-        let mut environment = strict_environment();
-        let mut add = |template, source: &str| {
-            environment
-                .add_template_owned(template, source.to_owned())
-                .map_err(|source| DataError::Template { template, source })
-        };
-        add(PROMPT, prompt)?;
-        system.map_or(Ok(()), |source| add(SYSTEM, source))?;
-        completion.map_or(Ok(()), |source| add(COMPLETION, source))?;
-        Ok(Self {
-            environment,
-            conversation: None,
-            system: system.is_some(),
-            completion: completion.is_some(),
-            pair: false,
-            answer: answer.map(str::to_owned),
-            category: None,
-            pass_rate: None,
-            kept: kept.clone(),
-        })
-    }
-
-    /// The templates of rows with a conversation in place of a prompt.
-    #[must_use]
-    pub fn with_conversation(self, spec: Option<ConversationSpec>, used: Use) -> Self {
-        Self { conversation: spec.map(|spec| ConversationFields::new(spec, used)), ..self }
-    }
-
-    /// The templates of rows with a category in this field.
-    #[must_use]
-    pub fn with_category(self, field: Option<&str>) -> Self {
-        Self { category: field.map(str::to_owned), ..self }
-    }
-
-    /// The templates of rows with a pass rate in this field.
-    #[must_use]
-    pub fn with_pass_rate(self, field: Option<&str>) -> Self {
-        Self { pass_rate: field.map(str::to_owned), ..self }
-    }
-
-    /// Adds the templates of a pair, if there are any.
-    pub fn with_pair(
-        mut self,
-        chosen: Option<&str>,
-        rejected: Option<&str>,
-    ) -> Result<Self, DataError> {
-        for (template, source) in [(CHOSEN, chosen), (REJECTED, rejected)] {
-            let Some(source) = source else { return Ok(self) };
-            self.environment
-                .add_template_owned(template, source.to_owned())
-                .map_err(|source| DataError::Template { template, source })?;
-        }
-        self.pair = true;
-        Ok(self)
-    }
-
-    /// Renders a row without token counts.
-    pub fn row(
-        &self,
-        location: RowLocation,
-        number: u64,
-        fields: &Fields,
-    ) -> Result<Row, DataError> {
-        let optional = |is_set: bool, template| {
-            is_set.then(|| self.render(template, &location, fields)).transpose()
-        };
-        let text = |field: &Option<String>| {
-            field.as_deref().map(|field| text_field(&location, field, fields)).transpose()
-        };
-        let conversation =
-            self.conversation.as_ref().map(|own| own.read(&location, fields)).transpose()?;
-        Ok(Row {
-            prompt: match &conversation {
-                Some(conversation) => conversation.text(),
-                None => self.render(PROMPT, &location, fields)?,
-            },
-            conversation,
-            system: optional(self.system, SYSTEM)?,
-            completion: optional(self.completion, COMPLETION)?,
-            pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
-            answer: text(&self.answer)?,
-            category: text(&self.category)?,
-            pass_rate: self
-                .pass_rate
-                .as_deref()
-                .map(|field| pass_rate(&location, field, fields))
-                .transpose()?,
-            fields: self.kept.of(fields),
-            location,
-            number,
-            prompt_tokens: 0,
-            completion_tokens: 0,
-        })
-    }
-
-    fn render(
-        &self,
-        template: &'static str,
-        location: &RowLocation,
-        fields: &Fields,
-    ) -> Result<String, DataError> {
-        let compiled = self
-            .environment
-            .get_template(template)
-            .map_err(|source| DataError::Template { template, source })?;
-        compiled.render(fields).map_err(|source| {
-            let mut used: Vec<String> = compiled
-                .undeclared_variables(false)
-                .into_iter()
-                .filter(|name| !fields.contains_key(name))
-                .collect();
-            used.sort_unstable();
-            match used.into_iter().next() {
-                Some(field) if source.kind() == ErrorKind::UndefinedError => {
-                    DataError::MissingField { location: location.clone(), field }
-                }
-                _ => DataError::Render { location: location.clone(), template, source },
-            }
-        })
-    }
-}
-
-impl KeptFields {
-    fn of(&self, fields: &Fields) -> Option<Arc<Fields>> {
-        let names = match self {
-            Self::None => return None,
-            Self::All => return Some(Arc::new(fields.clone())),
-            Self::Named(names) => names,
-        };
-        let kept = fields.iter().filter(|(name, _)| names.contains(*name));
-        Some(Arc::new(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
-    }
-}
-
-fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
-    let wrong = |found| {
-        Err(DataError::FieldType { location: location.clone(), field: field.to_owned(), found })
-    };
-    match fields.get(field) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Number(number)) => Ok(number.to_string()),
-        Some(Value::Null) => wrong("null"),
-        Some(Value::Bool(_)) => wrong("a boolean"),
-        Some(value @ (Value::Array(_) | Value::Object(_))) => Ok(value.to_string()),
-        None => {
-            Err(DataError::MissingField { location: location.clone(), field: field.to_owned() })
-        }
-    }
-}
-
-fn pass_rate(location: &RowLocation, field: &str, fields: &Fields) -> Result<f64, DataError> {
-    let (location, field) = (location.clone(), field.to_owned());
-    let Some(value) = fields.get(&field) else {
-        return Err(DataError::MissingField { location, field });
-    };
-    let rate = value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
-    let found = || value.to_string().chars().take(80).collect();
-    rate.ok_or_else(|| DataError::PassRate { location, field, found: found() })
-}
-
 impl Row {
     /// Adds the row to the digest of its data.
     pub fn digest(&self, digest: &mut Sha256) {
@@ -260,8 +60,11 @@ impl Row {
             digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
             digest.update(text.map_or("", String::as_str));
         }
+        let tools: Vec<&Tool> = self.tools.iter().flat_map(Tools::iter).collect();
         if let Some(conversation) = &self.conversation {
-            digest.update(conversation.json());
+            digest.update(conversation.json(&tools));
+        } else if self.tools.is_some() {
+            digest.update(serde_json::to_vec(&tools).unwrap_or_default());
         }
         if let Some(fields) = &self.fields {
             // Maps of JSON are sorted by key.
@@ -296,7 +99,8 @@ impl Row {
         tokenizer: &TextTokenizer,
         style: &PromptStyle,
     ) -> Result<RowTokens, DataError> {
-        self.encode(tokenizer, style)
+        let with_tools = self.tools.clone().map(|tools| tokenizer.with_tools(tools));
+        self.encode(with_tools.as_ref().unwrap_or(tokenizer), style)
             .map_err(|source| DataError::Tokens { location: self.location.clone(), source })
     }
 

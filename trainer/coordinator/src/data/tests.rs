@@ -3,6 +3,7 @@
 mod conversations;
 mod filters;
 mod folders;
+mod tools;
 
 use std::fs;
 use std::path::Path;
@@ -94,6 +95,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         completion_tokens: Some([tokenizer.encode("WHAT").unwrap(), vec![2]].concat()),
         later_turns: Vec::new(),
         pair_tokens: None,
+        tools: None,
         fields: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
@@ -149,6 +151,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
         later_turns: Vec::new(),
         pair_tokens: None,
+        tools: None,
         fields: None,
     };
     assert_eq!(

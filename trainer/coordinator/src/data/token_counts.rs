@@ -112,7 +112,8 @@ mod tests {
 
     use super::count_tokens;
     use crate::data::location::RowLocation;
-    use crate::data::rows::{KeptFields, Row, Templates};
+    use crate::data::rows::Row;
+    use crate::data::templates::{KeptFields, Templates};
     use crate::text::{PromptStyle, TextTokenizer};
 
     /// The fixture's tokenizer, which splits texts by this pattern.

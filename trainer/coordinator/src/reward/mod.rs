@@ -38,7 +38,7 @@ use std::time::Duration;
 use rljob_crds::reward::RewardSpec;
 use rljob_protocol::status::RewardOutage;
 
-pub use verifier::{Question, VerifierError};
+pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
 pub use connection::Runner;
 pub use error::RewardError;

@@ -104,6 +104,9 @@ pub enum VerifierError {
          model (SGLang and rljob-engine: without --is-embedding)"
     )]
     Classifier,
+    /// The server of a teacher has another tokenizer than the policy.
+    #[error(transparent)]
+    Tokenizer(Box<TokenizerMismatch>),
     #[error("the classifier has {0} labels; a reward model has one")]
     Labels(usize),
     #[error("failed to render the text of the reward model")]
@@ -126,6 +129,22 @@ pub enum VerifierError {
     },
     #[error("failed to write to or read from the command")]
     Pipe(#[source] std::io::Error),
+}
+
+/// A text with other tokens at a teacher's server than in the policy.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the teacher {teacher} has another tokenizer than the policy {policy}: the tokens of {text:?} \
+     are {found:?} there and {expected:?} here; serve a teacher with the tokenizer of the policy"
+)]
+pub struct TokenizerMismatch {
+    /// Model of the server.
+    pub teacher: String,
+    /// Model folder of the policy.
+    pub policy: String,
+    pub text: &'static str,
+    pub found: Vec<i64>,
+    pub expected: Vec<i64>,
 }
 
 impl VerifierError {
@@ -151,6 +170,7 @@ impl VerifierError {
                 | Self::Untrusted(_)
                 | Self::LanguageModel
                 | Self::Classifier
+                | Self::Tokenizer(_)
                 | Self::Labels(_)
                 | Self::McpTool { .. }
         )
@@ -165,7 +185,9 @@ impl VerifierError {
             Self::TokenFile(_) | Self::Token { .. } => "token",
             Self::Status { .. } | Self::Mcp { .. } => "status",
             Self::InvalidResponse { .. } => "invalid_response",
-            Self::LanguageModel | Self::Classifier | Self::Labels(_) => "model",
+            Self::LanguageModel | Self::Classifier | Self::Tokenizer(_) | Self::Labels(_) => {
+                "model"
+            }
             Self::Text(_) => "text",
             Self::Start(_) | Self::McpTool { .. } => "start",
             Self::Runner(_) => "runner",

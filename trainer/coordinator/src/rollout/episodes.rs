@@ -20,7 +20,7 @@ use crate::reward::RewardError;
 use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{Lengths, Next, ToolSet};
+use crate::workflow::{Lengths, Next, ToolSet, ToolTurn};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -134,7 +134,8 @@ impl Episodes<'_> {
         sampled: &Sampled,
     ) -> Result<Result<Answer, RewardError>, WorkError> {
         if let Some(tools) = self.input.workflow.tools() {
-            return self.results(tools, key, number, sampled).await;
+            let turn = ToolTurn { key, number, offered: prompt.tools.as_ref() };
+            return self.results(tools, turn, sampled).await;
         }
         let scored = match score(self.input, prompt, sampled.completion.tokens.clone()).await? {
             Verdict::Scored(scored) => scored,
@@ -163,12 +164,11 @@ impl Episodes<'_> {
         }
     }
 
-    /// The results of the calls of turn `number`. Only the last turn has a reward.
+    /// The results of the calls of a turn. Only the last turn has a reward.
     async fn results(
         &self,
         tools: &ToolSet,
-        key: Key,
-        number: u32,
+        turn: ToolTurn<'_>,
         sampled: &Sampled,
     ) -> Result<Result<Answer, RewardError>, WorkError> {
         let calls = match self.input.tool_call_format {
@@ -182,10 +182,10 @@ impl Episodes<'_> {
         if calls.is_empty() {
             return Ok(Ok((None, Next::End)));
         }
-        if !tools.may_continue(number) {
+        if !tools.may_continue(turn.number) {
             return Ok(Ok((None, Next::Limit)));
         }
-        match tools.execute(key, number, &calls, self.tool_calls).await {
+        match tools.execute(turn, &calls, self.tool_calls).await {
             Ok(messages) => Ok(Ok((None, Next::Turn(messages)))),
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
             Err(down) => Err(WorkError::Verifier(down)),

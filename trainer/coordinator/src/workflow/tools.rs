@@ -40,6 +40,16 @@ pub struct ToolSet {
     tools: BTreeMap<String, Tool>,
 }
 
+/// A turn whose calls are executed.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolTurn<'a> {
+    pub key: Key,
+    /// From 1.
+    pub number: u32,
+    /// Tools of the row; none for all of the run.
+    pub offered: Option<&'a Tools>,
+}
+
 #[derive(Debug)]
 struct Tool {
     executor: Executor,
@@ -93,18 +103,17 @@ impl ToolSet {
         number < self.spec.max_turns
     }
 
-    /// Executes the calls of turn `number` of a sample: a message for each.
+    /// Executes the calls of a turn: a message for each.
     pub async fn execute(
         &self,
-        key: Key,
-        number: u32,
+        turn: ToolTurn<'_>,
         calls: &[Result<ToolCall, ToolCallError>],
         counts: &ToolCalls,
     ) -> Result<Vec<Message>, RewardError> {
-        let session = session(&self.run, key);
+        let session = session(&self.run, turn.key);
         let mut messages = Vec::with_capacity(calls.len().min(MAX_CALLS));
         for (index, call) in (0_u32..).zip(calls.iter().take(MAX_CALLS)) {
-            let (tool, result) = self.result(&session, number, index, call).await;
+            let (tool, result) = self.result(&session, turn, index, call).await;
             counts.count(tool, result.as_ref().map_or(Outcome::Failed, |(of, _)| *of).label());
             messages.push(Message::tool(result?.1));
         }
@@ -120,7 +129,7 @@ impl ToolSet {
     async fn result(
         &self,
         session: &str,
-        turn: u32,
+        turn: ToolTurn<'_>,
         index: u32,
         call: &Result<ToolCall, ToolCallError>,
     ) -> (&str, Result<Answer, RewardError>) {
@@ -128,18 +137,35 @@ impl ToolSet {
             Ok(call) => call,
             Err(error) => return ("", Ok((Outcome::Malformed, format!("error: {error}")))),
         };
-        let Some((name, tool)) = self.tools.get_key_value(name) else {
-            let names: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-            let message = format!("error: no tool {name}; the tools are {}", names.join(", "));
-            return ("", Ok((Outcome::Unknown, message)));
+        let offered = self.tools.get_key_value(name).filter(|_| turn.offers(name));
+        let Some((name, tool)) = offered else {
+            return ("", Ok((Outcome::Unknown, self.unknown(name, turn))));
         };
-        let request = Request { name, arguments, session, turn, call: index };
+        let request = Request { name, arguments, session, turn: turn.number, call: index };
         (name, tool.call(&request).await)
+    }
+
+    /// Message for a call of a tool that the sample does not offer.
+    fn unknown(&self, name: &str, turn: ToolTurn<'_>) -> String {
+        let names: Vec<&str> = match turn.offered {
+            Some(offered) => offered.iter().map(text::Tool::name).collect(),
+            None => self.tools.keys().map(String::as_str).collect(),
+        };
+        match names.as_slice() {
+            [] => format!("error: no tool {name}; there are no tools"),
+            names => format!("error: no tool {name}; the tools are {}", names.join(", ")),
+        }
     }
 
     /// The outage of the first tool that is down.
     pub fn outage(&self) -> Option<RewardOutage> {
         self.tools.values().find_map(|tool| tool.service.outage())
+    }
+}
+
+impl ToolTurn<'_> {
+    fn offers(&self, name: &str) -> bool {
+        self.offered.is_none_or(|tools| tools.iter().any(|tool| tool.name() == name))
     }
 }
 

@@ -21,6 +21,7 @@ use rljob_learner::learner::LearnerError;
 use rljob_learner::memory::out_of_memory::silence_panics;
 use rljob_learner::mesh::GroupSize;
 use rljob_learner::parent::die_with_supervisor;
+use rljob_learner::startup::check::check_models;
 use rljob_learner::startup::memory::memory_plan;
 use rljob_learner::startup::{StartArguments, StartError, start};
 use rljob_logging::Format;
@@ -41,11 +42,14 @@ struct Arguments {
     /// Print the memory plan of the job's learners on GPUs of this memory, and exit.
     #[arg(long, value_name = "BYTES", conflicts_with = "RankArguments")]
     plan_memory: Option<u64>,
+    /// Check the weights of the job's models against their config.json, and exit.
+    #[arg(long, conflicts_with_all = ["plan_memory", "RankArguments"])]
+    check_model: bool,
     #[command(flatten)]
     rank: Option<RankArguments>,
 }
 
-/// Place of the rank in its group, and its peers. Required unless the memory is planned.
+/// Place of the rank in its group, and its peers. Required unless a model is checked or planned.
 #[derive(clap::Args)]
 struct RankArguments {
     /// Folder of tokens, one file per token.
@@ -104,8 +108,12 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Some(rank) = arguments.rank else {
+        let config = read_config(&arguments.config)?;
+        if arguments.check_model {
+            return Ok(check_models(&config)?);
+        }
         let bytes = arguments.plan_memory.context("no arguments of a rank")?;
-        let plan = memory_plan(&read_config(&arguments.config)?, bytes)?;
+        let plan = memory_plan(&config, bytes)?;
         return Ok(std::io::stdout().lock().write_all(plan.as_bytes())?);
     };
     die_with_supervisor()?;

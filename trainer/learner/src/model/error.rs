@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use super::Head;
 
+/// Problems of weights that a message has.
+const SHOWN: usize = 8;
+
 /// A model that cannot be read, written or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -16,9 +19,10 @@ pub enum ModelError {
     Config { path: PathBuf, reason: String },
     /// Tensors are missing, of another shape or kind, or unknown.
     #[error(
-        "the weights in {path} do not fit config.json: {problems}",
+        "the weights in {path} do not fit its config.json: {problems}; use the config.json and \
+         the weights of one model",
         path = path.display(),
-        problems = problems.join("; ")
+        problems = first(problems)
     )]
     Weights { path: PathBuf, problems: Vec<String> },
     #[error("failed to {operation} safetensors file {path}", path = path.display())]
@@ -43,4 +47,13 @@ pub enum ModelError {
     Kernel(#[from] rljob_kernels::KernelError),
     #[error("failed in libtorch")]
     Torch(#[from] tch::TchError),
+}
+
+/// The first problems, and the number of others: a model has thousands of tensors.
+fn first(problems: &[String]) -> String {
+    let shown = problems.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match problems.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
+    }
 }

@@ -10,36 +10,18 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 
-use safetensors::tensor::TensorInfo;
-use serde::Deserialize;
 use tch::{Kind, Tensor};
 
-use super::config::read_json;
 use super::exported_config::{exported_config, is_scalar};
-use super::layout::TensorSpec;
-use super::safetensors_file::{self, SafetensorsFile};
+use super::safetensors_file;
+use super::weights::{SINGLE, Weights};
 use super::{Layout, ModelError, ModelLayout};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 /// Threads that read blocks, each of which holds one block at most.
 const READERS: usize = 4;
-
-/// `model.safetensors.index.json`: file of each tensor.
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
-
-/// Open files of a folder, with the file of each tensor.
-struct Weights {
-    files: Vec<SafetensorsFile>,
-    of: BTreeMap<String, usize>,
-}
 
 /// Reads the weights of every block as a flat vector of `kind`.
 ///
@@ -63,12 +45,15 @@ pub fn read_blocks(
     folder: &Path,
     layout: &ModelLayout,
 ) -> Result<impl Iterator<Item = Result<Tensor, ModelError>> + use<>, ModelError> {
-    let weights = Weights::open(folder)?;
-    let problems = weights.problems(layout);
-    if !problems.is_empty() {
-        return Err(ModelError::Weights { path: folder.to_owned(), problems });
-    }
-    Ok(read_ahead(weights, layout.blocks().to_vec()))
+    Ok(read_ahead(Weights::open(folder, layout)?, layout.blocks().to_vec()))
+}
+
+/// Checks the headers of the weights, and reads no tensor.
+///
+/// # Errors
+/// As [`read_tensors`].
+pub fn check_tensors(folder: &Path, layout: &ModelLayout) -> Result<(), ModelError> {
+    Weights::open(folder, layout).map(|_| ())
 }
 
 /// Reads blocks in order: thread `i` of [`READERS`] reads every block whose index is `i` modulo
@@ -152,100 +137,9 @@ pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Te
         .collect()
 }
 
-impl Weights {
-    fn open(folder: &Path) -> Result<Self, ModelError> {
-        let index = folder.join(INDEX);
-        let names: BTreeSet<String> = if index.exists() {
-            read_json::<Index>(&index)?.weight_map.into_values().collect()
-        } else {
-            BTreeSet::from([SINGLE.to_owned()])
-        };
-        let files = names
-            .iter()
-            .map(|name| SafetensorsFile::open(&inside(folder, name)?))
-            .collect::<Result<Vec<_>, _>>()?;
-        let of = files
-            .iter()
-            .enumerate()
-            .flat_map(|(file, opened)| opened.names().into_iter().map(move |name| (name, file)))
-            .collect();
-        Ok(Self { files, of })
-    }
-
-    fn problems(&self, layout: &ModelLayout) -> Vec<String> {
-        let mut unknown: BTreeSet<&str> =
-            self.of.keys().map(String::as_str).filter(|name| !is_ignored(name, layout)).collect();
-        let mut problems = Vec::new();
-        for spec in layout.blocks().iter().flat_map(Layout::tensors) {
-            unknown.remove(spec.name.as_str());
-            let file = self.of.get(&spec.name).and_then(|&file| self.files.get(file));
-            let Some(info) = file.and_then(|file| file.info(&spec.name)) else {
-                problems.push(format!("`{}` is missing", spec.name));
-                continue;
-            };
-            let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
-            if shape != spec.shape {
-                problems.push(format!("`{}` is {shape:?}, expected {:?}", spec.name, spec.shape));
-            }
-            if safetensors_file::kind(info.dtype).is_none() {
-                problems.push(format!(
-                    "`{}` is {:?}, expected a floating-point type",
-                    spec.name, info.dtype
-                ));
-            }
-        }
-        problems.extend(
-            unknown.into_iter().map(|name| format!("`{name}` is unknown to this architecture")),
-        );
-        problems
-    }
-
-    /// File, place and kind of a tensor.
-    fn stored(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo, Kind)> {
-        let file = self.files.get(*self.of.get(name)?)?;
-        let info = file.info(name)?;
-        Some((file, info, safetensors_file::kind(info.dtype)?))
-    }
-
-    /// The block in the kind of its tensors, or in fp32 if they have several.
-    fn read_block(&self, block: &Layout) -> Result<Tensor, ModelError> {
-        let stored = |spec: &TensorSpec| self.stored(&spec.name);
-        let kinds = block.tensors().iter().filter_map(stored).map(|(_, _, kind)| kind);
-        let kind = kinds.reduce(|a, b| if a == b { a } else { Kind::Float }).unwrap_or(Kind::Float);
-        let flat = Tensor::f_empty([block.numel()], (kind, tch::Device::Cpu))?;
-        for (spec, mut view) in block.tensors().iter().zip(block.views(&flat)) {
-            let Some((file, info, kind)) = stored(spec) else { continue };
-            view.f_copy_(&file.read(info, kind)?)?;
-        }
-        Ok(flat)
-    }
-}
-
-/// Whether a tensor is ignored: redundant tensors of old exporters, that is, rotary tables and the
-/// head of a tied model, which is a copy of the embedding.
-fn is_ignored(name: &str, layout: &ModelLayout) -> bool {
-    let tied =
-        layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");
-    name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
-}
-
-/// Path of a shard. The index is untrusted and must not refer to files outside its folder.
-fn inside(folder: &Path, name: &str) -> Result<PathBuf, ModelError> {
-    let plain = Path::new(name).file_name().is_some_and(|file| file == name);
-    let path = folder.join(INDEX);
-    if plain {
-        Ok(folder.join(name))
-    } else {
-        Err(ModelError::Config {
-            path,
-            reason: format!("shard `{name}` is not a file of the folder"),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{named_tensors, read_tensors, write_folder};
+    use super::{check_tensors, named_tensors, read_tensors, write_folder};
     use crate::model::{ModelConfig, ModelError, ModelLayout, random, safetensors_file};
     use tch::{Kind, Tensor};
 
@@ -291,11 +185,29 @@ mod tests {
         let error = read_tensors(source.path(), &layout, Kind::Float).unwrap_err();
         let ModelError::Weights { problems, .. } = error else { panic!("{error}") };
         let expected = [
-            "`model.embed_tokens.weight` is [3, 4], expected [11, 4]",
+            "`model.embed_tokens.weight` in model.safetensors is [3, 4], expected [11, 4]",
             "`model.layers.0.self_attn.o_proj.weight` is missing",
-            "`model.layers.0.self_attn.q_proj.bias` is unknown to this architecture",
+            "`model.layers.0.self_attn.q_proj.bias` in model.safetensors is unknown to this \
+             architecture",
         ];
         assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn headers_are_checked_without_reading_a_tensor() {
+        let (source, layout, blocks) = source();
+        write_folder(source.path(), source.path(), &layout, &blocks, Kind::Float).unwrap();
+        check_tensors(source.path(), &layout).unwrap();
+        let mut tensors = named_tensors(&layout, &blocks);
+        tensors[0].1 = tensors[0].1.to_kind(Kind::Int64);
+        let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let path = source.path().join("model.safetensors");
+        Tensor::write_safetensors(&views.collect::<Vec<_>>(), path).unwrap();
+        let error = check_tensors(source.path(), &layout).unwrap_err().to_string();
+        let problem = "do not fit its config.json: `model.embed_tokens.weight` in \
+            model.safetensors is I64, expected a floating-point type; use the config.json and \
+            the weights of one model";
+        assert!(error.ends_with(problem), "{error}");
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod random;
 pub mod rope;
 mod rows;
 pub(crate) mod safetensors_file;
+mod weights;
 
 pub use config::ModelConfig;
 pub use error::ModelError;

@@ -52,6 +52,11 @@ impl SafetensorsFile {
         Ok(Self { path: path.to_owned(), file, data, metadata })
     }
 
+    /// Name of the file in its folder.
+    pub fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+
     /// Names of the tensors.
     pub fn names(&self) -> Vec<String> {
         self.metadata.offset_keys()

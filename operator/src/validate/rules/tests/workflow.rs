@@ -44,6 +44,19 @@ fn tools_have_distinct_names_and_schemas_of_their_arguments() {
 }
 
 #[test]
+fn rows_may_have_tools_of_the_workflow() {
+    let tools = json!([tool("a", &json!({"type": "object"}))]);
+    let of = |train: Value| {
+        problems_with(&json!({
+            "rollout": {"workflow": {"tools": {"tools": tools}}}, "dataset": {"train": train},
+        }))
+    };
+    assert_eq!(of(json!({"tools": "functions"})), [""; 0]);
+    let conversation = json!({"messages": "chat", "tools": "functions"});
+    assert_eq!(of(json!({"prompt": "", "conversation": conversation})), [""; 0]);
+}
+
+#[test]
 fn tools_need_a_chat_template() {
     let problems = tools(&json!([tool("a", &json!({"type": "object"}))]), "Text");
     let expected = "spec.dataset.train.format: must be Chat: the chat template describes the tools \

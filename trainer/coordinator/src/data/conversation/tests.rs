@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use rljob_crds::data::ConversationSpec;
 use serde_json::{Value, json};
 
 use super::{Conversation, ConversationFields, Use};
@@ -17,10 +16,8 @@ fn tokenizer() -> TextTokenizer {
 }
 
 fn read(row: &Value, used: Use) -> Result<Conversation, String> {
-    let spec =
-        ConversationSpec { messages: "messages".to_owned(), tools: Some("tools".to_owned()) };
     let location = RowLocation { path: Path::new("rows").into(), unit: "line", number: 7 };
-    ConversationFields::new(spec, used)
+    ConversationFields::new("messages", used)
         .read(&location, row.as_object().unwrap())
         .map_err(|error| error.to_string())
 }
@@ -30,7 +27,7 @@ fn message(role: &str, content: &str) -> Value {
 }
 
 fn row(messages: &Value) -> Value {
-    json!({"messages": messages, "tools": null})
+    json!({"messages": messages})
 }
 
 #[test]
@@ -69,24 +66,21 @@ fn lists_may_be_their_json_text_and_contents_may_have_parts() {
 }
 
 #[test]
-fn calls_and_tools_have_the_format_of_openai() {
+fn calls_have_the_format_of_openai() {
     let call = |arguments: Value| {
         json!({"role": "assistant", "content": null, "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}},
         ]})
     };
-    let function = json!({"name": "add", "description": "Adds.", "parameters": {"type": "object"}});
     let of = |arguments: Value| {
         let messages = json!([message("user", "1 + 2?"), call(arguments)]);
-        let tools = json!([{"type": "function", "function": function}]);
-        read(&json!({"messages": messages, "tools": tools}), Use::Demonstration).unwrap()
+        read(&row(&messages), Use::Demonstration).unwrap()
     };
     let (object, text) = (of(json!({"a": 1})), of(json!("{\"a\": 1}")));
     assert_eq!(object, text);
     assert_eq!(of(json!("")), of(json!(null)), "no arguments");
     let calls = json!([{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]);
     assert_eq!(serde_json::to_value(&object).unwrap()["messages"][1]["tool_calls"], calls);
-    assert!(String::from_utf8(object.json()).unwrap().contains("\"description\":\"Adds.\""));
 }
 
 #[test]
@@ -133,8 +127,4 @@ fn an_unusable_conversation_is_an_error_that_names_its_place() {
         assert_eq!(invalid(message), problem(expected));
     }
     assert_eq!(fails(json!(1), Use::Prompt), "field `messages` in rows line 7 is not a list");
-    let tools = json!({"messages": [user], "tools": [{"name": "add"}]});
-    let error = read(&tools, Use::Prompt).unwrap_err();
-    assert!(error.starts_with("field `tools` in rows line 7 has an invalid tool 1"), "{error}");
-    assert!(read(&json!({"messages": [user]}), Use::Prompt).is_ok(), "no tools");
 }

@@ -78,7 +78,10 @@ fn the_fingerprint_depends_on_the_messages_and_the_tools() {
     };
     // The template of the fixture describes no tools.
     let error = with(json!([])).unwrap_err();
-    assert!(error.starts_with("conversation.tools needs another model: "), "{error}");
+    assert!(
+        error.starts_with("the tools of rows, in field `tools`, need another model: "),
+        "{error}"
+    );
     let of = |content: &str| {
         let row = json!({"chat": [message("user", content)]});
         let file = File::new(&(row.to_string() + "\n"));

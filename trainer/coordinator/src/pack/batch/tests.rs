@@ -56,6 +56,7 @@ fn prompt(position: u64) -> Prompt {
         completion_tokens: Some(vec![7, 2]),
         later_turns: Vec::new(),
         pair_tokens: None,
+        tools: None,
         fields: None,
     }
 }

@@ -12,6 +12,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::rollout::request::Purpose;
 
+/// Turn `number` of a sample of a row that offers all tools.
+fn turn(number: u32) -> ToolTurn<'static> {
+    ToolTurn { key: KEY, number, offered: None }
+}
+
 const KEY: Key = Key { purpose: Purpose::Rollout, step: 2, position: 7, index: 3, turn: 0 };
 
 /// Answers with the request, or rejects arguments without `a`.
@@ -79,7 +84,7 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
         Ok(call("subtract", &json!({}))),
     ];
     let (registry, counts) = counts();
-    let messages = tools().await.execute(KEY, 2, &calls, &counts).await.unwrap();
+    let messages = tools().await.execute(turn(2), &calls, &counts).await.unwrap();
     assert!(messages.iter().all(|message| message.role == "tool"));
     let request = json!({
         "name": "add", "arguments": {"a": 1}, "session": "run-rollout-2-7-3", "turn": 2, "call": 0,
@@ -98,11 +103,32 @@ async fn results_and_errors_follow_in_the_order_of_the_calls() {
     assert_eq!(counted(&registry), outcomes.map(owned));
 }
 
+/// A tool that the row does not offer is answered as one that does not exist.
+#[tokio::test]
+async fn a_row_offers_its_own_tools_only() {
+    let all = tools().await;
+    let add: Tools = all.described().iter().filter(|tool| tool.name() == "add").cloned().collect();
+    let calls = ["add", "halve", "other"].map(|name| Ok(call(name, &json!({"a": 1}))));
+    let (registry, counts) = counts();
+    let offered = ToolTurn { offered: Some(&add), ..turn(1) };
+    let messages = all.execute(offered, &calls, &counts).await.unwrap();
+    assert!(messages[0].content.starts_with('{'), "{messages:?}");
+    let unknown = messages[1..].iter().map(|message| message.content.as_str());
+    let expected =
+        ["error: no tool halve; the tools are add", "error: no tool other; the tools are add"];
+    assert_eq!(unknown.collect::<Vec<_>>(), expected);
+    assert_eq!(counted(&registry), [("", "unknown", 2), ("add", "result", 1)].map(owned));
+
+    let none = ToolTurn { offered: Some(&Tools::default()), ..turn(1) };
+    let messages = all.execute(none, &calls[..1], &counts).await.unwrap();
+    assert_eq!(messages[0].content, "error: no tool add; there are no tools");
+}
+
 #[tokio::test]
 async fn a_completion_has_a_bounded_number_of_calls() {
     let calls = vec![Ok(call("none", &json!({}))); MAX_CALLS + 5];
     let (registry, counts) = counts();
-    let messages = tools().await.execute(KEY, 1, &calls, &counts).await.unwrap();
+    let messages = tools().await.execute(turn(1), &calls, &counts).await.unwrap();
     assert_eq!(messages.len(), MAX_CALLS + 1);
     let last = messages.last().unwrap();
     assert_eq!(last.content, "error: only the first 32 calls were executed");
@@ -115,7 +141,7 @@ async fn a_tool_that_fails_rejects_the_sample_and_names_itself() {
     let tools = tools_at("/missing").await;
     let (registry, counts) = counts();
     let calls = [Ok(call("add", &json!({})))];
-    let error = tools.execute(KEY, 1, &calls, &counts).await.unwrap_err();
+    let error = tools.execute(turn(1), &calls, &counts).await.unwrap_err();
     assert_eq!(counted(&registry), [owned(("add", "failed", 1))]);
     let line = crate::error_line(&error);
     assert!(line.starts_with("tool add (http://127.0.0.1:"), "{line}");
