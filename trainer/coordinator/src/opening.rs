@@ -76,6 +76,8 @@ pub(crate) async fn open(
     }
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
+    let evaluation_fleet =
+        config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         config: Arc::new(config),
@@ -87,6 +89,7 @@ pub(crate) async fn open(
         learner_memory: LearnerMemory::open(journal.clone()).await?,
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
+        evaluation_fleet,
         recorder,
         batches: Batches::default(),
         rejected_peers: RejectedPeers::default(),

@@ -47,6 +47,13 @@ pub(super) fn check_unsampled(
         warn("spec.weightSync.runningCompletions".to_owned());
     }
     if samples {
+        if spec.evaluation.is_some() && spec.inference.replicas > 0 {
+            let message = format!(
+                "has no effect: {name} samples on evaluation.engines only: set \
+                                   it to 0"
+            );
+            warnings.push(Problem::new("spec.inference.replicas", message));
+        }
         return;
     }
     if spec.weight_sync.method.is_some() {

@@ -8,6 +8,8 @@ use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
 
+use super::evaluations::PendingEvaluation;
+
 /// Time since the coordinator process started. Monotonic.
 pub type Now = Duration;
 
@@ -35,6 +37,9 @@ pub struct Record {
     pub published: Option<Published>,
     /// Whether the model is exported.
     pub exported: bool,
+    /// Evaluations that wait for engines of their own, in order; the first one is in progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<PendingEvaluation>,
 }
 
 impl Record {
