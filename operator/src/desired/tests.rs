@@ -113,7 +113,7 @@ fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
         .map(|text| pin::mark(text).into());
     Pinned::from_live(
         run_config.as_ref(),
-        &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(),
+        &Role::of(&validated().spec).zip(resources.stateful_sets.iter().map(live)).collect(),
         wanted,
     )
 }

@@ -174,11 +174,9 @@ fn engine(
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
+    let name = if role == Role::Evaluation { "evaluation" } else { "inference" };
     ProcessSpec {
-        name: format!(
-            "{}-{index}",
-            if role == Role::Evaluation { "evaluation" } else { "inference" }
-        ),
+        name: format!("{name}-{index}"),
         role,
         program,
         arguments,

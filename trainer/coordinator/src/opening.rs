@@ -199,12 +199,20 @@ fn given_another_chance(mut record: Record) -> Record {
     record
 }
 
-/// Reopens a finished run whose steps were raised: it continues from its last checkpoint.
+/// Reopens a finished run whose steps were raised: it continues from its last checkpoint. So does
+/// one that was drained while the evaluations after its last step ran.
 fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
-    if record.stage == Stage::Finished && last_step < total_steps {
-        record.stage = Stage::default();
-        record.exported = false;
-        record.attempt = record.attempt.saturating_add(1);
+    if last_step >= total_steps {
+        return record;
+    }
+    match record.stage {
+        Stage::Finished => {
+            record.stage = Stage::default();
+            record.exported = false;
+            record.attempt = record.attempt.saturating_add(1);
+        }
+        Stage::Drained => record.exported = false,
+        Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }
     record
 }

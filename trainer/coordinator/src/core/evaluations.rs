@@ -27,7 +27,7 @@ use super::work::Work;
 pub struct PendingEvaluation {
     /// The evaluated weights.
     pub version: Version,
-    /// Folder with them.
+    /// Folder with them, relative to the run directory, which may move.
     pub folder: PathBuf,
     /// Indices of the suites.
     pub suites: Vec<usize>,
@@ -62,9 +62,9 @@ impl Run {
             return None;
         }
         let version = Version { step: steps, attempt: self.record.attempt };
-        let folder = self.settings.run_directory.join(EVALUATION_WEIGHTS_DIR);
-        let pending = self.pending(version, folder.join(version.to_string()));
-        let path = pending.folder.clone();
+        let folder = Path::new(EVALUATION_WEIGHTS_DIR).join(version.to_string());
+        let path = self.settings.run_directory.join(&folder);
+        let pending = self.pending(version, folder);
         self.ordered.push(pending);
         Some(Instruction::Export { version, path })
     }
@@ -78,7 +78,8 @@ impl Run {
     /// Adds the evaluation of a complete folder to the queue. Returns whether it is one that was
     /// ordered. Call it with the export of the run before that is recorded.
     pub(super) fn evaluation_written(&mut self, version: Version, folder: &Path) -> bool {
-        if folder == self.settings.run_directory.join(EXPORT_DIR) {
+        let Ok(folder) = folder.strip_prefix(&self.settings.run_directory) else { return false };
+        if folder == Path::new(EXPORT_DIR) {
             let is_due = self.settings.max_pending.is_some() && self.evaluation_due(version.step);
             if is_due {
                 let pending = self.pending(version, folder.to_owned());
@@ -108,10 +109,10 @@ impl Run {
     }
 
     /// Weights of the evaluation in progress, with their folder.
-    pub fn evaluation_weights_wanted(&self) -> Option<(Version, &Path)> {
+    pub fn evaluation_weights_wanted(&self) -> Option<(Version, PathBuf)> {
         let version = self.evaluation_work().version()?;
         let first = self.record.evaluations.first()?;
-        Some((version, first.folder.as_path()))
+        Some((version, self.settings.run_directory.join(&first.folder)))
     }
 
     /// Suites of the evaluation of a version, as when its weights were written.
@@ -127,6 +128,12 @@ impl Run {
             self.record.evaluations.iter().chain(&self.ordered).any(|own| own.version == version);
         let is_done = self.facts.evaluated.contains(&version.step);
         !is_needed && (is_done || version.attempt < self.record.attempt)
+    }
+
+    /// Whether the export of an earlier last step waits for its evaluation: the steps of the run
+    /// were raised.
+    pub(super) fn evaluates_export(&self) -> bool {
+        self.record.evaluations.iter().any(|pending| pending.folder == Path::new(EXPORT_DIR))
     }
 
     /// Steps whose evaluation waits, or is being prepared.

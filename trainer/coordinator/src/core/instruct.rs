@@ -159,6 +159,9 @@ impl Run {
 
     pub(super) fn finish(&mut self, steps: u32, now: Now) -> Instruction {
         if !self.record.exported {
+            if self.evaluates_export() {
+                return Instruction::Wait;
+            }
             return Instruction::Export {
                 version: Version { step: steps, attempt: self.record.attempt },
                 path: self.settings.run_directory.join(EXPORT_DIR),

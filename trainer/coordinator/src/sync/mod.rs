@@ -40,12 +40,11 @@ pub enum Purpose {
 impl Purpose {
     /// Weights that every engine should hold, with their folder, if they are on disk.
     async fn weights_wanted(self, run: &RunHandle) -> Option<(Version, PathBuf)> {
-        let wanted = |run: &Run| {
-            let wanted = match self {
-                Self::Rollouts => run.weights_wanted(),
-                Self::Evaluations => run.evaluation_weights_wanted(),
-            };
-            wanted.map(|(version, folder)| (version, folder.to_owned()))
+        let wanted = |run: &Run| match self {
+            Self::Rollouts => {
+                run.weights_wanted().map(|(version, folder)| (version, folder.to_owned()))
+            }
+            Self::Evaluations => run.evaluation_weights_wanted(),
         };
         run.read(wanted).await
     }

@@ -23,7 +23,7 @@ fn evaluation_engines_need_prompts_a_volume_and_training() {
         ),
         (
             json!({
-                "storage": {"hostPath": null, "s3": {"bucket": "runs"}},
+                "storage": {"persistentVolumeClaim": null, "s3": {"bucket": "runs"}},
                 "weightSync": {"method": "Distributed"},
             }),
             "spec.evaluation.engines: cannot read weights from storage.s3: store the run on a \

@@ -75,7 +75,7 @@ fn training_continues_while_evaluations_wait_in_the_order_of_their_steps() {
         let version = version(step, 0);
         assert_eq!(run.evaluation_work(), Work::Evaluate(version));
         let folder = Path::new("/run/evaluation-weights").join(name(version));
-        assert_eq!(run.evaluation_weights_wanted(), Some((version, folder.as_path())));
+        assert_eq!(run.evaluation_weights_wanted(), Some((version, folder)));
         assert!(!run.evaluates_beside(version) && !run.is_evaluation_folder_unused(version));
         run.evaluated(step);
         assert_eq!(run.record().evaluations.len(), left);
@@ -99,7 +99,7 @@ fn an_evaluation_that_finds_the_queue_full_stays_due_until_there_is_room() {
 fn the_learners_exit_after_the_last_evaluation_and_then_the_run_is_finished() {
     let mut run = started(8);
     proceed(&mut run, 0..=8, true);
-    assert_eq!(run.record().evaluations.last().unwrap().folder, Path::new("/run/export"));
+    assert_eq!(run.record().evaluations.last().unwrap().folder, Path::new("export"));
     assert!(run.record().exported);
     for step in [0, 2, 4, 6, 8] {
         assert_eq!(ask(&mut run, 0, 8), Instruction::Wait);
@@ -107,6 +107,20 @@ fn the_learners_exit_after_the_last_evaluation_and_then_the_run_is_finished() {
         run.evaluated(step);
     }
     assert_eq!(ask(&mut run, 0, 8), Instruction::Exit);
+}
+
+#[test]
+fn an_export_is_not_replaced_before_its_evaluation() {
+    let mut run = started(8);
+    proceed(&mut run, 0..=8, true);
+    // The steps were raised in a suspension.
+    (run.record.exported, run.settings.total_steps, run.facts.fixed_step) = (false, 10, 10);
+    [0, 2, 4, 6].into_iter().for_each(|step| run.evaluated(step));
+    assert_eq!(proceed(&mut run, 9..=10, true), [] as [u32; 0]);
+    assert_eq!(ask(&mut run, 0, 10), Instruction::Wait);
+    run.evaluated(8);
+    let Instruction::Export { path, .. } = ask(&mut run, 0, 10) else { panic!("not exported") };
+    assert_eq!(path, Path::new("/run/export"));
 }
 
 #[test]
@@ -185,6 +199,10 @@ fn an_evaluation_has_the_loss_that_the_learners_measured_before() {
     };
     assert!(!run.validation_done(0, report.clone()).unwrap());
     assert_eq!(proceed(&mut run, 0..=1, true), [0]);
+    let Instruction::Checkpoint { version, path } = ask(&mut run, 0, 2) else {
+        panic!("no checkpoint")
+    };
+    run.checkpoint_done(0, version, &path).unwrap();
     assert_eq!(ask(&mut run, 0, 2), Instruction::Validate { step: 2 });
     run.validation_done(2, ValidationReport { loss: 2.0, ..report.clone() }).unwrap();
     assert_eq!(run.validation(0), Some(&report), "a newer one does not replace it");
