@@ -10,7 +10,6 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::{RunUnderFaults, assert_same_result, practise, untimed_lines};
-use crate::journal::query;
 use crate::local_run::LIMIT;
 
 /// Evaluations that take longer than steps.
@@ -21,11 +20,12 @@ const SLOW: [&str; 3] = [
 ];
 
 /// Steps of the evaluations that wait, the one in progress first.
-fn pending(directory: &Path) -> Vec<u64> {
-    let state = query(directory, "SELECT value FROM state WHERE key = 'run'");
-    let state: Value = serde_json::from_str(state.trim()).unwrap_or_default();
-    let pending = state["evaluations"].as_array().cloned().unwrap_or_default();
-    pending.iter().filter_map(|own| own["version"]["step"].as_u64()).collect()
+fn pending(run: &RunUnderFaults, directory: &Path) -> Vec<u64> {
+    let log = fs::read_to_string(run.log("coordinator")).unwrap_or_default();
+    let written = log.lines().filter(|line| line.contains("kind=Evaluated"));
+    let step = |line: &str| line.split_once("version=step-")?.1.split('.').next()?.parse().ok();
+    let recorded = recorded(directory);
+    written.filter_map(step).filter(|step| !recorded.contains(step)).collect()
 }
 
 /// Steps of recorded evaluations, in order.
@@ -46,7 +46,7 @@ fn kill_in_an_evaluation(run: &RunUnderFaults, directory: &Path, process: &str) 
         let mut step = None;
         wait_until("an evaluation in progress", LIMIT, || {
             let log = fs::read_to_string(run.log("coordinator")).unwrap_or_default();
-            step = pending(directory).first().copied();
+            step = pending(run, directory).first().copied();
             let updated = log.lines().rfind(|line| {
                 line.contains("updated an engine's weights") && line.contains("evaluation-0")
             });
@@ -56,9 +56,10 @@ fn kill_in_an_evaluation(run: &RunUnderFaults, directory: &Path, process: &str) 
         .unwrap_or_else(|error| panic!("{error:#}\n{}", run.local.output()));
         let victim = run.local.find_by_log(process).expect("the process runs");
         kill_process(victim, Signal::KILL).unwrap();
+        let is_interrupted = step.is_some_and(|step| !recorded(directory).contains(&step));
         let replaced = || Ok(run.local.find_by_log(process).is_some_and(|found| found != victim));
         wait_until("its successor", LIMIT, replaced).unwrap();
-        if step.is_some_and(|step| !recorded(directory).contains(&step)) {
+        if is_interrupted {
             return;
         }
     }
@@ -74,7 +75,7 @@ fn evaluations_on_other_engines_have_the_same_results_once_and_training_does_not
     let sets = [&SLOW[..], &["practise:spec.evaluation.engines.replicas=1"]].concat();
     let mut run = practise("evaluated-apart", &sets, &[]);
     let directory = run.local.runs.join("default/practise");
-    wait_until("training ahead of evaluations", LIMIT, || Ok(pending(&directory).len() >= 2))
+    wait_until("training ahead of evaluations", LIMIT, || Ok(pending(&run, &directory).len() >= 2))
         .unwrap_or_else(|error| panic!("{error:#}\n{}", run.local.output()));
     kill_in_an_evaluation(&run, &directory, "evaluation-0");
     run.kill_learner_at_log_line(0, "backward");
