@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::roles::InferenceSpec;
 
-/// Evaluation on engines of its own, beside training. Learners write the weights of each step that
+/// Evaluation on separate engines, beside training. Learners write the weights of each step that
 /// is due for evaluation to the run directory and continue. The engines read them and sample the
 /// evaluations one after another, in the order of the steps; all tokens of a result are from the
 /// weights of its step. The job succeeds after the last evaluation.

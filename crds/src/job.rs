@@ -324,7 +324,7 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub inference: InferenceSpec,
 
-    /// Evaluation on engines of its own, beside training. Default engines of `inference` evaluate.
+    /// Evaluation on separate engines, beside training. Default engines of `inference` evaluate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<SeparateEvaluationSpec>,
 

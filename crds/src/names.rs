@@ -269,7 +269,7 @@ pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
 pub const EXPORT_ADAPTER_DIR: &str = "adapter";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
-/// In the run directory: folders of weights that evaluations on engines of their own need,
+/// In the run directory: folders of weights that evaluations on separate engines need,
 /// `step-N.attempt-K` each.
 pub const EVALUATION_WEIGHTS_DIR: &str = "evaluation-weights";
 /// In the run directory: one JSON line per step.

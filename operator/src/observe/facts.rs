@@ -83,8 +83,7 @@ impl Objects {
         let epoch = assign_epoch(&recorded.epoch, identity.as_deref(), reported_epoch);
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
-        let engines: Vec<EngineState> =
-            acting.iter().flat_map(|report| report.all_engines()).cloned().collect();
+        let engines = reported_engines(acting);
         let pods_per_engine =
             |role: Role| role.engines(&job.spec).map(InferenceSpec::pods_per_engine);
         let policy = &job.spec.failure_policy;
@@ -188,6 +187,11 @@ impl Objects {
         let pods = self.pods.get(&role).into_iter().flatten();
         pods.filter(serves).filter_map(endpoint).collect()
     }
+}
+
+/// All engines in the report of a coordinator.
+fn reported_engines(report: Option<&CoordinatorStatus>) -> Vec<EngineState> {
+    report.iter().flat_map(|report| report.all_engines()).cloned().collect()
 }
 
 /// Digest of the failure rules of the spec; none without rules.

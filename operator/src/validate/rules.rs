@@ -76,6 +76,13 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(evaluation) = &spec.evaluation {
         evaluation::check_evaluation(spec, evaluation, &mut problems);
     }
+    check_pods(spec, policy, &mut problems);
+    template::check_isolation(spec, &mut problems);
+    problems
+}
+
+/// Resources and templates of all roles.
+fn check_pods(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
     let evaluation = spec.evaluation_engines();
     let evaluation = evaluation.map(|own| (EVALUATION, &own.resources, &own.template));
     for (role, resources, template) in [
@@ -86,20 +93,18 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     .into_iter()
     .chain(evaluation)
     {
-        roles::check_resources(role, resources, &mut problems);
+        roles::check_resources(role, resources, problems);
         if let Some(template) = template {
-            template::check_template(role, template, &spec.volumes, policy, &mut problems);
+            template::check_template(role, template, &spec.volumes, policy, problems);
         }
     }
     if let Some(verifiers) = &spec.verifiers {
-        verifiers::check_verifiers(spec, verifiers, &mut problems);
-        roles::check_resources(VERIFIERS, &verifiers.resources, &mut problems);
+        verifiers::check_verifiers(spec, verifiers, problems);
+        roles::check_resources(VERIFIERS, &verifiers.resources, problems);
         if let Some(template) = &verifiers.template {
-            template::check_template(VERIFIERS, template, &spec.volumes, policy, &mut problems);
+            template::check_template(VERIFIERS, template, &spec.volumes, policy, problems);
         }
     }
-    template::check_isolation(spec, &mut problems);
-    problems
 }
 
 fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {

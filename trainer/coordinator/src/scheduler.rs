@@ -4,7 +4,7 @@
 //!  tick   every 250 ms, less often after failures: verified checkpoints ─▶ run.tick(now)
 //!  work   input ─▶ on every change of the run: blocking work (evaluation, supervised batch)
 //!                                              sampling (rollouts), beside it
-//!                                              evaluation on engines of its own, beside both
+//!                                              evaluation on separate engines, beside both
 //! ```
 
 use std::collections::BTreeSet;

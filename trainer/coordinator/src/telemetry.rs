@@ -112,7 +112,7 @@ impl Metrics {
             engine_idle: engine_idle(&registry)?,
             pending_evaluations: integer(
                 "rljob_pending_evaluations",
-                "Evaluations that wait or run on engines of their own.",
+                "Evaluations that wait or run on separate engines.",
             )?,
             registry,
         })

@@ -4,7 +4,7 @@ use super::*;
 use crate::validate::test_support::with_spec;
 
 #[test]
-fn engines_that_only_evaluate_have_objects_of_their_own_and_the_keys_of_engines() {
+fn engines_that_only_evaluate_have_separate_objects_and_the_keys_of_engines() {
     let job = with_spec(&serde_json::json!({
         "dataset": {"evaluation": {
             "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",

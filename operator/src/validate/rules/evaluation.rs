@@ -1,6 +1,7 @@
-//! Rules of evaluations on engines of their own.
+//! Rules of evaluations on separate engines.
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::evaluation::SeparateEvaluationSpec;
 
@@ -31,7 +32,7 @@ pub(super) fn check_evaluation(
                        inference engines evaluate; remove it";
         return problem(PATH.to_owned(), message);
     }
-    if algorithm.is_some_and(|algorithm| algorithm.trains_scores()) {
+    if algorithm.is_some_and(Algorithm::trains_scores) {
         let message = "is not used by algorithm.rewardModel: engines serve language models only; \
                        remove it";
         return problem(PATH.to_owned(), message);

@@ -22,7 +22,7 @@ fn named(fixture: &Fixture, field: &str) -> Vec<String> {
 }
 
 #[test]
-fn engines_that_only_evaluate_are_a_role_with_pods_of_its_own() {
+fn engines_that_only_evaluate_are_a_role_with_pods() {
     let spec: Value = serde_json::from_str(SPEC).unwrap();
     let mut fixture = Fixture::new("evaluation", &json!({ "spec": spec }));
     fixture.pods.run.lock().is_newest = true;

@@ -1,4 +1,4 @@
-//! Evaluations on engines of their own have the results of those on the engines of rollouts, once
+//! Evaluations on separate engines have the results of those on the engines of rollouts, once
 //! each, whatever is killed in them; training does not wait for them.
 
 use std::fs;

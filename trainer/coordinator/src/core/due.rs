@@ -95,7 +95,7 @@ impl Run {
     }
 
     /// Whether the evaluation of `version` runs while the learners train on, so that newer weights
-    /// may be published meanwhile. The last one of a run does not, nor one on engines of its own.
+    /// may be published meanwhile. The last one of a run does not, nor one on separate engines.
     pub fn evaluates_beside(&self, version: Version) -> bool {
         self.settings.ahead()
             && self.evaluates_on_rollout_engines()

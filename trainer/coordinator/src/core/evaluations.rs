@@ -1,4 +1,4 @@
-//! Evaluations on engines of their own, beside training (`spec.evaluation`).
+//! Evaluations on separate engines, beside training (`spec.evaluation`).
 //!
 //! ```text
 //!  learners   train 10 ─ copy 10 ─ train 11 ─ …  ─ train 20 ─ copy 20 ─ …      exit, when the
@@ -14,27 +14,12 @@
 use std::path::{Path, PathBuf};
 
 use rljob_crds::names::{EVALUATION_WEIGHTS_DIR, EXPORT_DIR};
-use rljob_protocol::learner::{Instruction, ValidationReport};
+use rljob_protocol::learner::Instruction;
 use rljob_protocol::version::Version;
-use serde::{Deserialize, Serialize};
 
 use super::Run;
+use super::record::PendingEvaluation;
 use super::work::Work;
-
-/// An evaluation whose weights are on disk, or are being written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PendingEvaluation {
-    /// The evaluated weights.
-    pub version: Version,
-    /// Folder with them, relative to the run directory, which may move.
-    pub folder: PathBuf,
-    /// Indices of the suites.
-    pub suites: Vec<usize>,
-    /// Loss of the evaluation data at this step, if the learners measure it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validation: Option<ValidationReport>,
-}
 
 impl Run {
     /// Whether engines of rollouts evaluate, so that their weights and their samples depend on it.
@@ -95,7 +80,7 @@ impl Run {
         true
     }
 
-    /// Evaluation in progress on engines of its own.
+    /// Evaluation in progress on separate engines.
     pub fn evaluation_work(&self) -> Work {
         let runs = self.desired.is_some() && !self.draining() && !self.is_over();
         let first = self.record.evaluations.first().filter(|_| runs);

@@ -1,9 +1,9 @@
 //! Instructions to learners: a pure function of their position, so the next request repeats a lost
 //! response.
 //!
-//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint,
-//! exit) · checkpoint due · export due · validation due (measure the loss) · evaluation on engines
-//! of its own due (write its weights) · evaluation or rollouts need weights that engines lack
+//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint, exit)
+//! · checkpoint due · export due · validation due (measure the loss) · evaluation on separate
+//! engines due (write its weights) · evaluation or rollouts need weights that engines lack
 //! (publish) · they are in progress (wait) · batch `s + 1` is fixed (train) · last step done
 //! (export, exit). With sampling ahead, publication and training wait only for the rollouts of
 //! batch `s + 1` ([`super::ahead`]).

@@ -14,7 +14,7 @@ pub mod admission;
 pub mod ahead;
 pub mod backoff;
 mod due;
-pub mod evaluations;
+mod evaluations;
 pub mod hang;
 pub mod instruct;
 pub mod learner_group;
@@ -137,8 +137,8 @@ pub struct Run {
     publication: Option<Publication>,
     /// Evaluation beside training that has begun.
     evaluating: Option<Version>,
-    /// Evaluations on engines of their own whose weights are being written.
-    ordered: Vec<evaluations::PendingEvaluation>,
+    /// Evaluations on separate engines whose weights are being written.
+    ordered: Vec<record::PendingEvaluation>,
     incarnation: u64,
     serial: u64,
 }

@@ -16,7 +16,7 @@ pub enum Folder {
     Published,
     /// The exported model.
     Exported,
-    /// For an evaluation on engines of its own.
+    /// For an evaluation on separate engines.
     Evaluated,
     /// An abandoned publication.
     Superseded,

@@ -30,7 +30,7 @@ pub struct Settings {
     pub accuracy: bool,
     /// Whether learners measure the loss of the evaluation data (`sft`, pairs).
     pub validation: bool,
-    /// Most evaluations that wait for engines of their own; none if engines of rollouts evaluate.
+    /// Most evaluations that wait for evaluation engines; none if engines of rollouts evaluate.
     pub max_pending: Option<u32>,
     /// Admission of rollouts.
     pub admission: Admission,

@@ -1,5 +1,5 @@
 //! Retention of published weights: the newest two folders are kept for engines that are still
-//! reading the older one, and those of evaluations that wait for engines of their own.
+//! reading the older one, and those of evaluations that wait for evaluation engines.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Evaluations on engines of their own.
+//! Evaluations on separate engines.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn evaluation_engines_need_prompts_a_volume_and_training() {
         (
             json!({
                 "algorithm": {"grpo": null, "evaluation": {}},
-                "dataset": {"train": null}, "training": {"steps": null},
-                "model": {"weights": "Pretrained"},
+                "dataset": {"train": {"path": null, "prompt": "", "answer": null}},
+                "training": {"steps": 0},
             }),
             "spec.evaluation: is not used by algorithm.evaluation, which has no training beside \
              it: inference engines evaluate; remove it",
