@@ -326,7 +326,7 @@ pub struct RLJobSpec {
 
     /// Evaluation on separate engines, beside training. Default engines of `inference` evaluate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evaluation: Option<SeparateEvaluationSpec>,
+    pub evaluation: Option<Box<SeparateEvaluationSpec>>,
 
     /// Trainer pods and their learner processes.
     #[serde(default)]

@@ -36,7 +36,7 @@ use crate::tracking::failures::Failures;
 
 /// Claims the run directory, opens it and reads back where the run stands.
 pub(crate) async fn open(
-    config: RunConfig,
+    config: Arc<RunConfig>,
     client: EngineClient,
     reward_runner: Runner,
     incarnation: u64,
@@ -80,7 +80,7 @@ pub(crate) async fn open(
         config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
-        config: Arc::new(config),
+        config,
         run_store,
         incarnation,
         restored_position,
@@ -145,12 +145,12 @@ async fn read_state(
 
 /// Opens the journal after this coordinator has claimed the run store.
 async fn claim(
-    config: &RunConfig,
+    config: &Arc<RunConfig>,
     run_store: &RunStore,
     incarnation: u64,
     epoch: u64,
 ) -> anyhow::Result<SharedJournal> {
-    let (config, run_store) = (config.clone(), run_store.clone());
+    let (config, run_store) = (Arc::clone(config), run_store.clone());
     let claimed = tokio::task::spawn_blocking(move || {
         claim_blocking(&config, &run_store, incarnation, epoch)
             .map_err(|error| damage::with_way_back(error, &run_store))

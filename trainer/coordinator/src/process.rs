@@ -80,7 +80,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     raise_open_files();
     rljob_http::check_authorities()?;
-    let config = read_config(options)?;
+    let config = Arc::new(read_config(options)?);
     let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
     tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;
     let listener = rljob_http::listen(options.listen)

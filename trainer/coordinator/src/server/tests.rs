@@ -87,7 +87,7 @@ async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
     let token = |name| Token::open(directory, name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let runner = Runner::Program(PathBuf::new());
-    opening::open(config, client, runner, 7, epoch).await.unwrap()
+    opening::open(Arc::new(config), client, runner, 7, epoch).await.unwrap()
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Evaluations beside training: orders, the queue, restarts and the end of the run.
 
 use rljob_protocol::desired::{Desired, Mode};
+use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::status::{Activity, Phase};
 
 use super::super::reports::Folder;
@@ -115,7 +116,9 @@ fn an_export_is_not_replaced_before_its_evaluation() {
     proceed(&mut run, 0..=8, true);
     // The steps were raised in a suspension.
     (run.record.exported, run.settings.total_steps, run.facts.fixed_step) = (false, 10, 10);
-    [0, 2, 4, 6].into_iter().for_each(|step| run.evaluated(step));
+    for step in [0, 2, 4, 6] {
+        run.evaluated(step);
+    }
     assert_eq!(proceed(&mut run, 9..=10, true), [] as [u32; 0]);
     assert_eq!(ask(&mut run, 0, 10), Instruction::Wait);
     run.evaluated(8);
@@ -130,7 +133,9 @@ fn learners_that_end_early_do_not_end_the_evaluations() {
     tell(&mut run, "t-0", exited("a", 0, 1), at(3));
     tell(&mut run, "t-1", exited("b", 0, 1), at(3));
     assert_eq!((run.phase(), run.record().restarts), (Phase::Running, 0));
-    [0, 2, 4, 6, 8].into_iter().for_each(|step| run.evaluated(step));
+    for step in [0, 2, 4, 6, 8] {
+        run.evaluated(step);
+    }
     run.tick(at(4));
     assert_eq!(run.phase(), Phase::Finished);
 }
