@@ -104,6 +104,8 @@ pub enum FailureRole {
     Trainer,
     /// Engines.
     Inference,
+    /// Engines that only evaluate.
+    Evaluation,
     /// The coordinator.
     Coordinator,
     /// Programs in verifier pods.

@@ -67,8 +67,16 @@ const STEPS: &str = "training.steps";
 
 /// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
 /// with what the run executes.
-const LOCAL: [&str; 7] =
-    ["inference", "trainer", "coordinator", "verifiers", "scheduling", "volumes", STEPS];
+const LOCAL: [&str; 8] = [
+    "inference",
+    "evaluation",
+    "trainer",
+    "coordinator",
+    "verifiers",
+    "scheduling",
+    "volumes",
+    STEPS,
+];
 
 /// Paths of fields that differ between two specs of a local run and may not change without the
 /// user's consent.

@@ -8,6 +8,7 @@ use crate::agent::AgentWorkflow;
 use crate::algorithm::{AlgorithmSpec, OptimizerSpec, Precision, RolloutSpec, TrainingSpec};
 pub use crate::checkpoint::CheckpointSpec;
 use crate::data::DatasetSpec;
+use crate::evaluation::SeparateEvaluationSpec;
 use crate::failure_policy::FailurePolicy;
 use crate::gpus::{Device, broadcast_rule};
 use crate::lora::LoraSpec;
@@ -205,6 +206,22 @@ use crate::workflow::WorkflowSpec;
                  by learners")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || !has(self.evaluation)")
+        .message("evaluation.engines is not used by algorithm.evaluation, which has no training \
+                 beside it: inference engines evaluate; remove evaluation")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.evaluation) || has(self.dataset.evaluation) && \
+             (has(self.dataset.evaluation.answer) || has(self.dataset.evaluation.suites))")
+        .message("evaluation.engines needs dataset.evaluation with answer, whose prompts they \
+                 complete")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.evaluation) || !has(self.storage.s3)")
+        .message("evaluation.engines cannot read weights from storage.s3: store the run on a \
+                 volume, or remove evaluation")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.lora) || self.model.weights == 'Pretrained'")
         .message("lora needs model.weights Pretrained: adapters of random weights fit no other \
                  model")
@@ -306,6 +323,10 @@ pub struct RLJobSpec {
     /// Inference engines.
     #[serde(default)]
     pub inference: InferenceSpec,
+
+    /// Evaluation on separate engines, beside training. Default engines of `inference` evaluate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<Box<SeparateEvaluationSpec>>,
 
     /// Trainer pods and their learner processes.
     #[serde(default)]
@@ -409,6 +430,21 @@ impl RLJobSpec {
     pub fn can_broadcast_weights(&self) -> bool {
         let devices = [&self.inference.resources, &self.trainer.resources].map(Device::of);
         matches!(devices, [Device::Cpu, Device::Cpu] | [Device::Cuda, Device::Cuda])
+    }
+
+    /// Engines that only evaluate, if the job has them.
+    pub fn evaluation_engines(&self) -> Option<&InferenceSpec> {
+        self.evaluation.as_ref().map(|evaluation| &evaluation.engines)
+    }
+
+    /// Number of engines that only evaluate.
+    pub fn num_evaluation_engines(&self) -> i32 {
+        self.evaluation_engines().map_or(0, |engines| engines.replicas)
+    }
+
+    /// Engines of rollouts, and those that only evaluate.
+    pub fn all_engines(&self) -> impl Iterator<Item = &InferenceSpec> {
+        std::iter::once(&self.inference).chain(self.evaluation_engines())
     }
 
     /// Trainer pods: none of an evaluation.

@@ -6,8 +6,9 @@
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`],
-//! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
-//! [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
+//! [`weight_sync`], [`checkpoint`], [`roles`], [`evaluation`], [`template`], [`restore`],
+//! [`tracking`], [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and
+//! [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -36,6 +37,8 @@ pub mod weight_sync;
 pub mod distillation;
 
 pub mod dpo;
+
+pub mod evaluation;
 
 pub mod failure_policy;
 

@@ -6,7 +6,7 @@ pub const GROUP: &str = "rljob.dev";
 pub const MANAGED_BY: &str = "rljob.dev/operator";
 /// Label: the job's name.
 pub const LABEL_JOB: &str = "rljob.dev/job";
-/// Label: `inference`, `coordinator`, `trainer` or `verifier`.
+/// Label: `inference`, `evaluation`, `coordinator`, `trainer` or `verifier`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
 /// Recommended label of Kubernetes: the application.
@@ -39,6 +39,8 @@ pub const CONDITION_SUSPENDED: &str = "Suspended";
 pub const CONDITION_INFERENCE_READY: &str = "InferenceReady";
 /// Condition: every trainer pod is up.
 pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
+/// Condition: every engine that only evaluates is up; absent in jobs without them.
+pub const CONDITION_EVALUATION_READY: &str = "EvaluationReady";
 /// Condition: every verifier pod is up; absent in jobs without them.
 pub const CONDITION_VERIFIERS_READY: &str = "VerifiersReady";
 /// Condition: some engine holds the current weights.
@@ -267,6 +269,9 @@ pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
 pub const EXPORT_ADAPTER_DIR: &str = "adapter";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
+/// In the run directory: folders of weights that evaluations on separate engines need,
+/// `step-N.attempt-K` each.
+pub const EVALUATION_WEIGHTS_DIR: &str = "evaluation-weights";
 /// In the run directory: one JSON line per step.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// In the run directory: one JSON line per evaluation.

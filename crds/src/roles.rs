@@ -8,8 +8,8 @@ use crate::gang::GangSpec;
 use crate::gpus;
 use crate::template::PodTemplate;
 
-/// Inference engines. At most one of `sglang` and `embedded`. Default `sglang` if
-/// `resources.limits` has GPUs, else `embedded`.
+/// Engines of `inference` or `evaluation`. At most one of `sglang` and `embedded`. Default `sglang`
+/// if `resources.limits` has GPUs, else `embedded`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
@@ -43,8 +43,8 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Number of engines. May change while the run is active. `sft` without accuracy evaluation
-    /// needs 0. Default 1.
+    /// Number of engines. That of `inference` may change while the run is active. `sft` without
+    /// accuracy evaluation, or with `evaluation.engines`, needs 0 of `inference`. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
@@ -118,6 +118,11 @@ impl InferenceSpec {
     /// Pods of this many engines.
     pub fn pods_of(&self, engines: i32) -> i32 {
         engines.saturating_mul(self.pods_per_replica.max(1))
+    }
+
+    /// Pods of all engines.
+    pub fn pods(&self) -> i32 {
+        self.pods_of(self.replicas)
     }
 
     /// Further flags of the SGLang server.

@@ -71,6 +71,9 @@ pub struct RLJobStatus {
     /// Inference engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceStatus>,
+    /// Pods of engines that only evaluate. Absent in jobs without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<RoleStatus>,
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,

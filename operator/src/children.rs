@@ -143,13 +143,14 @@ pub fn children(resources: &Resources) -> Vec<Child> {
         config_map,
         secret,
         network_policies,
-        disruption_budget,
+        disruption_budgets,
         services,
         stateful_sets,
     } = resources;
     let mut children = vec![child(Kind::Secret, secret), child(Kind::ConfigMap, config_map)];
     children.extend(network_policies.iter().map(|policy| child(Kind::NetworkPolicy, policy)));
-    children.push(child(Kind::PodDisruptionBudget, disruption_budget));
+    let budgets = disruption_budgets.iter();
+    children.extend(budgets.map(|budget| child(Kind::PodDisruptionBudget, budget)));
     children.extend(services.iter().map(|service| child(Kind::Service, service)));
     children.extend(stateful_sets.iter().map(|set| {
         let name = set.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
@@ -170,7 +171,8 @@ fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
 pub fn readable(job: &Job) -> Vec<ChildName> {
     let mut names = vec![(Kind::ConfigMap, meta::config_map_name(job))];
     names.extend(network_policy::names(job).into_iter().map(|name| (Kind::NetworkPolicy, name)));
-    names.push((Kind::PodDisruptionBudget, meta::role_name(job, Role::Inference)));
+    let engines = Role::of(&job.spec).filter(|role| role.is_engine());
+    names.extend(engines.map(|role| (Kind::PodDisruptionBudget, meta::role_name(job, role))));
     for kind in [Kind::Service, Kind::StatefulSet] {
         names.extend(Role::of(&job.spec).map(|role| (kind, meta::role_name(job, role))));
     }

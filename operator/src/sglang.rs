@@ -7,6 +7,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{ENGINE_GROUP_PORT, EXPORT_COMPLETE_FILE, SGLANG_CONFIG_FILE};
+use rljob_crds::roles::InferenceSpec;
 use rljob_http::Role;
 
 /// The release that rljob is tested with.
@@ -15,7 +16,7 @@ pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 /// Tokens of a sample between two events of its stream, after the first token.
 const TOKENS_PER_EVENT: u32 = 32;
 
-/// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
+/// Flags that a run sets itself; `sglang.extraArgs` of engines must not.
 pub const OWN_FLAGS: [&str; 30] = [
     "--model-path",
     "--model",
@@ -71,6 +72,7 @@ pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 /// keys, as written by [`config_text`], and of the certificate.
 pub fn arguments(
     spec: &RLJobSpec,
+    engines: &InferenceSpec,
     model_directory: &Path,
     host: &str,
     tokens: &Path,
@@ -100,18 +102,18 @@ pub fn arguments(
         // Requests and answers are tokens: without its tokenizer, no process decodes their text.
         arguments.push("--skip-tokenizer-init".to_owned());
     }
-    if spec.inference.ranks() > 1 {
-        arguments.push(format!("--tp-size={}", spec.inference.ranks()));
+    if engines.ranks() > 1 {
+        arguments.push(format!("--tp-size={}", engines.ranks()));
     }
-    if spec.inference.pods_per_engine() > 1 {
-        arguments.push(format!("--nnodes={}", spec.inference.pods_per_engine()));
+    if engines.pods_per_engine() > 1 {
+        arguments.push(format!("--nnodes={}", engines.pods_per_engine()));
     }
     if spec.training.deterministic {
         // Requests have seeds, which the sampler of flashinfer rejects.
         let flags = ["--enable-deterministic-inference", "--sampling-backend=pytorch"];
         arguments.extend(flags.map(ToOwned::to_owned));
     }
-    arguments.extend(spec.inference.extra_args().iter().cloned());
+    arguments.extend(engines.extra_args().iter().cloned());
     // The server finds this one only as two words.
     let config_file = tokens.join(SGLANG_CONFIG_FILE);
     arguments.extend(["--config".to_owned(), config_file.display().to_string()]);
@@ -141,11 +143,11 @@ pub fn after_download(
 /// Starts `command` as one of the processes of an engine that spans pods. `service` is the DNS name
 /// of the pods' Service; `POD_NAME` of the environment has the pod's ordinal.
 pub fn across_pods(
-    spec: &RLJobSpec,
+    engines: &InferenceSpec,
     service: &str,
     command: impl IntoIterator<Item = String>,
 ) -> Vec<String> {
-    let pods = Some(spec.inference.pods_per_engine()).filter(|pods| *pods > 1);
+    let pods = Some(engines.pods_per_engine()).filter(|pods| *pods > 1);
     let rank = pods.map(|pods| {
         let host = format!("{service}:{ENGINE_GROUP_PORT}");
         ["sh".to_owned(), "-c".to_owned(), RANK_SCRIPT.to_owned(), pods.to_string(), host]
@@ -192,7 +194,10 @@ mod tests {
             "/tokens/sglang.yaml",
         ];
         let tokens = Path::new("/tokens");
-        assert_eq!(arguments(&spec, Path::new("/models/tiny"), "0.0.0.0", tokens), plain);
+        assert_eq!(
+            arguments(&spec, &spec.inference, Path::new("/models/tiny"), "0.0.0.0", tokens),
+            plain
+        );
         spec.model.weights = InitialWeights::Random;
         spec.training.precision = Some(Precision::BF16);
         spec.training.deterministic = true;
@@ -201,7 +206,7 @@ mod tests {
             "resources": {"limits": {"nvidia.com/gpu": 4}},
         }))
         .unwrap();
-        let all = arguments(&spec, Path::new("/m"), "::", tokens);
+        let all = arguments(&spec, &spec.inference, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
             all[12..16],
@@ -251,14 +256,18 @@ mod tests {
     fn pods_of_an_engine_have_consecutive_ranks_and_the_address_of_the_first() {
         let mut spec = validated().spec.clone();
         let command = |spec: &RLJobSpec| {
-            across_pods(spec, "sums-inference.lab.svc", ["echo".to_owned(), "a b".to_owned()])
+            across_pods(
+                &spec.inference,
+                "sums-inference.lab.svc",
+                ["echo".to_owned(), "a b".to_owned()],
+            )
         };
         assert_eq!(command(&spec), ["echo", "a b"]);
         spec.inference = serde_json::from_value(json!({
             "sglang": {}, "podsPerReplica": 3, "resources": {"limits": {"nvidia.com/gpu": 8}},
         }))
         .unwrap();
-        let flags = arguments(&spec, Path::new("/m"), "::", Path::new("/tokens"));
+        let flags = arguments(&spec, &spec.inference, Path::new("/m"), "::", Path::new("/tokens"));
         assert_eq!(flags[13..15], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);
         let printed = |pod: &str| {

@@ -26,6 +26,8 @@ pub struct Plan {
     pub steps_ahead: u32,
     /// Engines of the spec.
     pub engines: u32,
+    /// Engines of the spec that only evaluate.
+    pub evaluation_engines: u32,
     /// Learners (FSDP ranks) of the spec.
     pub learners: u32,
     /// What exists before the step.
@@ -85,6 +87,7 @@ pub fn plan(spec: &RLJobSpec) -> Result<Plan, PlanError> {
         updates: learners::updates(spec, algorithm),
         steps_ahead: if algorithm.has_rollouts() { spec.rollout.max_staleness } else { 0 },
         engines: spec.inference.replicas.max(0).unsigned_abs(),
+        evaluation_engines: spec.num_evaluation_engines().max(0).unsigned_abs(),
         learners: if spec.algorithm.has_learners() { spec.trainer.world_size() } else { 0 },
         stages: stages(calls, &given)?,
         given,

@@ -116,6 +116,8 @@ async fn status(
         metrics: None,
         evaluation: None,
         supervisors: vec![],
+        evaluation_engines: vec![],
+        pending_evaluations: None,
         engines: desired
             .engines
             .into_iter()

@@ -5,9 +5,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::{
-    CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED, CONDITION_READY,
-    CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
-    CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
+    CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED,
+    CONDITION_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED,
+    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
+    CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
     CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, MemoryStatus, Progress,
@@ -124,8 +125,10 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         max_restarts: job.spec.failure_policy.max_restarts,
         start_time: status.start_time.as_ref().map(|time| time.0),
         completion_time: status.completion_time.as_ref().map(|time| time.0),
-        roles: [Role::Coordinator, Role::Inference, Role::Trainer]
+        roles: [Role::Coordinator, Role::Inference]
             .into_iter()
+            .chain(job.spec.evaluation.as_ref().map(|_| Role::Evaluation))
+            .chain([Role::Trainer])
             .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
             .map(role)
             .collect(),
@@ -146,6 +149,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
         (CONDITION_STALLED, "False"),
         (CONDITION_READY, "True"),
         (CONDITION_INFERENCE_READY, "True"),
+        (CONDITION_EVALUATION_READY, "True"),
         (CONDITION_TRAINER_READY, "True"),
         (CONDITION_VERIFIERS_READY, "True"),
         (CONDITION_WEIGHTS_SYNCED, "True"),
@@ -181,6 +185,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
         Role::Inference => {
             status.inference.as_ref().map(|engines| (engines.desired, engines.ready))
         }
+        Role::Evaluation => status.evaluation.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Coordinator => None,

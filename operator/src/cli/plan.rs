@@ -81,7 +81,11 @@ fn title(job: &JobPlan) -> String {
     let name = &job.job;
     let count =
         |count: u32, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-    let workers = format!("{}, {}", count(*engines, "engine"), count(*learners, "learner"));
+    let evaluation = Some(job.plan.evaluation_engines).filter(|engines| *engines > 0);
+    let evaluation = evaluation.map(|engines| count(engines, "evaluation engine"));
+    let workers = [count(*engines, "engine")].into_iter().chain(evaluation);
+    let workers: Vec<String> = workers.chain([count(*learners, "learner")]).collect();
+    let workers = workers.join(", ");
     let rows = match job.plan.given.first() {
         Some(Data::Demonstrations) => count(*batch_size, "demonstration"),
         Some(Data::Pairs) => count(*batch_size, "pair"),

@@ -40,6 +40,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
         generation: facts.generation,
         mode: if facts.must_stop() { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
+        evaluation_engines: facts.evaluation_engines.clone(),
         supervisors: facts.supervisors.clone(),
         verifiers: facts.verifiers.clone(),
         checkpoint: CheckpointPolicy {
@@ -123,6 +124,7 @@ mod tests {
             generation: 4,
             mode: Mode::Drain,
             engines: facts.engines.clone(),
+            evaluation_engines: vec![],
             supervisors: facts.supervisors.clone(),
             verifiers: vec![],
             checkpoint: CheckpointPolicy {

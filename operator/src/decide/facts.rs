@@ -54,6 +54,8 @@ pub struct Facts {
     pub engine_up_since: Option<Timestamp>,
     /// Every engine that exists and is not about to be deleted.
     pub engines: Vec<EngineEndpoint>,
+    /// Those that only evaluate.
+    pub evaluation_engines: Vec<EngineEndpoint>,
     /// Every verifier pod that serves; empty in local runs.
     pub verifiers: Vec<VerifierEndpoint>,
     /// Every trainer pod that exists; empty in local runs.
@@ -192,6 +194,8 @@ pub struct Recorded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Roles {
     pub inference: RoleCounts,
+    /// Engines that only evaluate.
+    pub evaluation: RoleCounts,
     /// 0 or 1.
     pub coordinator: RoleCounts,
     /// Supervisors.

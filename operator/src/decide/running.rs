@@ -67,6 +67,12 @@ pub fn progress_due(job: &Job, facts: &Facts) -> Option<Timestamp> {
     // An evaluation has no steps.
     let trains = job.spec.algorithm.has_learners();
     let report = facts.report().filter(|report| report.phase == Phase::Running && trains)?;
+    // The last evaluations follow the last step.
+    let is_evaluated = report.step >= report.total_steps
+        && report.pending_evaluations.is_some_and(|pending| pending > 0);
+    if is_evaluated {
+        return None;
+    }
     let (_, since) = facts.recorded.progress.filter(|(step, _)| *step == report.step)?;
     let seconds =
         |name| report.metrics.as_ref().and_then(|step| step.get(name)).unwrap_or_default();

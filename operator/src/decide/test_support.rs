@@ -41,6 +41,8 @@ pub fn report() -> CoordinatorStatus {
         memory: None,
         requests: None,
         verifiers: None,
+        evaluation_engines: vec![],
+        pending_evaluations: None,
         activity: None,
     }
 }
@@ -79,6 +81,7 @@ pub fn facts() -> Facts {
         obstacle: None,
         engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
+        evaluation_engines: vec![],
         verifiers: vec![],
         supervisors: vec![SupervisorIdentity {
             name: "sums-trainer-0".to_owned(),
@@ -86,6 +89,7 @@ pub fn facts() -> Facts {
         }],
         roles: Roles {
             inference: all(2),
+            evaluation: RoleCounts::default(),
             coordinator: all(1),
             trainer: all(1),
             verifier: RoleCounts::default(),

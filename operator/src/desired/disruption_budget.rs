@@ -7,12 +7,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Role, meta};
 use crate::validate::ValidatedJob;
 
-pub(super) fn build_disruption_budget(job: &ValidatedJob) -> PodDisruptionBudget {
+pub(super) fn build_disruption_budget(job: &ValidatedJob, role: Role) -> PodDisruptionBudget {
     PodDisruptionBudget {
-        metadata: meta::child(job, meta::role_name(job, Role::Inference), Some(Role::Inference)),
+        metadata: meta::child(job, meta::role_name(job, role), Some(role)),
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
-            selector: Some(meta::role_selector(job, Role::Inference)),
+            selector: Some(meta::role_selector(job, role)),
             // An engine that does not become ready must not block a drain forever.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             ..PodDisruptionBudgetSpec::default()

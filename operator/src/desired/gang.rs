@@ -9,6 +9,7 @@
 )]
 
 use rljob_crds::gang::GangScheduler;
+use rljob_crds::roles::InferenceSpec;
 use serde_json::{Value, json};
 
 use super::Role;
@@ -19,7 +20,7 @@ const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-pub const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
+pub const MEMBERS: [Role; 3] = [Role::Inference, Role::Evaluation, Role::Trainer];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
@@ -39,7 +40,9 @@ pub fn size(job: &Job) -> i32 {
 /// Members of a role.
 pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
+        Role::Inference | Role::Evaluation => {
+            role.engines(&job.spec).map_or(0, InferenceSpec::pods)
+        }
         Role::Trainer => job.spec.trainers(),
         Role::Coordinator | Role::Verifier => 0,
     }

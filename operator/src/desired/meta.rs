@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
 use rljob_crds::failure_policy::FailureRole;
+use rljob_crds::roles::InferenceSpec;
 use rljob_crds::{RLJob, RLJobSpec, names};
 
 use crate::validate::{Job, ValidatedJob};
@@ -19,6 +20,8 @@ pub const OPERATOR_NAMESPACE: &str = "rljob-system";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     Inference,
+    /// Engines that only evaluate.
+    Evaluation,
     Coordinator,
     Trainer,
     Verifier,
@@ -26,18 +29,38 @@ pub enum Role {
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 4] = [Self::Inference, Self::Coordinator, Self::Trainer, Self::Verifier];
+    pub const ALL: [Self; 5] =
+        [Self::Inference, Self::Evaluation, Self::Coordinator, Self::Trainer, Self::Verifier];
 
     /// The roles of a job.
     pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
-        let has_verifiers = spec.verifiers.is_some();
-        Self::ALL.into_iter().filter(move |role| *role != Self::Verifier || has_verifiers)
+        let (evaluates, has_verifiers) = (spec.evaluation.is_some(), spec.verifiers.is_some());
+        Self::ALL.into_iter().filter(move |role| match role {
+            Self::Evaluation => evaluates,
+            Self::Verifier => has_verifiers,
+            Self::Inference | Self::Coordinator | Self::Trainer => true,
+        })
+    }
+
+    /// Engines of the role.
+    pub fn engines(self, spec: &RLJobSpec) -> Option<&InferenceSpec> {
+        match self {
+            Self::Inference => Some(&spec.inference),
+            Self::Evaluation => spec.evaluation_engines(),
+            Self::Coordinator | Self::Trainer | Self::Verifier => None,
+        }
+    }
+
+    /// Whether the role's pods are engines.
+    pub fn is_engine(self) -> bool {
+        matches!(self, Self::Inference | Self::Evaluation)
     }
 
     /// Name of the role in object names and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inference => "inference",
+            Self::Evaluation => "evaluation",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
             Self::Verifier => "verifier",
@@ -47,7 +70,7 @@ impl Role {
     /// Name of the main container of the role's pods.
     pub fn container(self) -> &'static str {
         match self {
-            Self::Inference => names::CONTAINER_ENGINE,
+            Self::Inference | Self::Evaluation => names::CONTAINER_ENGINE,
             Self::Coordinator => names::CONTAINER_COORDINATOR,
             Self::Trainer => names::CONTAINER_TRAINER,
             Self::Verifier => names::CONTAINER_REWARDS,
@@ -67,7 +90,7 @@ impl Role {
     /// Port that the role's pods serve.
     pub fn port(self) -> u16 {
         match self {
-            Self::Inference => names::ENGINE_PORT,
+            Self::Inference | Self::Evaluation => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
             Self::Trainer => names::SUPERVISOR_PORT,
             Self::Verifier => names::VERIFIER_PORT,
@@ -79,6 +102,7 @@ impl From<Role> for FailureRole {
     fn from(role: Role) -> Self {
         match role {
             Role::Inference => Self::Inference,
+            Role::Evaluation => Self::Evaluation,
             Role::Coordinator => Self::Coordinator,
             Role::Trainer => Self::Trainer,
             Role::Verifier => Self::Verifier,

@@ -3,7 +3,8 @@
 //! ```text
 //!  mounted into every pod      created per role
 //!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
-//!  Secret tokens               StatefulSet <job>-coordinator  headless Service
+//!  Secret tokens               StatefulSet <job>-evaluation   the same, if it has them
+//!                              StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
 //!  run store                   StatefulSet <job>-verifier     headless Service, if it has them
 //!                              NetworkPolicies for all pods and for roles
@@ -57,7 +58,8 @@ pub struct Resources {
     pub config_map: ConfigMap,
     pub secret: Secret,
     pub network_policies: Vec<NetworkPolicy>,
-    pub disruption_budget: PodDisruptionBudget,
+    /// One per role of engines.
+    pub disruption_budgets: Vec<PodDisruptionBudget>,
     /// One headless Service per role.
     pub services: Vec<Service>,
     /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the
@@ -79,7 +81,10 @@ pub fn build(
         config_map: config_map::build_config_map(job, pinned),
         secret: secret::build_secret(job, tokens),
         network_policies: network_policy::build_network_policies(job, settings),
-        disruption_budget: disruption_budget::build_disruption_budget(job),
+        disruption_budgets: Role::of(&job.spec)
+            .filter(|role| role.is_engine())
+            .map(|role| disruption_budget::build_disruption_budget(job, role))
+            .collect(),
         services: Role::of(&job.spec).map(|role| service::build_service(job, role)).collect(),
         stateful_sets: Role::of(&job.spec).map(stateful_set).collect(),
     }

@@ -151,7 +151,7 @@ impl Servers {
         if role == Role::Verifier {
             return Self { ports, uses_metadata: false };
         }
-        let bucket = spec.storage.s3.as_ref().filter(|_| role != Role::Inference);
+        let bucket = spec.storage.s3.as_ref().filter(|_| !role.is_engine());
         ports.extend(bucket.map(|bucket| bucket.endpoint.as_deref().map_or(HTTPS, port_of)));
         // In a bucket run, every pod downloads the model; otherwise the coordinator does.
         let downloads_model = role == Role::Coordinator || spec.storage.s3.is_some();

@@ -18,7 +18,7 @@ use rljob_crds::names::{
     GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN,
     TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
-use rljob_crds::roles::EngineKind;
+use rljob_crds::roles::{EngineKind, InferenceSpec};
 use rljob_http as tls;
 
 use super::settings::Settings;
@@ -91,7 +91,8 @@ pub(super) fn build_template(
             termination_grace_period_seconds: Some(grace_seconds(role)),
             priority_class_name: job.spec.scheduling.priority_class_name.clone(),
             tolerations: Some(brief_tolerations()),
-            readiness_gates: (role == Role::Inference)
+            readiness_gates: role
+                .is_engine()
                 .then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
             ..PodSpec::default()
         }),
@@ -109,7 +110,10 @@ pub(super) fn container_port(role: Role) -> ContainerPort {
 fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirements) {
     let spec = &job.spec;
     let (image, resources) = match role {
-        Role::Inference => (&spec.inference.image, &spec.inference.resources),
+        Role::Inference | Role::Evaluation => match role.engines(spec) {
+            Some(engines) => (&engines.image, &engines.resources),
+            None => return (None, ResourceRequirements::default()),
+        },
         Role::Coordinator => (&spec.coordinator.image, &spec.coordinator.resources),
         Role::Trainer => (&spec.trainer.image, &spec.trainer.resources),
         Role::Verifier => match &spec.verifiers {
@@ -121,7 +125,7 @@ fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirement
 }
 
 fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
-    role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang
+    role.engines(&job.spec).is_some_and(|engines| engines.engine() == EngineKind::SGLang)
 }
 
 fn grace_seconds(role: Role) -> i64 {
@@ -137,11 +141,11 @@ fn supervisor_grace_seconds(job: &ValidatedJob) -> i64 {
 }
 
 fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
-    if is_sglang(job, role) {
-        return sglang_command(job);
+    if let Some(engines) = role.engines(&job.spec).filter(|_| is_sglang(job, role)) {
+        return sglang_command(job, role, engines);
     }
     let arguments = match role {
-        Role::Inference => engine_arguments(job),
+        Role::Inference | Role::Evaluation => engine_arguments(job),
         Role::Coordinator => {
             let mut arguments = config_arguments();
             arguments.extend([
@@ -162,7 +166,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Verifier => runner::arguments(job),
     };
     let program = match role {
-        Role::Inference => "rljob-engine",
+        Role::Inference | Role::Evaluation => "rljob-engine",
         Role::Coordinator => "rljob-coordinator",
         Role::Trainer => "rljob-supervisor",
         Role::Verifier => runner::PROGRAM,
@@ -170,19 +174,20 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
     std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
 }
 
-fn sglang_command(job: &ValidatedJob) -> Vec<String> {
+fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
     let model_directory = run_config(job).model_directory;
     let flags = sglang::arguments(
         &job.spec,
+        engines,
         &model_directory,
         // The server listens on one family of addresses only.
         "$(POD_IP)",
         Path::new(TOKENS_MOUNT),
     );
     let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
-    let service = meta::service_host(&job.namespace, &meta::role_name(job, Role::Inference));
-    let command = sglang::across_pods(&job.spec, &service, command);
+    let service = meta::service_host(&job.namespace, &meta::role_name(job, role));
+    let command = sglang::across_pods(engines, &service, command);
     sglang::after_download(&job.spec, &model_directory, command)
 }
 
@@ -300,7 +305,7 @@ pub(super) fn with_default_requests(
     resources: &ResourceRequirements,
 ) -> ResourceRequirements {
     let (cpu, memory) = match role {
-        Role::Inference | Role::Trainer => ("250m", "1Gi"),
+        Role::Inference | Role::Evaluation | Role::Trainer => ("250m", "1Gi"),
         Role::Coordinator | Role::Verifier => ("100m", "256Mi"),
     };
     let mut resources = resources.clone();
@@ -322,6 +327,8 @@ pub(super) fn with_default_requests(
 /// their ranks are ready.
 fn with_probes(job: &ValidatedJob, role: Role) -> Container {
     let is_sglang = is_sglang(job, role);
+    let engines = role.engines(&job.spec);
+    let spans_pods = engines.is_some_and(|engines| engines.pods_per_engine() > 1);
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
         http_get: Some(HTTPGetAction {
@@ -349,8 +356,8 @@ fn with_probes(job: &ValidatedJob, role: Role) -> Container {
         ..Probe::default()
     };
     match role {
-        Role::Inference => Container {
-            startup_probe: Some(if job.spec.inference.pods_per_engine() > 1 {
+        Role::Inference | Role::Evaluation => Container {
+            startup_probe: Some(if spans_pods {
                 Probe { period_seconds: Some(2), failure_threshold: Some(1800), ..connect.clone() }
             } else {
                 get("/health", 2, 1800)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use rljob_crds::names::ANNOTATION_TEMPLATE;
+use rljob_crds::roles::InferenceSpec;
 use serde_json::{Value, json};
 
 use super::{Pinned, Role, Settings, gang, meta, pin, pod, rewards, template};
@@ -67,6 +68,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
             WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,
         }),
+        Role::Evaluation => role.engines(&job.spec).map_or(0, InferenceSpec::pods),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
         Role::Verifier => verifiers,
@@ -76,7 +78,9 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
 /// GPUs of each pod.
 fn gpus(job: &ValidatedJob, role: Role) -> u32 {
     match role {
-        Role::Inference => job.spec.inference.gpus(),
+        Role::Inference | Role::Evaluation => {
+            role.engines(&job.spec).map_or(0, InferenceSpec::gpus)
+        }
         Role::Coordinator | Role::Verifier => 0,
         Role::Trainer => job.spec.trainer.gpus(),
     }

@@ -13,6 +13,7 @@ use crate::children::children;
 use crate::decide::WantedRoles;
 use crate::validate::test_support::validated;
 
+mod evaluation;
 mod gpus;
 mod secrets;
 mod verifiers;
@@ -51,7 +52,7 @@ fn the_children_of_a_minimal_job() {
         config_map,
         mut secret,
         network_policies,
-        disruption_budget,
+        disruption_budgets,
         services,
         mut stateful_sets,
     } = built(WantedRoles::Everything, &Pinned::default());
@@ -66,7 +67,7 @@ fn the_children_of_a_minimal_job() {
     insta::assert_yaml_snapshot!("config_map", config_map);
     insta::assert_yaml_snapshot!("secret", secret);
     insta::assert_yaml_snapshot!("network_policies", network_policies);
-    insta::assert_yaml_snapshot!("disruption_budget", disruption_budget);
+    insta::assert_yaml_snapshot!("disruption_budgets", disruption_budgets);
     insta::assert_yaml_snapshot!("services", services);
     insta::assert_yaml_snapshot!("stateful_sets", stateful_sets);
 }
@@ -112,7 +113,7 @@ fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
         .map(|text| pin::mark(text).into());
     Pinned::from_live(
         run_config.as_ref(),
-        &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(),
+        &Role::of(&validated().spec).zip(resources.stateful_sets.iter().map(live)).collect(),
         wanted,
     )
 }

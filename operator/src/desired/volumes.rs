@@ -36,14 +36,13 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     let mut all =
         vec![run_config(job), tokens(job, role), scratch("rljob-tmp", "/tmp", None, SCRATCH_LIMIT)];
     // NCCL and SGLang's processes share memory.
+    let engines = role.engines(&job.spec);
     if role == Role::Trainer
-        || (role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang)
+        || engines.is_some_and(|engines| engines.engine() == EngineKind::SGLang)
     {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory"), SHARED_MEMORY_LIMIT));
     }
-    all.extend(
-        job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
-    );
+    all.extend(job.spec.storage.s3.as_ref().filter(|_| !role.is_engine()).and_then(bucket_keys));
     all.extend(hub_tokens(job, role));
     all.extend(service_tokens(job, role));
     let (storage, mut mounts) = storage(job, role);
@@ -93,7 +92,7 @@ fn storage(job: &ValidatedJob, role: Role) -> (Volume, Vec<VolumeMount>) {
         let mount = mount(name, &path.to_string_lossy(), read_only);
         VolumeMount { sub_path: Some(sub_path), ..mount }
     };
-    let own = of_run(&job.name, role == Role::Inference);
+    let own = of_run(&job.name, role.is_engine());
     let others = other_runs(job).into_iter().map(|run| of_run(run, true));
     (
         Volume { host_path, persistent_volume_claim, ..volume(name) },

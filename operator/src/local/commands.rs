@@ -7,7 +7,7 @@ use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
-use rljob_crds::roles::EngineKind;
+use rljob_crds::roles::{EngineKind, InferenceSpec};
 use rljob_http as tls;
 
 use super::directory::RunDirectory;
@@ -22,6 +22,8 @@ const VISIBLE_GPUS: &str = "CUDA_VISIBLE_DEVICES";
 pub enum Role {
     Coordinator,
     Inference,
+    /// An engine that only evaluates.
+    Evaluation,
     /// A supervisor and its learners.
     Trainer,
 }
@@ -62,10 +64,13 @@ pub fn process_specs(
 ) -> Vec<ProcessSpec> {
     let spec = &config.spec;
     let mut specs = vec![coordinator(directory, coordinator_port)];
-    specs.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine() {
-        EngineKind::Embedded => embedded(config, directory, index),
-        EngineKind::SGLang => sglang(config, directory, machine, index),
-    }));
+    let evaluation = spec.evaluation_engines().map(|engines| (Role::Evaluation, engines));
+    for (role, engines) in [(Role::Inference, &spec.inference)].into_iter().chain(evaluation) {
+        specs.extend((0..engines.replicas).map(|index| match engines.engine() {
+            EngineKind::Embedded => embedded(config, directory, (role, index)),
+            EngineKind::SGLang => sglang(config, directory, machine, engines, (role, index)),
+        }));
+    }
     specs.extend((0..spec.trainers()).map(|index| {
         let visible = gpus::of_trainer(&machine.gpus, spec, index);
         supervisor(directory, coordinator_port, index, visible)
@@ -107,7 +112,7 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32, visible: String) 
     }
 }
 
-fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> ProcessSpec {
+fn embedded(config: &RunConfig, directory: &RunDirectory, place: (Role, i32)) -> ProcessSpec {
     let training = &config.spec.training;
     let mut arguments = Vec::new();
     push(&mut arguments, "--model-path", &config.model_directory);
@@ -135,7 +140,7 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Process
     if config.spec.model.hugging_face.is_some() {
         push(&mut arguments, "--model-timeout-seconds", sglang::DOWNLOAD_SECONDS.to_string());
     }
-    engine(index, "rljob-engine", arguments, vec![])
+    engine(place, "rljob-engine", arguments, vec![])
 }
 
 /// The SGLang server, run by `rljob with-parent` so that it exits with this process.
@@ -143,31 +148,36 @@ fn sglang(
     config: &RunConfig,
     directory: &RunDirectory,
     machine: &Machine,
-    index: i32,
+    engines: &InferenceSpec,
+    (role, index): (Role, i32),
 ) -> ProcessSpec {
-    let flags =
-        sglang::arguments(&config.spec, &config.model_directory, "127.0.0.1", &directory.tokens());
+    let (spec, model) = (&config.spec, &config.model_directory);
+    let flags = sglang::arguments(spec, engines, model, "127.0.0.1", &directory.tokens());
     let command = machine.engine_command.iter().cloned().chain(flags);
-    let command = sglang::after_download(&config.spec, &config.model_directory, command);
+    let command = sglang::after_download(spec, model, command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
-    let visible = gpus::of_engine(&machine.gpus, &config.spec, index);
+    let visible = match role {
+        Role::Evaluation => gpus::of_evaluation_engine(&machine.gpus, spec, index),
+        _ => gpus::of_engine(&machine.gpus, spec, index),
+    };
     let (keep_alive, seconds) = sglang::KEEP_ALIVE;
     let environment = vec![(VISIBLE_GPUS, visible), (keep_alive, seconds.to_owned())];
     ProcessSpec {
         exits_with_stdin: true,
-        ..engine(index, "rljob", words.map(OsString::from).collect(), environment)
+        ..engine((role, index), "rljob", words.map(OsString::from).collect(), environment)
     }
 }
 
 fn engine(
-    index: i32,
+    (role, index): (Role, i32),
     program: &'static str,
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
+    let name = if role == Role::Evaluation { "evaluation" } else { "inference" };
     ProcessSpec {
-        name: format!("inference-{index}"),
-        role: Role::Inference,
+        name: format!("{name}-{index}"),
+        role,
         program,
         arguments,
         environment,

@@ -108,6 +108,7 @@ impl EvaluateArgs {
         spec.optimizer = OptimizerSpec::default();
         spec.checkpoint = CheckpointSpec::default();
         spec.weight_sync = WeightSyncSpec::default();
+        spec.evaluation = None;
         spec.restore_from = None;
         spec.tracking = spec.tracking.take().and_then(without_traces);
         spec.lora = None;

@@ -1,9 +1,10 @@
-//! GPUs of this machine and their assignment to the processes of a job: engines first, then
-//! trainers, replica by replica.
+//! GPUs of this machine and their assignment to the processes of a job: engines first, then those
+//! that only evaluate, then trainers, replica by replica.
 
 use std::fs;
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::roles::InferenceSpec;
 
 /// Names of the GPUs that this process may use, in the format of `CUDA_VISIBLE_DEVICES`.
 pub fn available() -> Vec<String> {
@@ -38,8 +39,8 @@ struct Demand {
 }
 
 impl Demand {
-    /// Demands of engines and of trainers.
-    fn of(spec: &RLJobSpec) -> [Self; 2] {
+    /// Demands of engines, of those that only evaluate, and of trainers.
+    fn of(spec: &RLJobSpec) -> [Self; 3] {
         let demand = |process, field, replicas: i32, each: u32| Self {
             process,
             field,
@@ -53,6 +54,12 @@ impl Demand {
                 "spec.inference.resources.limits",
                 inference.replicas,
                 inference.gpus(),
+            ),
+            demand(
+                "evaluation engine",
+                "spec.evaluation.engines.resources.limits",
+                spec.num_evaluation_engines(),
+                spec.evaluation_engines().map_or(0, InferenceSpec::gpus),
             ),
             demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
         ]
@@ -77,18 +84,24 @@ fn counted(number: usize, noun: &str) -> String {
 
 /// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
 pub fn of_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    let [engines, _] = Demand::of(spec);
-    share(gpus, engines.each, index)
+    share(gpus, &Demand::of(spec), 0, index)
+}
+
+/// `CUDA_VISIBLE_DEVICES` of engine `index` of those that only evaluate; empty if they run on CPUs.
+pub fn of_evaluation_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
+    share(gpus, &Demand::of(spec), 1, index)
 }
 
 /// `CUDA_VISIBLE_DEVICES` of trainer `index`; empty if learners run on CPUs.
 pub fn of_trainer(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    let [engines, trainers] = Demand::of(spec);
-    share(gpus.get(engines.total()..).unwrap_or_default(), trainers.each, index)
+    share(gpus, &Demand::of(spec), 2, index)
 }
 
-fn share(gpus: &[String], each: usize, index: i32) -> String {
-    let first = each.saturating_mul(index.max(0) as usize);
+/// GPUs of replica `index` of the demand at `place`, after those of the demands before it.
+fn share(gpus: &[String], demands: &[Demand], place: usize, index: i32) -> String {
+    let before = demands.iter().take(place).map(Demand::total).fold(0, usize::saturating_add);
+    let each = demands.get(place).map_or(0, |demand| demand.each);
+    let first = before.saturating_add(each.saturating_mul(index.max(0) as usize));
     gpus.get(first..first.saturating_add(each)).unwrap_or_default().join(",")
 }
 
@@ -116,19 +129,16 @@ pub fn lines(gpus: &[String], spec: &RLJobSpec) -> Vec<String> {
     if demands.iter().all(|demand| demand.total() == 0) {
         return Vec::new();
     }
-    let line = |demand: &Demand, visible: &dyn Fn(i32) -> String| {
+    let line = |(place, demand): (usize, &Demand)| {
         if demand.each == 0 {
             return format!("{}s run on CPUs", demand.process);
         }
         let replicas = (0..).take(demand.replicas);
-        let shares: Vec<String> = replicas.map(|index| format!("[{}]", visible(index))).collect();
+        let shares: Vec<String> =
+            replicas.map(|index| format!("[{}]", share(gpus, &demands, place, index))).collect();
         format!("{}s run on GPUs {}", demand.process, shares.join(" "))
     };
-    let [engines, trainers] = &demands;
-    let of_engines =
-        (engines.replicas > 0).then(|| line(engines, &|index| of_engine(gpus, spec, index)));
-    let of_trainers = line(trainers, &|index| of_trainer(gpus, spec, index));
-    of_engines.into_iter().chain([of_trainers]).collect()
+    demands.iter().enumerate().filter(|(_, demand)| demand.replicas > 0).map(line).collect()
 }
 
 #[cfg(test)]
@@ -207,6 +217,29 @@ mod tests {
             );
             assert_eq!(shares, (engines.map(Into::into), trainers.map(Into::into)));
         }
+    }
+
+    #[test]
+    fn engines_that_only_evaluate_have_the_gpus_between_those_of_engines_and_trainers() {
+        let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
+        let spec = &with_spec(&json!({
+            "dataset": {"evaluation": {
+                "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",
+            }},
+            "inference": {"sglang": {}, "replicas": 1, "resources": limits(2)},
+            "evaluation": {"engines": {"replicas": 2, "resources": limits(1)}},
+            "trainer": {"replicas": 1, "processesPerReplica": null, "resources": limits(2)},
+        }))
+        .spec;
+        let expected = [
+            "engines run on GPUs [4,5]",
+            "evaluation engines run on GPUs [6] [7]",
+            "trainers run on GPUs [8,9]",
+        ];
+        assert_eq!(lines(&names(6), spec), expected);
+        assert_eq!(of_evaluation_engine(&names(6), spec, 1), "7");
+        let problem = shortage(spec, 5).unwrap();
+        assert!(problem.contains("2 evaluation engines with 1 GPU each"), "{problem}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::freeze::frozen_changes;
 use rljob_crds::names::METRICS_FILE;
-use rljob_crds::roles::EngineKind;
+use rljob_crds::roles::{EngineKind, InferenceSpec};
 use rljob_crds::{BucketConfig, RunConfig};
 use rljob_dashboard::records;
 use rljob_protocol::status::StepMetrics;
@@ -86,28 +86,29 @@ pub fn check(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Engines of a job that are SGLang servers, with their fields in the spec.
+fn sglang_engines(job: &ValidatedJob) -> impl Iterator<Item = (&'static str, &InferenceSpec)> {
+    let evaluation = job.spec.evaluation_engines().map(|own| ("evaluation.engines", own));
+    let all = [("inference", &job.spec.inference)].into_iter().chain(evaluation);
+    all.filter(|(_, own)| own.engine() == EngineKind::SGLang && own.replicas > 0)
+}
+
 /// The engine command and the GPUs.
 fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
-    let wants_sglang = |job: &ValidatedJob| {
-        job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
-    };
-    let spanning =
-        jobs.iter().find(|job| wants_sglang(job) && job.spec.inference.pods_per_engine() > 1);
-    if let Some(job) = spanning {
+    let engines = |job| sglang_engines(job).map(move |(field, own)| (job, field, own));
+    let all: Vec<_> = jobs.iter().flat_map(engines).collect();
+    if let Some((job, field, _)) = all.iter().find(|(_, _, own)| own.pods_per_engine() > 1) {
         bail!(
-            "{}: spec.inference.podsPerReplica: on one machine an engine is one process: set it to \
+            "{}: spec.{field}.podsPerReplica: on one machine an engine is one process: set it to \
                 1, and resources.limits to all GPUs of an engine",
             job.name
         );
     }
     let Some(text) = &args.engine_command else {
-        if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
-            let field = match job.spec.inference.sglang {
-                Some(_) => "sglang",
-                None => "resources.limits",
-            };
+        if let Some((job, field, own)) = all.first() {
+            let cause = if own.sglang.is_some() { "sglang" } else { "resources.limits" };
             bail!(
-                "{}: spec.inference.{field}: the job runs SGLang, which must be installed on this \
+                "{}: spec.{field}.{cause}: the job runs SGLang, which must be installed on this \
                     machine: pass --engine-command 'python3 -m sglang.launch_server'",
                 job.name
             );
@@ -118,7 +119,7 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
         .filter(|words| !words.is_empty())
         .with_context(|| format!("--engine-command: `{text}` is not a command"))?;
     anyhow::ensure!(
-        jobs.iter().any(wants_sglang),
+        !all.is_empty(),
         "--engine-command: no job of {} has spec.inference.sglang",
         args.file.display()
     );

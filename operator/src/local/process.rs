@@ -158,6 +158,7 @@ impl Process {
         let role = match self.spec.role {
             Role::Coordinator => FailureRole::Coordinator,
             Role::Inference => FailureRole::Inference,
+            Role::Evaluation => FailureRole::Evaluation,
             Role::Trainer => FailureRole::Trainer,
         };
         let (name, reason) = (self.spec.name.clone(), "Error".to_owned());

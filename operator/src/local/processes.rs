@@ -117,12 +117,10 @@ impl Processes {
         self.directory_in_use.clone()
     }
 
-    /// Endpoints of running engines.
-    pub fn engines(&self) -> Vec<EngineEndpoint> {
-        let running = self
-            .all
-            .iter()
-            .filter(|process| process.spec.role == Role::Inference && process.child.is_some());
+    /// Endpoints of running engines of a role.
+    pub fn engines(&self, role: Role) -> Vec<EngineEndpoint> {
+        let running =
+            self.all.iter().filter(|process| process.spec.role == role && process.child.is_some());
         running
             .filter_map(|process| {
                 Some(EngineEndpoint {

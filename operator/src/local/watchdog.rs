@@ -64,7 +64,7 @@ impl Watchdog {
 /// Whether it is an engine that the coordinator found to be hung.
 fn is_stuck(name: &str, status: Option<&CoordinatorStatus>) -> bool {
     status.is_some_and(|status| {
-        status.engines.iter().any(|engine| engine.name == name && engine.is_hung())
+        status.all_engines().any(|engine| engine.name == name && engine.is_hung())
     })
 }
 
@@ -78,10 +78,9 @@ fn responds(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Optio
                 .iter()
                 .any(|supervisor| supervisor.name == name && supervisor.alive),
         ),
-        Role::Inference => Some(
+        Role::Inference | Role::Evaluation => Some(
             status?
-                .engines
-                .iter()
+                .all_engines()
                 .any(|engine| engine.name == name && engine.silent_seconds.is_none()),
         ),
     }

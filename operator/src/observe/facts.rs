@@ -8,9 +8,10 @@ use rljob_crds::names::{
     CONDITION_SUSPENDED, ENGINE_PORT, REASON_CHILD_REJECTED, REASON_INVALID_SPEC,
     REASON_PODS_CANNOT_START,
 };
+use rljob_crds::roles::InferenceSpec;
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity, VerifierEndpoint};
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{CoordinatorStatus, EngineState};
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, address, url};
 use super::queue::ObservedQueue;
@@ -82,10 +83,11 @@ impl Objects {
         let epoch = assign_epoch(&recorded.epoch, identity.as_deref(), reported_epoch);
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
-        let engines = acting.map_or(&[][..], |report| &report.engines);
-        let pods_per_engine = job.spec.inference.pods_per_engine();
+        let engines = reported_engines(acting);
+        let pods_per_engine =
+            |role: Role| role.engines(&job.spec).map(InferenceSpec::pods_per_engine);
         let policy = &job.spec.failure_policy;
-        let pod_plan = pods::plan(&pods, pods_per_engine, engines, policy, now);
+        let pod_plan = pods::plan(&pods, pods_per_engine, &engines, policy, now);
         let vanished =
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting(warnings);
@@ -112,8 +114,9 @@ impl Objects {
             rules_digest: rules_digest(job),
             unsupported: remembered.unsupported,
             obstacle,
-            engine_up_since: engine_up_since(&pods, pods_per_engine),
-            engines: self.engines(job, &pod_plan),
+            engine_up_since: engine_up_since(&pods, job.spec.inference.pods_per_engine()),
+            engines: self.engines(job, Role::Inference, &pod_plan),
+            evaluation_engines: self.engines(job, Role::Evaluation, &pod_plan),
             verifiers: self.verifiers(),
             supervisors: supervisors(&pods),
             roles: self.roles(is_suspended(old), pods_per_engine),
@@ -133,24 +136,29 @@ impl Objects {
         }
     }
 
-    fn roles(&self, was_suspended: bool, pods_per_engine: u32) -> Roles {
+    fn roles(&self, was_suspended: bool, pods_per_engine: impl Fn(Role) -> Option<u32>) -> Roles {
         let counts = |role| self.counts(role, was_suspended);
+        let engines = |role| match pods_per_engine(role) {
+            Some(size) => self.in_engines(role, counts(role), size),
+            None => counts(role),
+        };
         Roles {
-            inference: self.in_engines(counts(Role::Inference), pods_per_engine),
+            inference: engines(Role::Inference),
+            evaluation: engines(Role::Evaluation),
             coordinator: counts(Role::Coordinator),
             trainer: counts(Role::Trainer),
             verifier: counts(Role::Verifier),
         }
     }
 
-    /// The engines that exist and that the spec wants, by their first pods. An engine leaves the
-    /// list before its pods are deleted.
-    fn engines(&self, job: &Job, plan: &PodPlan) -> Vec<EngineEndpoint> {
-        let inference = &job.spec.inference;
-        let num_pods = i64::from(inference.pods_of(inference.replicas));
+    /// The engines of a role that exist and that the spec wants, by their first pods. An engine
+    /// leaves the list before its pods are deleted.
+    fn engines(&self, job: &Job, role: Role, plan: &PodPlan) -> Vec<EngineEndpoint> {
+        let Some(engines) = role.engines(&job.spec) else { return Vec::new() };
+        let num_pods = i64::from(engines.pods());
         let is_wanted = |pod: &Pod| {
             i64::from(pods::ordinal(pod)) < num_pods
-                && pods::serves(pods::ordinal(pod), inference.pods_per_engine())
+                && pods::serves(pods::ordinal(pod), engines.pods_per_engine())
                 && !plan.replaces(&pod.uid().unwrap_or_default())
         };
         // By address: DNS caches may return the address of the previous pod of that name.
@@ -158,7 +166,7 @@ impl Objects {
             let (name, url) = (pod.name_any(), url(pod, ENGINE_PORT)?);
             Some(EngineEndpoint { name, url, uid: pod.uid() })
         };
-        let pods = self.pods.get(&Role::Inference).into_iter().flatten();
+        let pods = self.pods.get(&role).into_iter().flatten();
         pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_wanted(pod))
             .filter_map(endpoint)
             .collect()
@@ -179,6 +187,11 @@ impl Objects {
         let pods = self.pods.get(&role).into_iter().flatten();
         pods.filter(serves).filter_map(endpoint).collect()
     }
+}
+
+/// All engines in the report of a coordinator.
+fn reported_engines(report: Option<&CoordinatorStatus>) -> Vec<EngineState> {
+    report.iter().flat_map(|report| report.all_engines()).cloned().collect()
 }
 
 /// Digest of the failure rules of the spec; none without rules.

@@ -142,9 +142,14 @@ impl Objects {
 
     /// Counts of pods of engines as counts of engines. An engine exists while it has a pod, and is
     /// ready when it has all of them and they are up.
-    pub(super) fn in_engines(&self, pods: RoleCounts, pods_per_engine: u32) -> RoleCounts {
+    pub(super) fn in_engines(
+        &self,
+        role: Role,
+        pods: RoleCounts,
+        pods_per_engine: u32,
+    ) -> RoleCounts {
         let mut engines = BTreeMap::<u32, u32>::new();
-        for pod in self.pods.get(&Role::Inference).into_iter().flatten() {
+        for pod in self.pods.get(&role).into_iter().flatten() {
             let index = pods::ordinal(pod).checked_div(pods_per_engine).unwrap_or_default();
             let num_up = engines.entry(index).or_default();
             *num_up = num_up.saturating_add(u32::from(pods::is_up(pod)));

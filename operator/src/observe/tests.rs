@@ -126,6 +126,7 @@ fn only_own_pods_count_and_terminating_engines_are_not_listed() {
     let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
     let expected = Roles {
         inference: counts(3, 3, 2),
+        evaluation: counts(0, 0, 0),
         coordinator: counts(1, 1, 1),
         trainer: counts(0, 0, 0),
         verifier: counts(0, 0, 0),

@@ -22,14 +22,20 @@ pub(super) struct Engine<'a> {
     size: u32,
 }
 
-/// Groups pods of engines: `pods_per_engine` consecutive ordinals are one engine.
-pub(super) fn engines(pods: &[PodFacts], pods_per_engine: u32) -> Vec<Engine<'_>> {
-    let mut engines = BTreeMap::<u32, Vec<&PodFacts>>::new();
-    for pod in pods.iter().filter(|pod| pod.role == Role::Inference) {
-        let index = pod.ordinal.checked_div(pods_per_engine).unwrap_or_default();
-        engines.entry(index).or_default().push(pod);
+/// Groups pods of engines: `pods_per_engine` consecutive ordinals of a role are one engine. Other
+/// roles have none.
+pub(super) fn engines(
+    pods: &[PodFacts],
+    pods_per_engine: impl Fn(Role) -> Option<u32>,
+) -> Vec<Engine<'_>> {
+    let mut engines = BTreeMap::<(Role, u32), Engine<'_>>::new();
+    for pod in pods {
+        let Some(size) = pods_per_engine(pod.role) else { continue };
+        let index = pod.ordinal.checked_div(size).unwrap_or_default();
+        let engine = engines.entry((pod.role, index));
+        engine.or_insert_with(|| Engine { pods: Vec::new(), size }).pods.push(pod);
     }
-    engines.into_values().map(|pods| Engine { pods, size: pods_per_engine }).collect()
+    engines.into_values().collect()
 }
 
 /// Whether the pod of this ordinal is the first of its engine, which serves.
@@ -95,7 +101,7 @@ impl<'a> Engine<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::Container;
-    use super::super::test_support::{pod, terminating};
+    use super::super::test_support::{inference_of, pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
 
@@ -113,7 +119,7 @@ mod tests {
         let pods = [&pods[..], &[pod("sums-trainer-0")]].concat();
         let grouped = |size| {
             let name = |pod: &PodFacts| pod.ordinal;
-            let engines = engines(&pods, size);
+            let engines = engines(&pods, inference_of(size));
             let summary = engines.iter().map(|engine| {
                 let ordinals = engine.pods.iter().map(|pod| name(pod)).collect::<Vec<_>>();
                 (ordinals, engine.first().map(name), engine.is_up())
@@ -164,9 +170,12 @@ mod tests {
             ),
         ];
         for (case, pods, expected) in cases {
-            assert_eq!(engines(&pods, 2)[0].is_incomplete(), expected, "{case}");
+            assert_eq!(engines(&pods, inference_of(2))[0].is_incomplete(), expected, "{case}");
         }
         let restarted = [member(0, "c", "container a holds weights of the run")];
-        assert!(!engines(&restarted, 1)[0].is_incomplete(), "its container restarts alone");
+        assert!(
+            !engines(&restarted, inference_of(1))[0].is_incomplete(),
+            "its container restarts alone"
+        );
     }
 }

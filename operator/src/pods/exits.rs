@@ -36,7 +36,7 @@ pub fn failures_since(pods: &[PodFacts], since: Timestamp) -> Vec<Exit> {
 /// of its processes is killed.
 pub fn newest_exit(pods: &[PodFacts]) -> Option<Failure> {
     let unexpected =
-        exits(pods).filter(|(pod, last)| last.exit.exit_code != 0 || pod.role == Role::Inference);
+        exits(pods).filter(|(pod, last)| last.exit.exit_code != 0 || pod.role.is_engine());
     unexpected.max_by_key(|(_, last)| last.at).map(|(pod, last)| failure(pod, last))
 }
 
@@ -50,7 +50,7 @@ fn failure(pod: &PodFacts, last: &ContainerExit) -> Failure {
     let exit = &last.exit;
     let reason = match pod.role {
         _ if exit.reason == OUT_OF_MEMORY => FAILURE_OUT_OF_MEMORY,
-        Role::Inference => FAILURE_ENGINE_EXITED,
+        Role::Inference | Role::Evaluation => FAILURE_ENGINE_EXITED,
         Role::Coordinator => FAILURE_COORDINATOR_EXITED,
         Role::Trainer => FAILURE_SUPERVISOR_EXITED,
         Role::Verifier => FAILURE_VERIFIER_EXITED,

@@ -71,7 +71,7 @@ mod tests {
 
     use super::super::Container;
     use super::super::engines::engines;
-    use super::super::test_support::{pod, terminating};
+    use super::super::test_support::{inference_of, pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
 
@@ -169,7 +169,7 @@ mod tests {
             let expected: Vec<GateChange> =
                 expected.map(|(gate, reason)| change(&pod, gate, reason)).into_iter().collect();
             let pods = [pod];
-            let found = changes(&engines(&pods, 1), &states, at(second));
+            let found = changes(&engines(&pods, inference_of(1)), &states, at(second));
             assert_eq!(found, (expected, next), "{case}");
         }
     }
@@ -196,7 +196,7 @@ mod tests {
         let open =
             Gate { open: true, message: "containers c2, c3 hold weights of the run".to_owned() };
         let of = |pods: &[PodFacts], states: &[EngineState]| {
-            let (changes, next) = changes(&engines(pods, 2), states, at(10));
+            let (changes, next) = changes(&engines(pods, inference_of(2)), states, at(10));
             let changes = changes.into_iter().map(|change| (change.name, change.gate));
             (changes.collect::<Vec<_>>(), next)
         };

@@ -7,7 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 use rljob_protocol::status::{EngineState, HUNG_SECONDS};
 
 use super::facts::PodFacts;
-use crate::desired::Role;
 
 /// Returns the engines that hang, and the time at which the next one may.
 pub(super) fn hung<'a>(
@@ -17,7 +16,7 @@ pub(super) fn hung<'a>(
 ) -> (Vec<&'a PodFacts>, Option<Timestamp>) {
     let (mut hung, mut next) = (Vec::new(), None);
     for pod in pods.iter().filter(|pod| {
-        pod.role == Role::Inference
+        pod.role.is_engine()
             && pod.wanted
             && pod.deletion.is_none()
             && is_unresponsive(pod, engines)
@@ -47,6 +46,7 @@ mod tests {
     use super::super::test_support::{pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
+    use crate::desired::Role;
 
     #[test]
     fn an_engine_hangs_after_20_s_up_without_an_answer() {

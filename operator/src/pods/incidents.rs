@@ -113,16 +113,20 @@ mod tests {
     use rljob_crds::failure_policy::FailurePolicy;
 
     use super::super::plan;
-    use super::super::test_support::{pod, terminating};
+    use super::super::test_support::{inference_of, pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
     use crate::desired::Role;
 
     fn reported(pod: PodFacts) -> Option<(String, String)> {
         let pods = [pod];
-        incidents(&pods, &plan(&pods, 1, &[], &FailurePolicy::default(), at(10)).removals, &[])
-            .pop()
-            .map(|incident| (incident.reason, incident.message))
+        incidents(
+            &pods,
+            &plan(&pods, inference_of(1), &[], &FailurePolicy::default(), at(10)).removals,
+            &[],
+        )
+        .pop()
+        .map(|incident| (incident.reason, incident.message))
     }
 
     fn disrupted(reason: &str, message: &str) -> PodFacts {

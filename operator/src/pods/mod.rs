@@ -63,6 +63,11 @@ pub(crate) mod test_support {
         }
     }
 
+    /// Sizes of engines in a job that has only those of rollouts.
+    pub fn inference_of(size: u32) -> impl Fn(Role) -> Option<u32> + Copy {
+        move |role| (role == Role::Inference).then_some(size)
+    }
+
     pub fn terminating(pod: PodFacts, second: i64, grace: i64) -> PodFacts {
         PodFacts {
             deletion: Some(Deletion { requested_at: at(second), deadline: at(second + grace) }),

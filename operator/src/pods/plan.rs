@@ -9,6 +9,7 @@ use super::engines::{Engine, engines};
 use super::facts::PodFacts;
 use super::gate::{self, GateChange};
 use super::{hung, lost};
+use crate::desired::Role;
 
 /// Actions on pods that are due now.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -63,7 +64,7 @@ impl RemovalReason {
 /// Plans actions from the pods' states and from the coordinator's report about its engines.
 pub fn plan(
     pods: &[PodFacts],
-    pods_per_engine: u32,
+    pods_per_engine: impl Fn(Role) -> Option<u32>,
     reported: &[EngineState],
     policy: &FailurePolicy,
     now: Timestamp,
@@ -99,20 +100,20 @@ fn removal(pod: &PodFacts, reason: RemovalReason) -> Removal {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{pod, terminating};
+    use super::super::test_support::{inference_of, pod, terminating};
     use super::super::{Container, Gate};
     use super::*;
     use crate::decide::test_support::at;
 
     fn planned(pods: &[PodFacts], now: Timestamp) -> PodPlan {
-        plan(pods, 1, &[], &FailurePolicy::default(), now)
+        plan(pods, inference_of(1), &[], &FailurePolicy::default(), now)
     }
 
     #[test]
     fn lost_pods_stay_if_the_policy_says_so() {
         let policy = FailurePolicy { force_delete_lost_pods: false, ..FailurePolicy::default() };
         let pods = [terminating(pod("sums-inference-0"), 0, 10)];
-        assert_eq!(plan(&pods, 1, &[], &policy, at(999)), PodPlan::default());
+        assert_eq!(plan(&pods, inference_of(1), &[], &policy, at(999)), PodPlan::default());
     }
 
     #[test]
@@ -134,7 +135,7 @@ mod tests {
             resource_version: Some("7".to_owned()),
             reason: RemovalReason::Incomplete,
         };
-        let plan = |size| plan(&pods, size, &[], &FailurePolicy::default(), at(1));
+        let plan = |size| plan(&pods, inference_of(size), &[], &FailurePolicy::default(), at(1));
         assert!(plan(2).replaces(&removal.uid));
         assert_eq!((plan(2).removals, removal.reason.grace_seconds()), (vec![removal], 1));
         assert_eq!(plan(1).removals, [], "engines of one pod");

@@ -1,6 +1,7 @@
 //! The desired Workload of a job: a pod set for each role that has pods, from the templates that
 //! the job would start with.
 
+use rljob_crds::roles::InferenceSpec;
 use serde_json::{Value, json};
 
 use super::workload::PriorityClass;
@@ -93,7 +94,9 @@ fn topology_request(set: &Value) -> Option<Value> {
 
 fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
+        Role::Inference | Role::Evaluation => {
+            role.engines(&job.spec).map_or(0, InferenceSpec::pods)
+        }
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,
         // Quota for the most pods: their number changes while the job runs.

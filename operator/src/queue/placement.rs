@@ -81,6 +81,7 @@ pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let verifiers = spec.verifiers.as_ref();
     let templates = [
         (Role::Inference, spec.inference.template.as_ref()),
+        (Role::Evaluation, spec.evaluation_engines().and_then(|engines| engines.template.as_ref())),
         (Role::Coordinator, spec.coordinator.template.as_ref()),
         (Role::Trainer, spec.trainer.template.as_ref()),
         (Role::Verifier, verifiers.and_then(|pods| pods.template.as_ref())),
@@ -151,6 +152,10 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
     for (role, placement) in placements {
         let template = match role {
             Role::Inference => &mut spec.inference.template,
+            Role::Evaluation => match &mut spec.evaluation {
+                Some(evaluation) => &mut evaluation.engines.template,
+                None => continue,
+            },
             Role::Coordinator => &mut spec.coordinator.template,
             Role::Trainer => &mut spec.trainer.template,
             Role::Verifier => match &mut spec.verifiers {

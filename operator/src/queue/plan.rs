@@ -46,7 +46,7 @@ pub fn plan(
     let Some(workload) = workload else {
         return if is_queued && has_queue { WorkloadAction::Apply } else { WorkloadAction::Keep };
     };
-    let all = [roles.inference, roles.coordinator, roles.trainer];
+    let all = [roles.inference, roles.evaluation, roles.coordinator, roles.trainer];
     let has_pods = all.iter().any(|role| role.wanted > 0 || role.existing > 0);
     let is_reserved = workload.is_reserved();
     match decision {
@@ -99,7 +99,8 @@ fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) ->
     let wants = |counts: RoleCounts, wanted: i32| counts.ready >= wanted;
     let is_ready = wants(roles.coordinator, 1)
         && wants(roles.trainer, job.spec.trainer.replicas)
-        && wants(roles.inference, job.spec.inference.replicas);
+        && wants(roles.inference, job.spec.inference.replicas)
+        && wants(roles.evaluation, job.spec.num_evaluation_engines());
     let old = workload.condition(PODS_READY);
     let was_ready = old.is_some_and(|old| old.status == "True");
     let recovers = old.is_some_and(|old| ["WaitForRecovery", "Recovered"].contains(&&*old.reason));

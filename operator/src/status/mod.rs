@@ -142,6 +142,10 @@ fn compute(
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
+        evaluation: job
+            .spec
+            .evaluation_engines()
+            .map(|engines| counts(facts.roles.evaluation, engines.replicas)),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
         verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),
         memory: memory::memory(old, report),

@@ -102,6 +102,7 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
         ("coordinator pods", facts.roles.coordinator, 1),
         ("trainer pods", facts.roles.trainer, job.spec.trainers()),
         (engines, facts.roles.inference, job.spec.inference.replicas),
+        ("evaluation engines", facts.roles.evaluation, job.spec.num_evaluation_engines()),
         ("verifier pods", facts.roles.verifier, num_verifiers(job, facts)),
     ];
     let missing: Vec<String> = roles

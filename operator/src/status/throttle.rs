@@ -86,6 +86,8 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
         Some(old) => InferenceStatus { ready: old.ready, replicas: old.replicas, ..inference },
         None => inference,
     });
+    let ready = old.evaluation.as_ref().map_or(0, |old| old.ready);
+    let evaluation = new.evaluation.map(|evaluation| RoleStatus { ready, ..evaluation });
     let ready = old.trainer.as_ref().map_or(0, |old| old.ready);
     let trainer = new.trainer.map(|trainer| RoleStatus { ready, ..trainer });
     let ready = old.verifiers.as_ref().map_or(0, |old| old.ready);
@@ -100,7 +102,8 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
             ..condition
         }
     });
-    RLJobStatus { inference, trainer, verifiers, conditions: conditions.collect(), ..new }
+    let conditions = conditions.collect();
+    RLJobStatus { inference, evaluation, trainer, verifiers, conditions, ..new }
 }
 
 #[cfg(test)]

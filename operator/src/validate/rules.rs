@@ -9,6 +9,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod evaluation;
 mod gang;
 mod mixture;
 mod pairs;
@@ -24,7 +25,9 @@ mod verifiers;
 mod workflow;
 
 use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
-use common::{COORDINATOR, INFERENCE, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
+use common::{
+    COORDINATOR, EVALUATION, INFERENCE, TRAINER, VERIFIERS, check_optimizer, is_dns_label,
+};
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -60,7 +63,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     }
     service_tokens::check_urls(spec, &mut problems);
     roles::check_engines(spec, &mut problems);
-    roles::check_inference(spec, &mut problems);
+    roles::check_inference(INFERENCE.field, &spec.inference, &mut problems);
     roles::check_trainer(spec, &mut problems);
     if spec.algorithm.has_learners() {
         roles::check_weight_sync(spec, &mut problems);
@@ -70,25 +73,38 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_policies(spec, &mut problems);
     gang::check_gang(spec, policy, &mut problems);
     tracking::check_tracking(spec, &mut problems);
+    if let Some(evaluation) = &spec.evaluation {
+        evaluation::check_evaluation(spec, evaluation, &mut problems);
+    }
+    check_pods(spec, policy, &mut problems);
+    template::check_isolation(spec, &mut problems);
+    problems
+}
+
+/// Resources and templates of all roles.
+fn check_pods(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
+    let evaluation = spec.evaluation_engines();
+    let evaluation = evaluation.map(|own| (EVALUATION, &own.resources, &own.template));
     for (role, resources, template) in [
         (INFERENCE, &spec.inference.resources, &spec.inference.template),
         (TRAINER, &spec.trainer.resources, &spec.trainer.template),
         (COORDINATOR, &spec.coordinator.resources, &spec.coordinator.template),
-    ] {
-        roles::check_resources(role, resources, &mut problems);
+    ]
+    .into_iter()
+    .chain(evaluation)
+    {
+        roles::check_resources(role, resources, problems);
         if let Some(template) = template {
-            template::check_template(role, template, &spec.volumes, policy, &mut problems);
+            template::check_template(role, template, &spec.volumes, policy, problems);
         }
     }
     if let Some(verifiers) = &spec.verifiers {
-        verifiers::check_verifiers(spec, verifiers, &mut problems);
-        roles::check_resources(VERIFIERS, &verifiers.resources, &mut problems);
+        verifiers::check_verifiers(spec, verifiers, problems);
+        roles::check_resources(VERIFIERS, &verifiers.resources, problems);
         if let Some(template) = &verifiers.template {
-            template::check_template(VERIFIERS, template, &spec.volumes, policy, &mut problems);
+            template::check_template(VERIFIERS, template, &spec.volumes, policy, problems);
         }
     }
-    template::check_isolation(spec, &mut problems);
-    problems
 }
 
 fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {

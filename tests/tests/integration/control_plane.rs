@@ -16,6 +16,7 @@ mod children;
 mod command_line;
 mod coordinator;
 mod devices;
+mod evaluation;
 mod faults;
 mod fields;
 mod fixture;

@@ -21,6 +21,7 @@ mod curriculum;
 mod hybrid;
 mod kills;
 mod objectives;
+mod separate_evaluation;
 mod teacher;
 
 pub(crate) use kills::{PausedProcess, RunUnderFaults, Victim};

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rljob_crds::RunConfig;
+use rljob_crds::job::RunningCompletions;
 use rljob_protocol::status::CoordinatorStatus;
 use rljob_storage::RunStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::batches::Batches;
 use crate::clock::Clock;
+use crate::core::Run;
 use crate::engines::Fleet;
 use crate::evaluation::Evaluator;
 use crate::input::Input;
@@ -23,7 +25,7 @@ use crate::reward::{Rewards, Runner, VerifierPods};
 use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
-use crate::sync::{WeightSync, distributed};
+use crate::sync::{Purpose, WeightSync, distributed, folders};
 use crate::teacher::Teacher;
 use crate::tracking::failures::Failures;
 
@@ -38,7 +40,10 @@ pub struct Coordinator {
     pub clock: Clock,
     pub journal: SharedJournal,
     pub run: RunHandle,
+    /// Engines of rollouts.
     pub fleet: Arc<Fleet>,
+    /// Engines that only evaluate, if the job has them.
+    pub evaluation_fleet: Option<Arc<Fleet>>,
     pub recorder: Recorder,
     pub batches: Batches,
     pub learner_memory: LearnerMemory,
@@ -78,6 +83,11 @@ impl Coordinator {
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest();
         status.requests = Some(self.fleet.request_counts());
+        if let Some(fleet) = &self.evaluation_fleet {
+            let (current, pending) = self.run.read(Run::evaluation_progress).await;
+            status.evaluation_engines = fleet.states(current);
+            status.pending_evaluations = Some(pending);
+        }
         status.verifiers = self.verifier_pods().map(VerifierPods::load);
         status
     }
@@ -112,7 +122,7 @@ impl Coordinator {
             config: Arc::clone(&self.config),
             input: Arc::clone(input),
             run: self.run.clone(),
-            fleet: Arc::clone(&self.fleet),
+            fleet: Arc::clone(self.evaluation_fleet.as_ref().unwrap_or(&self.fleet)),
             recorder: self.recorder.clone(),
             agents: self.agents.clone(),
             clock: self.clock,
@@ -120,16 +130,50 @@ impl Coordinator {
         }
     }
 
-    /// Handles for weight updates of engines.
+    /// Handles for weight updates of the engines of rollouts.
     pub fn weight_sync(&self) -> WeightSync {
+        let running = self.config.spec.weight_sync.running_completions.unwrap_or_default();
+        self.weight_sync_of(Purpose::Rollouts, &self.fleet, running)
+    }
+
+    /// Handles for weight updates of the engines that only evaluate. No completions run then,
+    /// except those of an earlier coordinator, which are not used.
+    pub fn evaluation_weight_sync(&self) -> Option<WeightSync> {
+        let fleet = self.evaluation_fleet.as_ref()?;
+        Some(self.weight_sync_of(Purpose::Evaluations, fleet, RunningCompletions::default()))
+    }
+
+    /// Removes weights that no evaluation needs. What fails is logged and tried after the next one.
+    pub async fn prune_evaluation_weights(&self) {
+        let (directory, run) = (self.config.run_directory.clone(), self.run.read(Run::clone).await);
+        let prune = move || {
+            folders::prune_evaluations(&directory, |own| run.is_evaluation_folder_unused(own))
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(prune).await {
+            tracing::warn!(%error, "failed to remove weights of earlier evaluations");
+        }
+    }
+
+    /// Both kinds of engines.
+    pub fn fleets(&self) -> impl Iterator<Item = &Arc<Fleet>> {
+        std::iter::once(&self.fleet).chain(&self.evaluation_fleet)
+    }
+
+    fn weight_sync_of(
+        &self,
+        purpose: Purpose,
+        fleet: &Arc<Fleet>,
+        running: RunningCompletions,
+    ) -> WeightSync {
         WeightSync {
+            purpose,
             run: self.run.clone(),
-            fleet: Arc::clone(&self.fleet),
+            fleet: Arc::clone(fleet),
             fence: self.journal.fence().clone(),
             recorder: self.recorder.clone(),
             clock: self.clock,
             backend: distributed::backend(self.config.spec.inference.gpus()),
-            running: self.config.spec.weight_sync.running_completions.unwrap_or_default(),
+            running,
         }
     }
 }

@@ -76,6 +76,8 @@ pub(crate) async fn open(
     }
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
+    let evaluation_fleet =
+        config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         config,
@@ -87,6 +89,7 @@ pub(crate) async fn open(
         learner_memory: LearnerMemory::open(journal.clone()).await?,
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
+        evaluation_fleet,
         recorder,
         batches: Batches::default(),
         rejected_peers: RejectedPeers::default(),
@@ -196,12 +199,20 @@ fn given_another_chance(mut record: Record) -> Record {
     record
 }
 
-/// Reopens a finished run whose steps were raised: it continues from its last checkpoint.
+/// Reopens a finished run whose steps were raised: it continues from its last checkpoint. So does
+/// one that was drained while the evaluations after its last step ran.
 fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
-    if record.stage == Stage::Finished && last_step < total_steps {
-        record.stage = Stage::default();
-        record.exported = false;
-        record.attempt = record.attempt.saturating_add(1);
+    if last_step >= total_steps {
+        return record;
+    }
+    match record.stage {
+        Stage::Finished => {
+            record.stage = Stage::default();
+            record.exported = false;
+            record.attempt = record.attempt.saturating_add(1);
+        }
+        Stage::Drained => record.exported = false,
+        Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }
     record
 }

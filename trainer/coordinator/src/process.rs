@@ -215,10 +215,13 @@ fn start_tasks(coordinator: &Arc<Coordinator>, options: &Options) -> JoinSet<()>
         coordinator.journal.fence().clone(),
         coordinator.stop.clone(),
     ));
-    let monitored = Arc::clone(coordinator);
-    tasks.spawn(async move {
-        monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await;
-    });
+    if let Some(weight_sync) = coordinator.evaluation_weight_sync() {
+        tasks.spawn(sync::disk::run(Arc::new(weight_sync), coordinator.stop.clone()));
+    }
+    for fleet in coordinator.fleets() {
+        let (fleet, own) = (Arc::clone(fleet), Arc::clone(coordinator));
+        tasks.spawn(async move { fleet.monitor(own.journal.fence(), own.stop.clone()).await });
+    }
     if let Some(agents) = coordinator.agents.clone() {
         let stop = coordinator.stop.clone();
         tasks.spawn(async move {

@@ -4,6 +4,7 @@
 //!  tick   every 250 ms, less often after failures: verified checkpoints ─▶ run.tick(now)
 //!  work   input ─▶ on every change of the run: blocking work (evaluation, supervised batch)
 //!                                              sampling (rollouts), beside it
+//!                                              evaluation on separate engines, beside both
 //! ```
 
 use std::collections::BTreeSet;
@@ -133,18 +134,23 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     };
     input_opened(&coordinator, &input).await;
     let mut changes = coordinator.run.changes();
-    let (mut blocking, mut sampling) = (WorkSlot::default(), WorkSlot::default());
+    let [mut blocking, mut sampling, mut evaluating] = [(); 3].map(|()| WorkSlot::default());
     loop {
-        let wanted = coordinator.run.read(|run| (run.work(), run.sampling_work())).await;
-        blocking.switch(&coordinator, &input, wanted.0.without_sampling()).await;
-        sampling.switch(&coordinator, &input, wanted.1).await;
+        let wanted =
+            |run: &Run| [run.work().without_sampling(), run.sampling_work(), run.evaluation_work()];
+        let wanted = coordinator.run.read(wanted).await;
+        for (slot, wanted) in
+            [&mut blocking, &mut sampling, &mut evaluating].into_iter().zip(wanted)
+        {
+            slot.switch(&coordinator, &input, wanted).await;
+        }
         tokio::select! {
             () = coordinator.stop.cancelled() => break,
             _ = changes.changed() => {}
             () = tokio::time::sleep(RETRY) => {}
         }
     }
-    let _ = (blocking.cancel().await, sampling.cancel().await);
+    let _ = (blocking.cancel().await, sampling.cancel().await, evaluating.cancel().await);
 }
 
 /// Opens the input. Returns errors that fail the run.
@@ -334,7 +340,7 @@ async fn evaluate(
 ) -> Result<(), WorkError> {
     let (beside, suites) = coordinator
         .run
-        .read(|run| (run.evaluates_beside(version), run.suites_due(version.step)))
+        .read(|run| (run.evaluates_beside(version), run.suites_of_evaluation(version)))
         .await;
     let metrics = coordinator.evaluator(input).run(version, beside, &suites).await?;
     for (suite, own) in metrics.by_suite() {
@@ -348,7 +354,11 @@ async fn evaluate(
             "evaluated"
         );
     }
-    Ok(coordinator.run.change(|run, _| run.evaluated(version.step)).await?)
+    coordinator.run.change(|run, _| run.evaluated(version.step)).await?;
+    if coordinator.evaluation_fleet.is_some() {
+        coordinator.prune_evaluation_weights().await;
+    }
+    Ok(())
 }
 
 /// Fixes a supervised batch, which is a pure function of the data. Packing it here reports invalid

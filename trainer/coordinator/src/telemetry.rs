@@ -57,6 +57,7 @@ pub struct Metrics {
     step_seconds: Histogram,
     learners: LearnerMetrics,
     engine_idle: Counter,
+    pending_evaluations: IntGauge,
 }
 
 impl Metrics {
@@ -109,6 +110,10 @@ impl Metrics {
             step_seconds: step_seconds(&registry)?,
             learners: LearnerMetrics::new(&registry)?,
             engine_idle: engine_idle(&registry)?,
+            pending_evaluations: integer(
+                "rljob_pending_evaluations",
+                "Evaluations that wait or run on separate engines.",
+            )?,
             registry,
         })
     }
@@ -153,6 +158,7 @@ impl Metrics {
         let oldest = steps.map(|version| version.step).min();
         let lag = oldest.map_or(0, |oldest| status.step.saturating_sub(oldest));
         self.lag.set(lag.into());
+        self.pending_evaluations.set(status.pending_evaluations.unwrap_or_default().into());
         if let Some(load) = status.verifiers {
             self.verifier_calls.set(load);
         }

@@ -10,7 +10,7 @@ function drawNow(run) {
   const report = run.isRunning ? run.coordinator : null;
   byId("now").hidden = !report;
   if (!report) return;
-  const engines = report.engines.map((engine) => [
+  const engines = [...report.engines, ...(report.evaluationEngines ?? [])].map((engine) => [
     engine.name,
     engine.state,
     engine.version ?? "–",
@@ -31,6 +31,9 @@ function drawNow(run) {
     ["Requests at engines", String(report.requests?.running ?? "–")],
     ["Requests in the queue", String(report.requests?.queued ?? "–")],
   ];
+  if (report.pendingEvaluations != null) {
+    facts.push(["Evaluations that wait or run", String(report.pendingEvaluations)]);
+  }
   byId("now-content").replaceChildren(
     list(facts),
     engines.length

@@ -189,7 +189,7 @@ impl Learner {
     fn export(&mut self, version: Version, path: PathBuf) -> Result<(), LearnerError> {
         self.check_step(version)?;
         let writes = self.trainer.ranks.rank() == 0;
-        if self.exports.is_newest(version) {
+        if self.exports.is_newest(version, &path) {
             return if writes { Ok(self.exports.repeat_report(version, &path)?) } else { Ok(()) };
         }
         // At most one export holds a copy of the weights.

@@ -16,8 +16,11 @@ pub struct Desired {
     pub generation: i64,
     /// Train, or drain.
     pub mode: Mode,
-    /// Existing engines.
+    /// Existing engines of rollouts.
     pub engines: Vec<EngineEndpoint>,
+    /// Existing engines that only evaluate. Empty in jobs without them. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluation_engines: Vec<EngineEndpoint>,
     /// Existing trainer pods. Of two supervisors of one name, that of the listed pod is accepted.
     /// Empty in local runs, and from operators of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -86,6 +89,7 @@ impl Desired {
         }
         if version < 3 {
             self.verifiers.clear();
+            self.evaluation_engines.clear();
         }
         self
     }

@@ -71,6 +71,20 @@ pub struct CoordinatorStatus {
     /// version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifiers: Option<VerifierLoad>,
+    /// Engines of the desired state that only evaluate. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluation_engines: Vec<EngineState>,
+    /// Evaluations that wait or run on such engines; absent in jobs without them. Since protocol
+    /// version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_evaluations: Option<u32>,
+}
+
+impl CoordinatorStatus {
+    /// Engines of rollouts, and those that only evaluate.
+    pub fn all_engines(&self) -> impl Iterator<Item = &EngineState> {
+        self.engines.iter().chain(&self.evaluation_engines)
+    }
 }
 
 /// Most supervisors and engines of a status.
@@ -94,17 +108,17 @@ impl CoordinatorStatus {
         if let Some((field, _)) = counters.iter().find(|(_, value)| *value > MAX_COUNTER) {
             return Err(format!("{field} in its status exceeds {MAX_COUNTER}"));
         }
-        if self.supervisors.len().max(self.engines.len()) > MAX_ENTRIES {
+        if self.supervisors.len().max(self.all_engines().count()) > MAX_ENTRIES {
             return Err(format!("its status has more than {MAX_ENTRIES} supervisors or engines"));
         }
         let names = self.supervisors.iter().map(|entry| &entry.name);
-        let mut names = names.chain(self.engines.iter().map(|entry| &entry.name));
+        let mut names = names.chain(self.all_engines().map(|entry| &entry.name));
         if names.any(|name| name.len() > MAX_NAME) {
             return Err(format!("a name in its status has more than {MAX_NAME} bytes"));
         }
         let failure = self.last_failure.iter().map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
-        let engines = self.engines.iter().filter_map(|engine| engine.unsuitable.as_ref());
+        let engines = self.all_engines().filter_map(|engine| engine.unsuitable.as_ref());
         let others = self.journal_failure.iter().chain(&self.tracker_failure);
         if failure
             .chain(outage)
@@ -127,6 +141,8 @@ impl CoordinatorStatus {
             self.journal_failure = None;
             self.tracker_failure = None;
             (self.memory, self.requests, self.verifiers) = (None, None, None);
+            self.evaluation_engines.clear();
+            self.pending_evaluations = None;
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });

@@ -16,6 +16,7 @@ pub struct Role {
 }
 
 pub const INFERENCE: Role = Role { field: "inference", container: CONTAINER_ENGINE };
+pub const EVALUATION: Role = Role { field: "evaluation.engines", container: CONTAINER_ENGINE };
 pub const TRAINER: Role = Role { field: "trainer", container: CONTAINER_TRAINER };
 pub const VERIFIERS: Role = Role { field: "verifiers", container: CONTAINER_REWARDS };
 pub const COORDINATOR: Role = Role { field: "coordinator", container: CONTAINER_COORDINATOR };

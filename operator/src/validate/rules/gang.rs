@@ -23,9 +23,11 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             format!("needs an operator with --gang-schedulers={name}, gangSchedulers of its chart");
         problems.push(Problem::new(format!("{PATH}.{name}"), message));
     }
-    if spec.inference.replicas == 0 || !spec.algorithm.has_learners() {
+    if !spec.algorithm.has_learners() {
         return;
     }
+    let inference = Some(&spec.inference).filter(|inference| inference.replicas > 0);
+    let engines = [("inference", inference), ("evaluation.engines", spec.evaluation_engines())];
     for (field, default) in [
         ("schedulerName", None),
         ("priorityClassName", spec.scheduling.priority_class_name.as_deref()),
@@ -34,11 +36,13 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             let own = template.as_ref().and_then(|template| template.spec.get(field)?.as_str());
             own.or(default).map(ToOwned::to_owned)
         };
-        if of(&spec.inference.template) != of(&spec.trainer.template) {
-            let message = format!(
-                "needs the same template.spec.{field} in inference and trainer: a gang has one"
-            );
-            problems.push(Problem::new(PATH, message));
+        for (name, own) in engines {
+            if own.is_some_and(|own| of(&own.template) != of(&spec.trainer.template)) {
+                let message = format!(
+                    "needs the same template.spec.{field} in {name} and trainer: a gang has one"
+                );
+                problems.push(Problem::new(PATH, message));
+            }
         }
     }
 }

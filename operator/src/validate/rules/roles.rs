@@ -5,7 +5,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::gpus::{Device, is_gpu, is_nvidia_gpu};
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::roles::EngineKind;
+use rljob_crds::roles::{EngineKind, InferenceSpec};
 
 use super::common::{Role, TRAINER};
 use crate::sglang;
@@ -29,8 +29,8 @@ pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.inference.replicas >= 1 {
         return;
     }
-    let accuracy =
-        spec.dataset.evaluation.as_ref().is_some_and(EvaluationDataset::measures_accuracy);
+    let accuracy = spec.evaluation.is_none()
+        && spec.dataset.evaluation.as_ref().is_some_and(EvaluationDataset::measures_accuracy);
     let algorithm = spec.algorithm.resolve().filter(|algorithm| algorithm.has_rollouts());
     let algorithm = algorithm.map(|algorithm| format!("algorithm.{}", algorithm.name()));
     let accuracy = accuracy.then(|| "dataset.evaluation.answer".to_owned());
@@ -42,27 +42,28 @@ pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     }
 }
 
-pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    let inference = &spec.inference;
+/// Rules of engines at `field` of the spec.
+pub(super) fn check_inference(field: &str, inference: &InferenceSpec, problems: &mut Vec<Problem>) {
+    let path = |own: &str| format!("spec.{field}{own}");
     if inference.sglang.is_some() && inference.embedded.is_some() {
-        problems.push(Problem::new("spec.inference", "set at most one of sglang and embedded"));
+        problems.push(Problem::new(path(""), "set at most one of sglang and embedded"));
     }
     let gpus = inference.gpus();
     if inference.engine() == EngineKind::Embedded && gpus > 0 {
         problems.push(Problem::new(
-            "spec.inference.resources.limits",
+            path(".resources.limits"),
             "the embedded engine runs on CPUs: remove the GPUs or use sglang",
         ));
     }
     if inference.engine() == EngineKind::Embedded && inference.pods_per_engine() > 1 {
         problems.push(Problem::new(
-            "spec.inference.podsPerReplica",
+            path(".podsPerReplica"),
             "the embedded engine is one process: remove it or use sglang",
         ));
     }
     if gpus > MAX_GPUS {
         problems.push(Problem::new(
-            "spec.inference.resources.limits",
+            path(".resources.limits"),
             format!("a pod of an engine has at most {MAX_GPUS} GPUs, found {gpus}"),
         ));
     }
@@ -74,8 +75,7 @@ pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             (None, Some(flag)) => format!("the run sets {flag}; remove it"),
             (None, None) => continue,
         };
-        let path = format!("spec.inference.sglang.extraArgs[{index}]");
-        problems.push(Problem::new(path, message));
+        problems.push(Problem::new(path(&format!(".sglang.extraArgs[{index}]")), message));
     }
 }
 

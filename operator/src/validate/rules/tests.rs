@@ -9,6 +9,7 @@ use super::problems;
 mod curriculum;
 mod devices;
 mod documents;
+mod evaluation;
 mod gangs;
 mod lora;
 mod pairs;

@@ -12,8 +12,12 @@ const EDITS: usize = 2;
 
 /// Resources whose name is almost that of a GPU: no node has them.
 pub(super) fn check_devices(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let evaluation =
+        spec.evaluation_engines().map(|engines| ("evaluation.engines", &engines.resources));
     for (role, resources) in
         [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources)]
+            .into_iter()
+            .chain(evaluation)
     {
         for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
             for name in amounts.iter().flat_map(|amounts| amounts.keys()) {

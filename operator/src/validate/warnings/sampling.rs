@@ -47,6 +47,11 @@ pub(super) fn check_unsampled(
         warn("spec.weightSync.runningCompletions".to_owned());
     }
     if samples {
+        if spec.evaluation.is_some() && spec.inference.replicas > 0 {
+            let message =
+                format!("has no effect: {name} samples on evaluation.engines only: set it to 0");
+            warnings.push(Problem::new("spec.inference.replicas", message));
+        }
         return;
     }
     if spec.weight_sync.method.is_some() {
@@ -97,6 +102,9 @@ mod tests {
         evaluated["dataset"] = json!({"evaluation": {
             "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",
         }});
-        assert_eq!(of(evaluated), ["spec.rollout.maxStaleness", &every, &running]);
+        let warned = ["spec.rollout.maxStaleness", &every, &running];
+        assert_eq!(of(evaluated.clone()), warned);
+        evaluated["evaluation"] = json!({"engines": {}});
+        assert_eq!(of(evaluated), [&warned[..], &["spec.inference.replicas"]].concat());
     }
 }

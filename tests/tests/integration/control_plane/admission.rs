@@ -84,6 +84,15 @@ fn changes() -> Vec<(Mutability, Value)> {
             WhileSuspended,
             json!({"rewards": [{"name": "tests", "code": {}}], "verifiers": {"maxReplicas": 2}}),
         ),
+        (
+            WhileSuspended,
+            json!({
+                "dataset": {"evaluation": {
+                    "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer",
+                }},
+                "evaluation": {"engines": {"replicas": 2}},
+            }),
+        ),
         (WhileSuspended, json!({"weightSync": {"method": "Distributed"}})),
         (WhileSuspended, inference(json!({"sglang": {}}))),
         (WhileSuspended, inference(json!({"sglang": {"extraArgs": ["--context-length=4096"]}}))),

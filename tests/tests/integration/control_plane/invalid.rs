@@ -197,6 +197,23 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "algorithm.evaluation needs inference.replicas of at least 1",
         ),
         (
+            only(json!({"evaluation": {}})),
+            "evaluation.engines is not used by algorithm.evaluation, which has no training beside \
+             it: inference engines evaluate; remove evaluation",
+        ),
+        (
+            json!({"spec": {"evaluation": {"maxPending": 2}}}),
+            "evaluation.engines needs dataset.evaluation with answer, whose prompts they complete",
+        ),
+        (
+            bucket(json!({"evaluation": {}})),
+            "evaluation.engines cannot read weights from storage.s3: store the run on a volume",
+        ),
+        (
+            json!({"spec": {"evaluation": {"engines": {"replicas": 0}}}}),
+            "evaluation.engines.replicas must be at least 1",
+        ),
+        (
             only(json!({"restoreFrom": {"rljob": {"name": "other"}}})),
             "restoreFrom is not used by algorithm.evaluation; remove it",
         ),

@@ -45,6 +45,10 @@ pub(super) struct Run {
     /// Load of verifier pods to report, and the pods that the operator named last.
     pub(super) verifier_load: Value,
     pub(super) named_verifiers: Value,
+    /// Whether the coordinator announces the newest protocol.
+    pub(super) is_newest: bool,
+    /// Desired state that a coordinator of the run received last.
+    pub(super) desired: Value,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
     /// Memory plan of the learners, and metrics of the newest step.
@@ -146,9 +150,12 @@ async fn desired(
         return Err(StatusCode::CONFLICT);
     }
     run.epoch = epoch;
-    // Addresses of verifier pods are sent to coordinators that announce this version.
-    let protocol = if run.verifier_load.is_null() { "1" } else { "3" };
+    // Coordinators that announce this version get the addresses of verifier pods and of engines
+    // that only evaluate.
+    let is_newest = run.is_newest || !run.verifier_load.is_null();
+    let protocol = if is_newest { "3" } else { "1" };
     drop(run);
+    coordinator.run.lock().desired = desired.clone();
     coordinator.desired = desired;
     Ok([(PROTOCOL_HEADER, protocol)])
 }

@@ -93,6 +93,17 @@ impl LocalRun {
             .and_then(|pid| Pid::from_raw(pid.cast_signed()))
     }
 
+    /// The process of this run with this name, by the file that its output goes to.
+    pub(crate) fn find_by_log(&self, name: &str) -> Option<Pid> {
+        let file = format!("{name}.log");
+        let writes = |pid: &u32| {
+            let output = fs::read_link(format!("/proc/{pid}/fd/1"));
+            output.is_ok_and(|path| path.ends_with(&file))
+        };
+        let pid = descendants(self.child.id()).into_iter().find(writes)?;
+        Pid::from_raw(pid.cast_signed())
+    }
+
     /// Panics if the run has exited.
     pub(crate) fn assert_running(&mut self) {
         let ended = self.child.try_wait().unwrap();

@@ -41,6 +41,9 @@ impl Run {
             Work::Rollout(_) | Work::RolloutAhead => Activity::Rollouts,
             Work::Validate | Work::Prepare { .. } => Activity::Data,
             Work::None if self.sampling_limit() > 0 => Activity::Rollouts,
+            Work::None if self.record.exported && !self.record.evaluations.is_empty() => {
+                Activity::Evaluation
+            }
             Work::None => Activity::Checkpoint,
         }
     }

@@ -56,7 +56,7 @@ impl Run {
             return Some(version);
         }
         let version = self.record.published.as_ref()?.version;
-        (current(&version) && self.evaluation_due(version.step)).then_some(version)
+        (current(&version) && self.evaluation_awaited(version.step)).then_some(version)
     }
 
     pub(super) fn instruct_ahead(
@@ -72,7 +72,7 @@ impl Run {
             return instruction;
         }
         if steps == self.settings.total_steps {
-            return if self.evaluating.is_some() || self.evaluation_due(steps) {
+            return if self.evaluating.is_some() || self.evaluation_awaited(steps) {
                 Instruction::Wait
             } else {
                 self.finish(steps, now)
@@ -94,9 +94,9 @@ impl Run {
         engines: &[EngineView],
         now: Now,
     ) -> Option<Instruction> {
-        let evaluate = self.evaluation_due(steps) && self.evaluating.is_none();
+        let evaluate = self.evaluation_awaited(steps) && self.evaluating.is_none();
         let needed = evaluate
-            || (self.evaluation_due(steps) && steps == self.settings.total_steps)
+            || (self.evaluation_awaited(steps) && steps == self.settings.total_steps)
             || self.facts.fixed_step < self.settings.total_steps;
         if steps < self.facts.last_step || !needed || !self.lacking(steps, evaluate, engines) {
             return None;

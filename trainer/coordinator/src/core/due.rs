@@ -28,7 +28,7 @@ impl Run {
             return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
         }
         let version = Version { step: steps, attempt: self.record.attempt };
-        if self.evaluation_due(steps) {
+        if self.evaluation_awaited(steps) {
             let validated = self.settings.accuracy && self.validation(steps).is_some();
             if self.settings.validation && !validated {
                 Work::Validate
@@ -42,6 +42,11 @@ impl Run {
         } else {
             Work::Prepare { step: steps.saturating_add(1) }
         }
+    }
+
+    /// Whether an evaluation is due that engines of rollouts sample.
+    pub(super) fn evaluation_awaited(&self, steps: u32) -> bool {
+        self.evaluates_on_rollout_engines() && self.evaluation_due(steps)
     }
 
     /// Whether the evaluation of a suite is due.
@@ -58,6 +63,7 @@ impl Run {
             let since = if is_last { None } else { steps.checked_rem(*every) };
             let scheduled = steps.saturating_sub(since.unwrap_or_default());
             self.facts.evaluated.range(scheduled..=steps).next().is_none()
+                && !self.pending_steps().any(|step| (scheduled..=steps).contains(&step))
         };
         let suites = self.settings.evaluation_every.iter().enumerate();
         let due = suites.filter(|(_, every)| !self.record.exported && is_due(every));
@@ -79,20 +85,27 @@ impl Run {
         self.data_open = true;
     }
 
-    /// Validation loss that the learners reported to this process after `step` steps.
+    /// Validation loss that the learners reported to this process after `step` steps, or that an
+    /// evaluation in the queue has.
     pub fn validation(&self, step: u32) -> Option<&ValidationReport> {
-        self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
+        let mut pending = self.record.evaluations.iter();
+        let pending = pending.find(|pending| pending.version.step == step);
+        let newest = self.validation.as_ref().filter(|(measured, _)| *measured == step);
+        pending.and_then(|pending| pending.validation.as_ref()).or(newest.map(|(_, report)| report))
     }
 
     /// Whether the evaluation of `version` runs while the learners train on, so that newer weights
-    /// may be published meanwhile. The last one of a run does not.
+    /// may be published meanwhile. The last one of a run does not, nor one on separate engines.
     pub fn evaluates_beside(&self, version: Version) -> bool {
-        self.settings.ahead() && version.step < self.settings.total_steps
+        self.settings.ahead()
+            && self.evaluates_on_rollout_engines()
+            && version.step < self.settings.total_steps
     }
 
     /// The evaluation at `step` is in the journal.
     pub fn evaluated(&mut self, step: u32) {
         self.facts.evaluated.insert(step);
+        self.record.evaluations.retain(|pending| pending.version.step != step);
         self.evaluating = self.evaluating.filter(|version| version.step != step);
     }
 

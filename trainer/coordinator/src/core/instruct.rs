@@ -1,11 +1,12 @@
 //! Instructions to learners: a pure function of their position, so the next request repeats a lost
 //! response.
 //!
-//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint,
-//! exit) · checkpoint due · export due · validation due (measure the loss) · evaluation or rollouts
-//! need weights that engines lack (publish) · they are in progress (wait) · batch `s + 1` is fixed
-//! (train) · last step done (export, exit). With sampling ahead, publication and training wait only
-//! for the rollouts of batch `s + 1` ([`super::ahead`]).
+//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint, exit)
+//! · checkpoint due · export due · validation due (measure the loss) · evaluation on separate
+//! engines due (write its weights) · evaluation or rollouts need weights that engines lack
+//! (publish) · they are in progress (wait) · batch `s + 1` is fixed (train) · last step done
+//! (export, exit). With sampling ahead, publication and training wait only for the rollouts of
+//! batch `s + 1` ([`super::ahead`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -96,6 +97,9 @@ impl Run {
             self.export_ordered = Some(version);
             return Ok(Instruction::Export { version, path: self.export_path(steps) });
         }
+        if let Some(instruction) = self.order_evaluation(steps) {
+            return Ok(instruction);
+        }
         if self.settings.ahead() {
             return Ok(self.instruct_ahead(steps, world, engines, now));
         }
@@ -155,12 +159,21 @@ impl Run {
 
     pub(super) fn finish(&mut self, steps: u32, now: Now) -> Instruction {
         if !self.record.exported {
+            if self.evaluates_export() {
+                return Instruction::Wait;
+            }
             return Instruction::Export {
                 version: Version { step: steps, attempt: self.record.attempt },
                 path: self.settings.run_directory.join(EXPORT_DIR),
             };
         }
-        if self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) }
+        if !self.has_checkpoint(steps) {
+            self.checkpoint(steps, now)
+        } else if self.record.evaluations.is_empty() {
+            Instruction::Exit
+        } else {
+            Instruction::Wait
+        }
     }
 
     pub(super) fn publish(

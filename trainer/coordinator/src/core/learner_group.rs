@@ -151,6 +151,7 @@ impl Run {
         self.position = None;
         self.checkpoint_ordered = None;
         self.export_ordered = None;
+        self.ordered.clear();
         self.publication = None;
         self.since = now;
         self.record.stage = Stage::Running(layout);
@@ -196,10 +197,13 @@ impl Run {
                 Standing::Quiet => false,
             });
         let lost = standings.contains(&Standing::Lost);
-        if exited && self.record.exported {
+        if exited && self.record.exported && self.record.evaluations.is_empty() {
             self.record.stage = Stage::Finished;
         } else if self.record.exported {
             // The model is exported: a lost supervisor has no effect.
+            if exited && self.draining() {
+                self.record.stage = Stage::Drained;
+            }
         } else if !lost && let Some(failure) = self.hung(&layout) {
             self.record.stage =
                 Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };

@@ -14,6 +14,7 @@ pub mod admission;
 pub mod ahead;
 pub mod backoff;
 mod due;
+mod evaluations;
 pub mod hang;
 pub mod instruct;
 pub mod learner_group;
@@ -136,6 +137,8 @@ pub struct Run {
     publication: Option<Publication>,
     /// Evaluation beside training that has begun.
     evaluating: Option<Version>,
+    /// Evaluations on separate engines whose weights are being written.
+    ordered: Vec<record::PendingEvaluation>,
     incarnation: u64,
     serial: u64,
 }
@@ -145,11 +148,13 @@ impl Run {
     /// process, part of folder and group names, so that no name is used twice.
     pub fn new(
         settings: Settings,
-        record: Record,
+        mut record: Record,
         facts: Facts,
         incarnation: u64,
         now: Now,
     ) -> Self {
+        // The coordinator was lost between the two writes.
+        record.evaluations.retain(|pending| !facts.evaluated.contains(&pending.version.step));
         Self {
             settings,
             record,
@@ -167,6 +172,7 @@ impl Run {
             validation: None,
             publication: None,
             evaluating: None,
+            ordered: Vec::new(),
             incarnation,
             serial: 0,
         }

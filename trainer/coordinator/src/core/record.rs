@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -35,6 +36,9 @@ pub struct Record {
     pub published: Option<Published>,
     /// Whether the model is exported.
     pub exported: bool,
+    /// Evaluations that wait for evaluation engines, in order; the first one is in progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<PendingEvaluation>,
 }
 
 impl Record {
@@ -150,4 +154,19 @@ pub struct Published {
     pub version: Version,
     /// Complete folder; none for broadcast weights.
     pub folder: Option<PathBuf>,
+}
+
+/// An evaluation whose weights are on disk, or are being written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PendingEvaluation {
+    /// The evaluated weights.
+    pub version: Version,
+    /// Folder with them, relative to the run directory, which may move.
+    pub folder: PathBuf,
+    /// Indices of the suites.
+    pub suites: Vec<usize>,
+    /// Loss of the evaluation data at this step, if the learners measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<ValidationReport>,
 }

@@ -16,6 +16,8 @@ pub enum Folder {
     Published,
     /// The exported model.
     Exported,
+    /// For an evaluation on separate engines.
+    Evaluated,
     /// An abandoned publication.
     Superseded,
 }
@@ -85,12 +87,16 @@ impl Run {
                     self.settings.total_steps
                 )));
             }
+            self.evaluation_written(version, path);
             self.record.exported = true;
             return Ok(Folder::Exported);
         }
         if path == self.export_path(version.step) {
             self.facts.exported_step = self.facts.exported_step.max(version.step);
             return Ok(Folder::Exported);
+        }
+        if self.evaluation_written(version, path) {
+            return Ok(Folder::Evaluated);
         }
         match &self.publication {
             Some(publication)

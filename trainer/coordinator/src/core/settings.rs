@@ -30,6 +30,8 @@ pub struct Settings {
     pub accuracy: bool,
     /// Whether learners measure the loss of the evaluation data (`sft`, pairs).
     pub validation: bool,
+    /// Most evaluations that wait for evaluation engines; none if engines of rollouts evaluate.
+    pub max_pending: Option<u32>,
     /// Admission of rollouts.
     pub admission: Admission,
     /// Method of weight sync.
@@ -58,6 +60,7 @@ impl Settings {
             evaluation_every: suites.iter().map(|suite| suite.data.every_steps).collect(),
             accuracy: suites.iter().any(|suite| suite.data.answer.is_some()),
             validation: suites.iter().any(|suite| suite.data.measures_loss()),
+            max_pending: spec.evaluation.as_ref().map(|evaluation| evaluation.max_pending),
             admission: Admission::of(spec),
             method: spec.weight_sync_method(),
             engine_ranks: spec.inference.ranks(),

@@ -54,6 +54,8 @@ impl Run {
             memory: None,
             requests: None,
             verifiers: None,
+            evaluation_engines: Vec::new(),
+            pending_evaluations: None,
             activity: self.position.and(self.activity),
         }
     }

@@ -34,6 +34,7 @@ pub(super) fn settings() -> Settings {
         evaluation_every: Vec::new(),
         accuracy: true,
         validation: false,
+        max_pending: None,
         admission: Admission {
             batch_size: 1,
             total_steps: 4,
@@ -54,6 +55,7 @@ pub(super) fn desired() -> Desired {
         generation: 1,
         mode: Mode::Run,
         engines: Vec::new(),
+        evaluation_engines: Vec::new(),
         supervisors: Vec::new(),
         verifiers: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },

@@ -45,6 +45,12 @@ impl EngineClient {
         Self { transport, completions, api, admin }
     }
 
+    /// A client with the same keys and certificate for other engines, without shared connections.
+    #[must_use]
+    pub fn separate(&self) -> Self {
+        Self::new(self.api.clone(), self.admin.clone(), self.transport.tls())
+    }
+
     /// Forgets engines whose URLs do not exist, and closes idle connections to them.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
         self.completions.retain(&exists);

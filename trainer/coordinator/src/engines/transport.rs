@@ -40,6 +40,11 @@ impl Transport {
         Self { connections: Arc::default(), tls }
     }
 
+    /// What it authenticates engines by.
+    pub fn tls(&self) -> Option<ClientTls> {
+        self.tls.clone()
+    }
+
     /// Closes idle connections to URLs for which `exists` is false.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
         self.connections.retain(exists);

@@ -195,7 +195,7 @@ pub async fn step(
     coordinator.run.read(|run| run.fence(report.attempt)).await?;
     let timeline = &coordinator.recorder.timeline;
     timeline.add_learners(&report.spans, coordinator.clock.now());
-    for span in coordinator.fleet.take_spans() {
+    for span in coordinator.fleets().flat_map(|fleet| fleet.take_spans()) {
         timeline.add(&span.engine, span.name.to_owned(), span.times);
     }
     let train = coordinator.batches.input().and_then(|input| input.train.as_ref());
@@ -311,6 +311,7 @@ pub async fn weights(
             match folder {
                 Folder::Published => prune_folders(&coordinator).await,
                 Folder::Exported => prune_exports(&coordinator).await,
+                Folder::Evaluated => coordinator.prune_evaluation_weights().await,
                 Folder::Superseded => {}
             }
         }

@@ -1,6 +1,7 @@
 //! Weight sync through the run directory: each engine that lacks a required version reads its
 //! folder. Engines that join later or recover are updated without the learners. With sampling
-//! ahead, updates start when the folder is complete.
+//! ahead, updates start when the folder is complete. Engines that only evaluate get the weights of
+//! the evaluation in progress, whatever the method.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,11 +42,7 @@ pub async fn run(sync: Arc<WeightSync>, stop: CancellationToken) {
 }
 
 async fn start_updates(sync: &Arc<WeightSync>, updates: &mut JoinSet<()>) {
-    let wanted = sync
-        .run
-        .read(|run| run.weights_wanted().map(|(version, folder)| (version, folder.to_owned())))
-        .await;
-    let Some((version, folder)) = wanted else { return };
+    let Some((version, folder)) = sync.purpose.weights_wanted(&sync.run).await else { return };
     for engine in sync.fleet.views() {
         if !engine.lacks(version) {
             continue;

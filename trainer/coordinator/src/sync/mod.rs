@@ -12,6 +12,7 @@ pub mod folders;
 pub mod orphans;
 mod pause;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rljob_crds::job::RunningCompletions;
@@ -19,16 +20,39 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::core::Now;
 use crate::core::instruct::KeptGroup;
+use crate::core::{Now, Run};
 use crate::engines::streams::Streams;
 use crate::engines::{EngineError, Fleet, check_epoch};
 use crate::persistence::fence::Fence;
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 
+/// What engines sample, which decides about their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Batches, and evaluations if no other engines do. Their weights are the newest published.
+    Rollouts,
+    /// Evaluations only. Their weights are those of the evaluation in progress.
+    Evaluations,
+}
+
+impl Purpose {
+    /// Weights that every engine should hold, with their folder, if they are on disk.
+    async fn weights_wanted(self, run: &RunHandle) -> Option<(Version, PathBuf)> {
+        let wanted = |run: &Run| match self {
+            Self::Rollouts => {
+                run.weights_wanted().map(|(version, folder)| (version, folder.to_owned()))
+            }
+            Self::Evaluations => run.evaluation_weights_wanted(),
+        };
+        run.read(wanted).await
+    }
+}
+
 /// Handles that weight updates use.
 pub struct WeightSync {
+    pub purpose: Purpose,
     pub run: RunHandle,
     pub fleet: Arc<Fleet>,
     pub fence: Fence,
@@ -136,7 +160,9 @@ async fn book(
     match result {
         Ok(()) => {
             tracing::info!(engine, %version, "updated an engine's weights");
-            if let Some(issued) = sync.run.read(|run| run.publication_issued(version)).await {
+            if sync.purpose == Purpose::Rollouts
+                && let Some(issued) = sync.run.read(|run| run.publication_issued(version)).await
+            {
                 sync.recorder.weights_arrived(version, issued);
             }
         }

@@ -84,7 +84,8 @@ pub struct Exporter {
     model_directory: PathBuf,
     target: Target,
     background: Background<PublishError>,
-    newest: Option<Version>,
+    /// Version and path of the newest export.
+    newest: Option<(Version, PathBuf)>,
 }
 
 impl Exporter {
@@ -99,9 +100,9 @@ impl Exporter {
         }
     }
 
-    /// Whether the newest export has this version.
-    pub fn is_newest(&self, version: Version) -> bool {
-        self.newest == Some(version)
+    /// Whether the newest export has this version and path.
+    pub fn is_newest(&self, version: Version, path: &Path) -> bool {
+        self.newest.as_ref().is_some_and(|(own, at)| (*own, at.as_path()) == (version, path))
     }
 
     /// Waits for the previous export, then writes `staged` (if this rank has a copy) to `path` in
@@ -115,7 +116,7 @@ impl Exporter {
         path: PathBuf,
         staged: Option<Staged>,
     ) -> Result<(), PublishError> {
-        self.newest = Some(version);
+        self.newest = Some((version, path.clone()));
         let Some(staged) = staged else { return Ok(()) };
         let (client, model_directory, target) =
             (self.client.clone(), self.model_directory.clone(), self.target.clone());

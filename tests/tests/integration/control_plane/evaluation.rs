@@ -1,0 +1,51 @@
+//! Engines that only evaluate: their objects, the addresses that the coordinator gets, and the
+//! status.
+
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::fixture::Fixture;
+use super::operator::LIMIT;
+
+const SPEC: &str = r#"{
+    "dataset": {"evaluation": {
+        "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer"
+    }},
+    "evaluation": {"engines": {"replicas": 2}}
+}"#;
+
+/// Names of engines that the coordinator got in a field of its desired state.
+fn named(fixture: &Fixture, field: &str) -> Vec<String> {
+    let desired = fixture.pods.run.lock().desired.clone();
+    let engines = desired[field].as_array().cloned().unwrap_or_default();
+    engines.iter().filter_map(|engine| engine["name"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn engines_that_only_evaluate_are_a_role_with_pods() {
+    let spec: Value = serde_json::from_str(SPEC).unwrap();
+    let mut fixture = Fixture::new("evaluation", &json!({ "spec": spec }));
+    fixture.pods.run.lock().is_newest = true;
+    fixture.start_operator();
+    fixture.wait_for("Ready");
+    let expected: Vec<String> = (0..2).map(|index| format!("sample-evaluation-{index}")).collect();
+    wait_until("their addresses", LIMIT, || Ok(named(&fixture, "evaluationEngines") == expected))
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
+    assert_eq!(named(&fixture, "engines"), ["sample-inference-0"]);
+    fixture.wait_for("EvaluationReady");
+    fixture.wait_for_status(&json!({"evaluation": {"desired": 2, "ready": 2}}));
+    let names = |path: &str, kind: &str| {
+        let objects = fixture.list(path, kind);
+        let all = objects.iter().filter_map(|object| object["metadata"]["name"].as_str());
+        all.filter(|name| *name == "sample-evaluation").count()
+    };
+    let kinds = [
+        names("apis/apps/v1", "statefulsets"),
+        names("api/v1", "services"),
+        names("apis/policy/v1", "poddisruptionbudgets"),
+    ];
+    assert_eq!(kinds, [1, 1, 1]);
+    fixture.patch(&json!({"suspend": true}));
+    fixture.wait_for("Suspended");
+    assert_eq!(fixture.job()["status"]["evaluation"], json!({"desired": 0, "ready": 0}));
+}
