@@ -6,8 +6,9 @@
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`],
-//! [`weight_sync`], [`checkpoint`], [`roles`], [`template`], [`restore`], [`tracking`],
-//! [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
+//! [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`], [`template`], [`restore`],
+//! [`tracking`], [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and
+//! [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -63,6 +64,8 @@ pub mod workflow;
 pub mod agent;
 
 pub mod roles;
+
+pub mod trainer_groups;
 
 pub mod template;
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::gang::GangSpec;
 use crate::gpus;
 use crate::template::PodTemplate;
+use crate::trainer_groups::TrainerGroupSpec;
 
 /// Inference engines. At most one of `sglang` and `embedded`. Default `sglang` if
 /// `resources.limits` has GPUs, else `embedded`.
@@ -195,6 +196,15 @@ pub struct TrainerSpec {
     /// named `trainer`; containers with other names are sidecars. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
+    /// Groups of further trainer pods, each with frozen models that the trainer then does not hold.
+    /// A group restarts alone. Default none: the trainer holds all models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 4),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub groups: Vec<TrainerGroupSpec>,
 }
 
 impl Default for TrainerSpec {
@@ -205,6 +215,7 @@ impl Default for TrainerSpec {
             processes_per_replica: None,
             resources: ResourceRequirements::default(),
             template: None,
+            groups: Vec::new(),
         }
     }
 }

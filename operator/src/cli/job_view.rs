@@ -126,6 +126,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         completion_time: status.completion_time.as_ref().map(|time| time.0),
         roles: [Role::Coordinator, Role::Inference, Role::Trainer]
             .into_iter()
+            .chain(job.spec.frozen_group().map(|_| Role::Group))
             .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
             .map(role)
             .collect(),
@@ -182,6 +183,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
             status.inference.as_ref().map(|engines| (engines.desired, engines.ready))
         }
         Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Group => status.trainer_groups.first().map(|group| (group.desired, group.ready)),
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Coordinator => None,
     };

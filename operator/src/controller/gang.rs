@@ -60,7 +60,8 @@ fn members(observed: &Observed) -> impl Iterator<Item = &PodFacts> {
 
 fn has_members(observed: &Observed) -> bool {
     let roles = &observed.facts.roles;
-    let counted = [roles.inference, roles.trainer].iter().any(|role| role.existing > 0);
+    let counted =
+        [roles.inference, roles.trainer, roles.group].iter().any(|role| role.existing > 0);
     counted || members(observed).next().is_some()
 }
 

@@ -41,6 +41,7 @@ pub fn report() -> CoordinatorStatus {
         memory: None,
         requests: None,
         verifiers: None,
+        groups: vec![],
         activity: None,
     }
 }
@@ -88,6 +89,7 @@ pub fn facts() -> Facts {
             inference: all(2),
             coordinator: all(1),
             trainer: all(1),
+            group: RoleCounts::default(),
             verifier: RoleCounts::default(),
         },
     }

@@ -19,7 +19,7 @@ const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-pub const MEMBERS: [Role; 2] = [Role::Inference, Role::Trainer];
+pub const MEMBERS: [Role; 3] = [Role::Inference, Role::Trainer, Role::Group];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
@@ -41,6 +41,7 @@ pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
         Role::Inference => job.spec.inference.pods_of(job.spec.inference.replicas),
         Role::Trainer => job.spec.trainers(),
+        Role::Group => job.spec.group_replicas(),
         Role::Coordinator | Role::Verifier => 0,
     }
 }

@@ -21,25 +21,33 @@ pub enum Role {
     Inference,
     Coordinator,
     Trainer,
+    /// Trainer pods of the group of `trainer.groups` that holds the algorithm's frozen model.
+    Group,
     Verifier,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 4] = [Self::Inference, Self::Coordinator, Self::Trainer, Self::Verifier];
+    pub const ALL: [Self; 5] =
+        [Self::Inference, Self::Coordinator, Self::Trainer, Self::Group, Self::Verifier];
 
     /// The roles of a job.
     pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
-        let has_verifiers = spec.verifiers.is_some();
-        Self::ALL.into_iter().filter(move |role| *role != Self::Verifier || has_verifiers)
+        let (has_verifiers, has_group) = (spec.verifiers.is_some(), spec.frozen_group().is_some());
+        Self::ALL.into_iter().filter(move |role| match role {
+            Self::Verifier => has_verifiers,
+            Self::Group => has_group,
+            Self::Inference | Self::Coordinator | Self::Trainer => true,
+        })
     }
 
-    /// Name of the role in object names and labels.
+    /// Name of the role in labels and, except of a group, in object names.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inference => "inference",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
+            Self::Group => "trainer-group",
             Self::Verifier => "verifier",
         }
     }
@@ -49,7 +57,7 @@ impl Role {
         match self {
             Self::Inference => names::CONTAINER_ENGINE,
             Self::Coordinator => names::CONTAINER_COORDINATOR,
-            Self::Trainer => names::CONTAINER_TRAINER,
+            Self::Trainer | Self::Group => names::CONTAINER_TRAINER,
             Self::Verifier => names::CONTAINER_REWARDS,
         }
     }
@@ -69,7 +77,7 @@ impl Role {
         match self {
             Self::Inference => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
-            Self::Trainer => names::SUPERVISOR_PORT,
+            Self::Trainer | Self::Group => names::SUPERVISOR_PORT,
             Self::Verifier => names::VERIFIER_PORT,
         }
     }
@@ -80,7 +88,7 @@ impl From<Role> for FailureRole {
         match role {
             Role::Inference => Self::Inference,
             Role::Coordinator => Self::Coordinator,
-            Role::Trainer => Self::Trainer,
+            Role::Trainer | Role::Group => Self::Trainer,
             Role::Verifier => Self::Verifier,
         }
     }
@@ -88,7 +96,10 @@ impl From<Role> for FailureRole {
 
 /// Name of a role's StatefulSet and Service.
 pub fn role_name(job: &Job, role: Role) -> String {
-    format!("{}-{}", job.name, role.as_str())
+    match job.spec.frozen_group().filter(|_| role == Role::Group) {
+        Some(group) => format!("{}-{}-{}", job.name, Role::Trainer.as_str(), group.name),
+        None => format!("{}-{}", job.name, role.as_str()),
+    }
 }
 
 /// Name of the ConfigMap with the run configuration.

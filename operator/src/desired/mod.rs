@@ -5,7 +5,8 @@
 //!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
 //!  Secret tokens               StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
-//!  run store                   StatefulSet <job>-verifier     headless Service, if it has them
+//!  run store                   StatefulSet <job>-trainer-<g>  headless Service, of a group
+//!                              StatefulSet <job>-verifier     headless Service, if it has them
 //!                              NetworkPolicies for all pods and for roles
 //!                              PodGroup of engines and trainers, if they are a gang
 //! ```

@@ -69,6 +69,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
         }),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
+        Role::Group => job.spec.group_replicas(),
         Role::Verifier => verifiers,
     }
 }
@@ -79,5 +80,9 @@ fn gpus(job: &ValidatedJob, role: Role) -> u32 {
         Role::Inference => job.spec.inference.gpus(),
         Role::Coordinator | Role::Verifier => 0,
         Role::Trainer => job.spec.trainer.gpus(),
+        Role::Group => {
+            let group = job.spec.frozen_group();
+            group.map_or(0, |group| group.as_trainer(&job.spec.trainer).gpus())
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::decide::WantedRoles;
 use crate::validate::test_support::validated;
 
 mod gpus;
+mod groups;
 mod secrets;
 mod verifiers;
 

@@ -36,7 +36,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     let mut all =
         vec![run_config(job), tokens(job, role), scratch("rljob-tmp", "/tmp", None, SCRATCH_LIMIT)];
     // NCCL and SGLang's processes share memory.
-    if role == Role::Trainer
+    if matches!(role, Role::Trainer | Role::Group)
         || (role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang)
     {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory"), SHARED_MEMORY_LIMIT));

@@ -1,5 +1,5 @@
 //! GPUs of this machine and their assignment to the processes of a job: engines first, then
-//! trainers, replica by replica.
+//! trainers and then those of a group, replica by replica.
 
 use std::fs;
 
@@ -38,8 +38,8 @@ struct Demand {
 }
 
 impl Demand {
-    /// Demands of engines and of trainers.
-    fn of(spec: &RLJobSpec) -> [Self; 2] {
+    /// Demands of engines, of trainers and of the group of `trainer.groups`.
+    fn of(spec: &RLJobSpec) -> [Self; 3] {
         let demand = |process, field, replicas: i32, each: u32| Self {
             process,
             field,
@@ -47,6 +47,8 @@ impl Demand {
             each: each as usize,
         };
         let (inference, trainer) = (&spec.inference, &spec.trainer);
+        let group = spec.frozen_group().map(|group| group.as_trainer(trainer));
+        let (replicas, gpus) = group.map_or((0, 0), |group| (group.replicas, group.gpus()));
         [
             demand(
                 "engine",
@@ -55,6 +57,7 @@ impl Demand {
                 inference.gpus(),
             ),
             demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
+            demand("group trainer", "spec.trainer.groups[0].resources.limits", replicas, gpus),
         ]
     }
 
@@ -77,14 +80,21 @@ fn counted(number: usize, noun: &str) -> String {
 
 /// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
 pub fn of_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    let [engines, _] = Demand::of(spec);
+    let [engines, ..] = Demand::of(spec);
     share(gpus, engines.each, index)
 }
 
 /// `CUDA_VISIBLE_DEVICES` of trainer `index`; empty if learners run on CPUs.
 pub fn of_trainer(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    let [engines, trainers] = Demand::of(spec);
+    let [engines, trainers, _] = Demand::of(spec);
     share(gpus.get(engines.total()..).unwrap_or_default(), trainers.each, index)
+}
+
+/// `CUDA_VISIBLE_DEVICES` of trainer `index` of a group; empty if its learners run on CPUs.
+pub fn of_group(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
+    let [engines, trainers, group] = Demand::of(spec);
+    let first = engines.total().saturating_add(trainers.total());
+    share(gpus.get(first..).unwrap_or_default(), group.each, index)
 }
 
 fn share(gpus: &[String], each: usize, index: i32) -> String {
@@ -124,11 +134,12 @@ pub fn lines(gpus: &[String], spec: &RLJobSpec) -> Vec<String> {
         let shares: Vec<String> = replicas.map(|index| format!("[{}]", visible(index))).collect();
         format!("{}s run on GPUs {}", demand.process, shares.join(" "))
     };
-    let [engines, trainers] = &demands;
+    let [engines, trainers, group] = &demands;
     let of_engines =
         (engines.replicas > 0).then(|| line(engines, &|index| of_engine(gpus, spec, index)));
     let of_trainers = line(trainers, &|index| of_trainer(gpus, spec, index));
-    of_engines.into_iter().chain([of_trainers]).collect()
+    let of_group = (group.replicas > 0).then(|| line(group, &|index| of_group(gpus, spec, index)));
+    of_engines.into_iter().chain([of_trainers]).chain(of_group).collect()
 }
 
 #[cfg(test)]
@@ -207,6 +218,34 @@ mod tests {
             );
             assert_eq!(shares, (engines.map(Into::into), trainers.map(Into::into)));
         }
+    }
+
+    #[test]
+    fn a_group_has_the_gpus_after_those_of_trainers() {
+        let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
+        let spec = with_spec(&json!({
+            "algorithm": {"grpo": {"klCoefficient": 0.1}},
+            "inference": {"sglang": {}, "replicas": 1, "resources": limits(1)},
+            "trainer": {
+                "processesPerReplica": null, "resources": limits(2),
+                "groups": [{
+                    "name": "frozen", "roles": ["Reference"], "replicas": 2, "resources": limits(1),
+                }],
+            },
+        }));
+        let gpus = names(5);
+        assert_eq!(of_trainer(&gpus, &spec.spec, 0), "5,6");
+        assert_eq!([0, 1].map(|index| of_group(&gpus, &spec.spec, index)), ["7", "8"]);
+        let expected = [
+            "engines run on GPUs [4]",
+            "trainers run on GPUs [5,6]",
+            "group trainers run on GPUs [7] [8]",
+        ];
+        assert_eq!(lines(&gpus, &spec.spec), expected);
+        let shortage = shortage(&spec.spec, 4).unwrap();
+        assert!(
+            shortage.contains("5 GPUs") && shortage.contains("2 group trainers with 1 GPU each")
+        );
     }
 
     #[test]

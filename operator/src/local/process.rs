@@ -158,7 +158,7 @@ impl Process {
         let role = match self.spec.role {
             Role::Coordinator => FailureRole::Coordinator,
             Role::Inference => FailureRole::Inference,
-            Role::Trainer => FailureRole::Trainer,
+            Role::Trainer | Role::Group => FailureRole::Trainer,
         };
         let (name, reason) = (self.spec.name.clone(), "Error".to_owned());
         Exit { role, name, reason, exit_code: exit_code(status), message: last_line(&self.log) }

@@ -315,6 +315,7 @@ impl<'a> Session<'a> {
                 inference: self.processes.counts(Role::Inference),
                 coordinator: self.processes.counts(Role::Coordinator),
                 trainer: self.processes.counts(Role::Trainer),
+                group: self.processes.counts(Role::Group),
                 verifier: RoleCounts::default(),
             },
         }

@@ -98,7 +98,9 @@ impl JobMetrics {
         let trainer = status.trainer.as_ref().map(|pods| (Role::Trainer, pods.desired, pods.ready));
         let verifier =
             status.verifiers.as_ref().map(|pods| (Role::Verifier, pods.desired, pods.ready));
-        for (role, desired, ready) in [inference, trainer, verifier].into_iter().flatten() {
+        let group = status.trainer_groups.first();
+        let group = group.map(|group| (Role::Group, group.desired, group.ready));
+        for (role, desired, ready) in [inference, trainer, group, verifier].into_iter().flatten() {
             let labels = [namespace, name, role.as_str()];
             self.desired.with_label_values(&labels).set(desired.into());
             self.ready.with_label_values(&labels).set(ready.into());

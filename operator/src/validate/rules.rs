@@ -10,6 +10,7 @@ use super::{Policy, Problem};
 mod algorithm;
 mod common;
 mod gang;
+mod groups;
 mod mixture;
 mod pairs;
 mod prompts;
@@ -61,7 +62,8 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     service_tokens::check_urls(spec, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
-    roles::check_trainer(spec, &mut problems);
+    roles::check_learners(TRAINER.field, &spec.trainer, &mut problems);
+    groups::check_groups(spec, name, policy, &mut problems);
     if spec.algorithm.has_learners() {
         roles::check_weight_sync(spec, &mut problems);
     }

@@ -15,6 +15,7 @@ use crate::core::learner_group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
+use crate::inference::Collector;
 use crate::input::InputError;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
@@ -89,6 +90,7 @@ pub(crate) async fn open(
         fleet: Arc::new(Fleet::new(client, clock)),
         recorder,
         batches: Batches::default(),
+        inference: Collector::default(),
         rejected_peers: RejectedPeers::default(),
         downloads: Downloads::default(),
         reward_runner,
@@ -121,6 +123,7 @@ async fn read_state(
                 last_step: journal.last_step()?,
                 fixed_step: journal.newest_batch()?.0,
                 evaluated: journal.evaluated_steps()?,
+                inferred: journal.inferred_steps()?,
                 ..Facts::default()
             };
             Ok((journal.get_state(record::KEY)?, facts))
@@ -184,24 +187,20 @@ fn claim_blocking(
 
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
-    let input = record.last_failure.as_ref().is_some_and(|failure| {
+    let input = record.trainer.last_failure.as_ref().is_some_and(|failure| {
         [scheduler::INPUT_REASON, scheduler::REWARD_REASON, LEARNER_INPUT]
             .contains(&failure.reason.as_str())
     });
-    if record.stage == Stage::Failed && input {
-        record.stage = Stage::default();
-        record.last_failure = None;
-        record.attempt = record.attempt.saturating_add(1);
+    if record.trainer.stage == Stage::Failed && input {
+        record.retry();
     }
     record
 }
 
 /// Reopens a finished run whose steps were raised: it continues from its last checkpoint.
 fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
-    if record.stage == Stage::Finished && last_step < total_steps {
-        record.stage = Stage::default();
-        record.exported = false;
-        record.attempt = record.attempt.saturating_add(1);
+    if record.trainer.stage == Stage::Finished && last_step < total_steps {
+        record.reopen();
     }
     record
 }

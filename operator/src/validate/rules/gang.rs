@@ -23,9 +23,11 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             format!("needs an operator with --gang-schedulers={name}, gangSchedulers of its chart");
         problems.push(Problem::new(format!("{PATH}.{name}"), message));
     }
-    if spec.inference.replicas == 0 || !spec.algorithm.has_learners() {
+    if !spec.algorithm.has_learners() {
         return;
     }
+    let engines = (spec.inference.replicas > 0).then_some(&spec.inference.template);
+    let group = spec.frozen_group().map(|group| &group.template);
     for (field, default) in [
         ("schedulerName", None),
         ("priorityClassName", spec.scheduling.priority_class_name.as_deref()),
@@ -34,9 +36,13 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             let own = template.as_ref().and_then(|template| template.spec.get(field)?.as_str());
             own.or(default).map(ToOwned::to_owned)
         };
-        if of(&spec.inference.template) != of(&spec.trainer.template) {
+        let others = [("inference", engines), ("trainer.groups", group)];
+        let differs = |(_, template): &(&str, Option<&Option<PodTemplate>>)| {
+            template.is_some_and(|template| of(template) != of(&spec.trainer.template))
+        };
+        for (other, _) in others.into_iter().filter(differs) {
             let message = format!(
-                "needs the same template.spec.{field} in inference and trainer: a gang has one"
+                "needs the same template.spec.{field} in {other} and trainer: a gang has one"
             );
             problems.push(Problem::new(PATH, message));
         }

@@ -10,6 +10,7 @@ mod curriculum;
 mod devices;
 mod documents;
 mod gangs;
+mod groups;
 mod lora;
 mod pairs;
 mod rewards;

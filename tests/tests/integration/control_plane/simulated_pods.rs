@@ -45,6 +45,9 @@ pub(super) struct Run {
     /// Load of verifier pods to report, and the pods that the operator named last.
     pub(super) verifier_load: Value,
     pub(super) named_verifiers: Value,
+    /// Groups of the trainer to report, and the supervisors that the operator named last.
+    pub(super) groups: Value,
+    pub(super) named_supervisors: Value,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
     /// Memory plan of the learners, and metrics of the newest step.
@@ -146,8 +149,8 @@ async fn desired(
         return Err(StatusCode::CONFLICT);
     }
     run.epoch = epoch;
-    // Addresses of verifier pods are sent to coordinators that announce this version.
-    let protocol = if run.verifier_load.is_null() { "1" } else { "3" };
+    // Addresses of pods are sent to coordinators that announce this version.
+    let protocol = if run.verifier_load.is_null() && run.groups.is_null() { "1" } else { "3" };
     drop(run);
     coordinator.desired = desired;
     Ok([(PROTOCOL_HEADER, protocol)])
@@ -182,13 +185,16 @@ async fn status(
         })
         .collect();
     run.named_verifiers.clone_from(&desired["verifiers"]);
+    run.named_supervisors.clone_from(&desired["supervisors"]);
+    let groups = if run.groups.is_null() { json!([]) } else { run.groups.clone() };
     let outage =
         run.reward_outage.map(|cause| json!({"reward": "r", "seconds": 1, "cause": cause}));
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
-        "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
+        "activity": "Rollouts", "supervisors": [], "groups": groups, "engines": engines,
+        "checkpoint": null,
         "rewardOutage": outage, "verifiers": run.verifier_load,
         "journalFailure": run.journal_failure, "memory": run.memory,
     })))
