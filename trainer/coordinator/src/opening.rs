@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batches::Batches;
 use crate::clock::Clock;
 use crate::coordinator::Coordinator;
-use crate::core::learner_group::LEARNER_INPUT;
+use crate::core::learner_failure::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
@@ -43,7 +43,7 @@ pub(crate) async fn open(
     incarnation: u64,
     epoch: u64,
 ) -> anyhow::Result<Coordinator> {
-    let clock = Clock::start();
+    let (clock, config) = (Clock::start(), Arc::new(config));
     let run_store = RunStore::of(&config)?;
     let journal = claim(&config, &run_store, incarnation, epoch).await?;
     let files = Files::open(journal.fence())?;
@@ -79,7 +79,7 @@ pub(crate) async fn open(
         .context("failed to listen for agents on a loopback port")?;
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
-        config: Arc::new(config),
+        config,
         run_store,
         incarnation,
         restored_position,

@@ -51,7 +51,7 @@ impl Run {
             let record = self.record.groups.entry(name.clone()).or_default();
             group.tick(record, &conditions, now);
             if record.stage == Stage::Failed {
-                failure = record.last_failure.clone();
+                failure.clone_from(&record.last_failure);
             }
         }
         if let Some(failure) = failure {

@@ -13,18 +13,15 @@
 //! The verdict waits until all members stopped: a learner that lost its peer reports earlier than
 //! the silence of the lost pod is detected. Exits around a lost supervisor are not counted.
 
-use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
-use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
+use rljob_crds::failure_policy::FailureAction;
 use rljob_protocol::desired::{Desired, Mode, RestartPolicy};
-use rljob_protocol::status::{LearnerFailure, SupervisorState};
+use rljob_protocol::status::SupervisorState;
 use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
 
+use super::learner_failure::{consequence, failure_of, learner_failed};
 use super::record::{GroupRecord, Layout, Member};
 use super::supervisors::{self, Standing, Supervisors};
 use super::{Now, Stage, backoff};
-
-/// Reason of failures by an invalid model or checkpoint, which a restart cannot repair.
-pub const LEARNER_INPUT: &str = "LearnerInput";
 
 /// Processes of a complete group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,22 +79,6 @@ impl<'a> Conditions<'a> {
     fn restart_policy(&self) -> Option<&RestartPolicy> {
         self.desired.map(|desired| &desired.restart)
     }
-
-    /// Action of the first matching rule, whose path is added to the message. Without a match,
-    /// invalid input fails the run, and other failures are counted restarts.
-    fn consequence(&self, failure: &LearnerFailure) -> (FailureAction, LearnerFailure) {
-        let rules = self.restart_policy().map(|policy| policy.rules.as_slice()).unwrap_or_default();
-        match first_match(rules, FailureRole::Trainer, &failure.reason, failure.exit_code) {
-            Some((index, action)) => {
-                let message = format!("{} ({}: {action:?})", failure.message, rule_name(index));
-                (action, LearnerFailure { message, ..failure.clone() })
-            }
-            None if failure.exit_code == Some(EXIT_LEARNER_INPUT) => {
-                (FailureAction::FailJob, failure.clone())
-            }
-            None => (FailureAction::Restart, failure.clone()),
-        }
-    }
 }
 
 impl LearnerGroup {
@@ -129,7 +110,8 @@ impl LearnerGroup {
             return false;
         }
         if let Some(failure) = failure {
-            learner_failed(record, name, failure, conditions);
+            let (policy, is_done) = (conditions.restart_policy(), conditions.is_done);
+            learner_failed(record, name, failure, policy, is_done);
         }
         true
     }
@@ -269,7 +251,7 @@ impl LearnerGroup {
             return Change::None;
         };
         if let Some(failure) = failure.filter(|_| fatal || !lost) {
-            let (action, failure) = conditions.consequence(&failure);
+            let (action, failure) = consequence(conditions.restart_policy(), &failure);
             record.last_failure = Some(failure);
             let counted = action != FailureAction::RestartAndIgnoreMaxRestarts;
             let policy = conditions.restart_policy();
@@ -332,38 +314,6 @@ impl GroupRecord {
     }
 }
 
-fn learner_failed(
-    record: &mut GroupRecord,
-    name: &str,
-    failure: LearnerFailure,
-    conditions: &Conditions<'_>,
-) {
-    let fails = conditions.consequence(&failure).0 == FailureAction::FailJob;
-    match &mut record.stage {
-        Stage::Running(layout)
-            if !conditions.is_done && layout.members.iter().any(|member| member.name == name) =>
-        {
-            record.stage = Stage::Stopping {
-                layout: layout.clone(),
-                failure: Some(failure),
-                lost: false,
-                fatal: fails,
-            };
-        }
-        // A rank that lost its peer may be heard before the peer that says why.
-        Stage::Stopping { failure: first, fatal, .. }
-            if first
-                .as_ref()
-                .is_none_or(|first| lost_its_peer(first) && !lost_its_peer(&failure))
-                || fails =>
-        {
-            *fatal |= fails;
-            *first = Some(failure);
-        }
-        _ => {}
-    }
-}
-
 fn start_new_attempt(
     record: &mut GroupRecord,
     conditions: &Conditions<'_>,
@@ -373,32 +323,6 @@ fn start_new_attempt(
     record.stage =
         if conditions.is_draining() { Stage::Drained } else { Stage::Forming { restarting } };
     Change::NewAttempt
-}
-
-/// Exit codes of learners that are not the first cause if another failure is known.
-fn lost_its_peer(failure: &LearnerFailure) -> bool {
-    failure.exit_code == Some(EXIT_LEARNER_PEER)
-}
-
-fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
-    let (code, log_tail) = supervisors::failed(report)?;
-    let (reason, how) = match code {
-        EXIT_LEARNER_INPUT => (LEARNER_INPUT, format!("exited with code {code}")),
-        128.. => ("LearnerKilled", format!("was killed by signal {}", code.saturating_sub(128))),
-        _ => ("LearnerExited", format!("exited with code {code}")),
-    };
-    let tail = log_tail.trim().replace('\n', " | ");
-    let message = if tail.is_empty() {
-        format!("a learner of {name} {how}")
-    } else {
-        format!("a learner of {name} {how}: {tail}")
-    };
-    Some(LearnerFailure {
-        reason: reason.to_owned(),
-        message,
-        supervisor: Some(name.to_owned()),
-        exit_code: Some(code),
-    })
 }
 
 #[cfg(test)]

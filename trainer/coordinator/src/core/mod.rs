@@ -18,6 +18,7 @@ pub mod frozen_groups;
 pub mod groups;
 pub mod hang;
 pub mod instruct;
+pub mod learner_failure;
 pub mod learner_group;
 pub mod record;
 pub mod reports;

@@ -5,8 +5,9 @@ use rljob_protocol::status::{LearnerFailure, Phase};
 use rljob_protocol::desired::{Desired, RestartPolicy};
 
 use super::super::Run;
+use super::super::learner_failure::LEARNER_INPUT;
 use super::super::tests::{at, desired, exited, started, tell, version};
-use super::{LEARNER_INPUT, Stage};
+use super::Stage;
 
 #[test]
 fn unusable_learner_input_fails_the_run_without_a_restart_in_any_report_order() {
