@@ -67,6 +67,8 @@ pub mod roles;
 
 pub mod trainer_groups;
 
+mod frozen_group;
+
 pub mod template;
 
 pub mod tracking;

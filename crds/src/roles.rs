@@ -232,6 +232,19 @@ impl TrainerSpec {
         set.unwrap_or_else(|| self.gpus().max(1))
     }
 
+    /// The pods of a group as those of a trainer. They have the image of this one.
+    #[must_use]
+    pub fn of_group(&self, group: &TrainerGroupSpec) -> Self {
+        Self {
+            image: self.image.clone(),
+            replicas: group.replicas,
+            processes_per_replica: group.processes_per_replica,
+            resources: group.resources.clone(),
+            template: group.template.clone(),
+            groups: Vec::new(),
+        }
+    }
+
     /// FSDP ranks of all pods.
     pub fn world_size(&self) -> u32 {
         self.replicas.max(0).unsigned_abs().saturating_mul(self.processes())

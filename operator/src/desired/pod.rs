@@ -309,7 +309,7 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
 fn processes(job: &ValidatedJob, role: Role) -> u32 {
     let trainer = &job.spec.trainer;
     let group = job.spec.frozen_group().filter(|_| role == Role::Group);
-    group.map_or_else(|| trainer.processes(), |group| group.as_trainer(trainer).processes())
+    group.map_or_else(|| trainer.processes(), |group| trainer.of_group(group).processes())
 }
 
 /// Adds default requests for resources without request and limit, so that no pod is BestEffort.

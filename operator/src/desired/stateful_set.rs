@@ -82,7 +82,7 @@ fn gpus(job: &ValidatedJob, role: Role) -> u32 {
         Role::Trainer => job.spec.trainer.gpus(),
         Role::Group => {
             let group = job.spec.frozen_group();
-            group.map_or(0, |group| group.as_trainer(&job.spec.trainer).gpus())
+            group.map_or(0, |group| job.spec.trainer.of_group(group).gpus())
         }
     }
 }

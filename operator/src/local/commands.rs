@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_supervisors_of_its_own() {
+    fn a_group_has_separate_supervisors() {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
         let job = with_spec(&json!({

@@ -47,7 +47,7 @@ impl Demand {
             each: each as usize,
         };
         let (inference, trainer) = (&spec.inference, &spec.trainer);
-        let group = spec.frozen_group().map(|group| group.as_trainer(trainer));
+        let group = spec.frozen_group().map(|group| trainer.of_group(group));
         let (replicas, gpus) = group.map_or((0, 0), |group| (group.replicas, group.gpus()));
         [
             demand(

@@ -147,7 +147,7 @@ impl Batches {
                 (step, samples, training.minibatches, trainer.gpus())
             }
             BatchRequest::Inference(step) => {
-                let group = config.spec.frozen_group().map(|group| group.as_trainer(trainer));
+                let group = config.spec.frozen_group().map(|group| trainer.of_group(group));
                 let gpus = group.map_or(0, |group| group.gpus());
                 (step, self.samples(config, journal, step).await?, 1, gpus)
             }

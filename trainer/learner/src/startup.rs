@@ -6,6 +6,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod arguments;
 mod connection;
 mod device;
 mod error;
@@ -16,7 +17,7 @@ mod initial;
 pub mod memory;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 use tch::{Device, Kind, Tensor};
 
+pub use self::arguments::StartArguments;
 pub use self::error::StartError;
 pub use self::group::start_group;
 
@@ -41,7 +43,7 @@ use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::{Phase, of_all_ranks, planned};
-use crate::mesh::{GroupSize, Mesh};
+use crate::mesh::Mesh;
 use crate::model::{Model, ModelConfig, ModelError};
 use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
@@ -52,26 +54,6 @@ use crate::spans::Spans;
 use crate::step::calls::CallTimes;
 use crate::teacher::Teacher;
 use crate::trainer::Trainer;
-
-/// Arguments of a learner from its supervisor.
-#[derive(Clone, Debug)]
-pub struct StartArguments {
-    /// Folder of tokens.
-    pub tokens: PathBuf,
-    /// Base URL of the coordinator.
-    pub coordinator: String,
-    /// Address of this process for other ranks and engines.
-    pub address: String,
-    pub rank: u32,
-    pub size: GroupSize,
-    /// Epoch of the coordinator that ordered the start.
-    pub epoch: u64,
-    pub attempt: u32,
-    /// Host and port of rank 0's store.
-    pub rendezvous: (String, u16),
-    /// Checkpoint to start from.
-    pub restore: Option<Restore>,
-}
 
 /// Joins the process group and loads weights and moments. `threads` is libtorch's number of
 /// threads.

@@ -31,7 +31,7 @@ pub(super) fn check_groups(
         let before = groups.get(..index).unwrap_or_default();
         check_name(group, field, before, job, problems);
         check_roles(spec, group, field, before, problems);
-        let pods = group.as_trainer(&spec.trainer);
+        let pods = spec.trainer.of_group(group);
         roles::check_learners(field, &pods, problems);
         let role = Role { field, ..TRAINER };
         roles::check_resources(role, &pods.resources, problems);

@@ -16,7 +16,7 @@ fn spec() -> Value {
     })
 }
 
-/// Names of the supervisors that the coordinator was told.
+/// Names of the supervisors that the operator named last.
 fn named(fixture: &Fixture) -> BTreeSet<String> {
     let named = fixture.pods.run.lock().named_supervisors.clone();
     let named = named.as_array().cloned().unwrap_or_default();
@@ -24,7 +24,7 @@ fn named(fixture: &Fixture) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_group_has_pods_of_its_own_that_are_replaced_alone_and_end_with_the_run() {
+fn a_group_has_separate_pods_that_the_coordinator_knows_and_that_end_with_the_run() {
     let mut fixture = Fixture::new("groups", &json!({ "spec": spec() }));
     let group = json!([{
         "name": "frozen", "attempt": 3, "restarts": 1, "running": true, "supervisors": [],

@@ -1,5 +1,5 @@
 //! Groups of `trainer.groups`: which batch their frozen models infer, and which results the run
-//! waits for. Each has a lifecycle of its own ([`super::learner_group`]).
+//! waits for. Each has its lifecycle ([`super::learner_group`]).
 //!
 //! ```text
 //!  batch s fixed ─▶ infer s ─▶ log-probabilities in the journal ─▶ train s
@@ -8,22 +8,12 @@
 //! Batches are inferred in order, also while the trainer trains earlier steps or restarts. A group
 //! keeps no state: a new attempt continues with the first batch whose results are missing.
 
-use std::collections::BTreeMap;
-
 use rljob_protocol::group::GroupInstruction;
 use rljob_protocol::status::GroupState;
 use rljob_protocol::supervisor::SupervisorReport;
 
-use super::learner_group::{Conditions, GroupSize, LearnerGroup};
+use super::learner_group::{Conditions, LearnerGroup};
 use super::{Now, Rejection, Run, Stage};
-
-/// Groups by name.
-pub type FrozenGroups = BTreeMap<String, LearnerGroup>;
-
-/// The groups of these sizes, in a coordinator that starts at `now`.
-pub fn groups(sizes: &BTreeMap<String, GroupSize>, now: Now) -> FrozenGroups {
-    sizes.iter().map(|(name, size)| (name.clone(), LearnerGroup::new(*size, now))).collect()
-}
 
 impl Run {
     /// Stores a report of a supervisor of a group. Returns false if its name belongs to another

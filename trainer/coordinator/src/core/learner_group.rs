@@ -13,6 +13,8 @@
 //! The verdict waits until all members stopped: a learner that lost its peer reports earlier than
 //! the silence of the lost pod is detected. Exits around a lost supervisor are not counted.
 
+use std::collections::BTreeMap;
+
 use rljob_crds::failure_policy::FailureAction;
 use rljob_protocol::desired::{Desired, Mode, RestartPolicy};
 use rljob_protocol::status::SupervisorState;
@@ -85,6 +87,11 @@ impl LearnerGroup {
     /// A group of a coordinator that starts at `now`.
     pub fn new(size: GroupSize, now: Now) -> Self {
         Self { size, supervisors: Supervisors::default(), since: now, backoff_until: None }
+    }
+
+    /// The groups of these sizes, by name.
+    pub fn by_name(sizes: &BTreeMap<String, GroupSize>, now: Now) -> BTreeMap<String, Self> {
+        sizes.iter().map(|(name, size)| (name.clone(), Self::new(*size, now))).collect()
     }
 
     /// Extends deadlines by a time in which the coordinator processed no requests.

@@ -21,6 +21,7 @@ pub mod instruct;
 pub mod learner_failure;
 pub mod learner_group;
 pub mod record;
+mod rejection;
 pub mod reports;
 pub mod settings;
 pub mod status;
@@ -31,7 +32,7 @@ mod tests;
 mod without_learners;
 pub mod work;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rljob_protocol::desired::{Desired, Mode};
@@ -39,35 +40,10 @@ use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::status::Activity;
 use rljob_protocol::version::Version;
 
-use frozen_groups::FrozenGroups;
 use learner_group::LearnerGroup;
 pub use record::{Now, Record, Stage};
+pub use rejection::Rejection;
 pub use settings::Settings;
-
-/// A rejected request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// The sender was replaced (HTTP 409).
-    #[error(
-        "{what} {sent} is not the current one ({current}): the sender was replaced and must stop"
-    )]
-    Fenced {
-        /// `attempt` or `epoch`.
-        what: &'static str,
-        /// The sender's number.
-        sent: u64,
-        /// The current number.
-        current: u64,
-    },
-    /// The pod of the supervisor was replaced (HTTP 409).
-    #[error(
-        "the supervisor {0} was replaced by another process of its name: its learners must stop"
-    )]
-    Replaced(String),
-    /// The request is invalid in this state (HTTP 400).
-    #[error("{0}")]
-    Invalid(String),
-}
 
 /// Facts at start in addition to the record, from the journal and the run store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,7 +103,8 @@ pub struct Run {
     verified: bool,
     desired: Option<Desired>,
     trainer: LearnerGroup,
-    frozen: FrozenGroups,
+    /// Groups of `trainer.groups`, by name.
+    frozen: BTreeMap<String, LearnerGroup>,
     /// Steps done when rank 0 of the current attempt last asked; none before it did.
     position: Option<u32>,
     /// What the learners of the current attempt do or wait for; none before they ask.
@@ -156,7 +133,7 @@ impl Run {
     ) -> Self {
         Self {
             trainer: LearnerGroup::new(settings.trainer, now),
-            frozen: frozen_groups::groups(&settings.groups, now),
+            frozen: LearnerGroup::by_name(&settings.groups, now),
             settings,
             record,
             verified: facts.checkpoints.is_empty(),

@@ -9,7 +9,7 @@ use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
 
-use super::Rejection;
+use super::rejection::Rejection;
 
 /// Time since the coordinator process started. Monotonic.
 pub type Now = Duration;

@@ -57,7 +57,7 @@ impl Settings {
             processes: trainer.processes(),
         };
         let of_group = |group: &TrainerGroupSpec| {
-            (group.name.clone(), size(group.replicas, &group.as_trainer(&spec.trainer)))
+            (group.name.clone(), size(group.replicas, &spec.trainer.of_group(group)))
         };
         Self {
             total_steps: spec.training.steps,

@@ -8,7 +8,8 @@ use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rljob_storage::model_folder::ModelFolderWait;
 
-use super::{StartArguments, StartError};
+use super::arguments::StartArguments;
+use super::error::StartError;
 use crate::coordinator_client::CoordinatorClient;
 use crate::heartbeat;
 

@@ -6,10 +6,11 @@ use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Sharding;
 use rljob_storage::RunStore;
 
+use super::arguments::StartArguments;
 use super::connection::{connect, prepare};
 use super::device::device;
+use super::error::StartError;
 use super::frozen::reference;
-use super::{StartArguments, StartError};
 use crate::group_learner::GroupLearner;
 use crate::heartbeat;
 use crate::mesh::Mesh;
