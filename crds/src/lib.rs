@@ -6,7 +6,8 @@
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`],
-//! [`weight_sync`], [`checkpoint`], [`roles`], [`evaluation`], [`template`], [`restore`],
+//! [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`], [`evaluation`], [`template`],
+//! [`restore`],
 //! [`tracking`], [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and
 //! [`dataflow`].
 
@@ -66,6 +67,10 @@ pub mod workflow;
 pub mod agent;
 
 pub mod roles;
+
+pub mod trainer_groups;
+
+mod frozen_group;
 
 pub mod template;
 

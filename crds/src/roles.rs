@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::gang::GangSpec;
 use crate::gpus;
 use crate::template::PodTemplate;
+use crate::trainer_groups::TrainerGroupSpec;
 
 /// Engines of `inference` or `evaluation`. At most one of `sglang` and `embedded`. Default `sglang`
 /// if `resources.limits` has GPUs, else `embedded`.
@@ -200,6 +201,15 @@ pub struct TrainerSpec {
     /// named `trainer`; containers with other names are sidecars. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
+    /// Groups of further trainer pods, each with frozen models that the trainer then does not hold.
+    /// A group restarts alone. Default none: the trainer holds all models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 4),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub groups: Vec<TrainerGroupSpec>,
 }
 
 impl Default for TrainerSpec {
@@ -210,6 +220,7 @@ impl Default for TrainerSpec {
             processes_per_replica: None,
             resources: ResourceRequirements::default(),
             template: None,
+            groups: Vec::new(),
         }
     }
 }
@@ -224,6 +235,19 @@ impl TrainerSpec {
     pub fn processes(&self) -> u32 {
         let set = self.processes_per_replica.map(|processes| processes.max(1).unsigned_abs());
         set.unwrap_or_else(|| self.gpus().max(1))
+    }
+
+    /// The pods of a group as those of a trainer. They have the image of this one.
+    #[must_use]
+    pub fn of_group(&self, group: &TrainerGroupSpec) -> Self {
+        Self {
+            image: self.image.clone(),
+            replicas: group.replicas,
+            processes_per_replica: group.processes_per_replica,
+            resources: group.resources.clone(),
+            template: group.template.clone(),
+            groups: Vec::new(),
+        }
     }
 
     /// FSDP ranks of all pods.

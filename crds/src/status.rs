@@ -77,6 +77,14 @@ pub struct RLJobStatus {
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,
+    /// Groups of `spec.trainer.groups`. Absent in jobs without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 4),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub trainer_groups: Vec<TrainerGroupStatus>,
     /// Verifier pods. Absent in jobs without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifiers: Option<RoleStatus>,
@@ -208,6 +216,25 @@ pub struct RoleStatus {
     pub desired: i32,
     /// Number of ready pods.
     pub ready: i32,
+}
+
+/// State of a group of `spec.trainer.groups`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainerGroupStatus {
+    /// Name of the group.
+    pub name: String,
+    /// Desired number of pods.
+    pub desired: i32,
+    /// Number of ready pods.
+    pub ready: i32,
+    /// Number of its current attempt. Increases with every restart of the group, counted or not.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Its restarts that count against `failurePolicy.maxRestarts`, apart from those of the
+    /// trainer.
+    #[serde(default)]
+    pub restarts: u32,
 }
 
 /// State of the inference engines.

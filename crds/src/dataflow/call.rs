@@ -40,8 +40,10 @@ impl Model {
 pub enum Workers {
     /// All engines.
     Engines,
-    /// All ranks together.
+    /// All ranks of the trainer together.
     Learners,
+    /// All ranks of a group of `trainer.groups`, by its name.
+    Group(String),
     /// The coordinator.
     Coordinator,
     /// The container `rewards` of the coordinator's pod, and the sandbox in it.
@@ -57,6 +59,7 @@ impl fmt::Display for Workers {
         match self {
             Self::Engines => formatter.write_str("engines"),
             Self::Learners => formatter.write_str("learners"),
+            Self::Group(name) => write!(formatter, "group {name}"),
             Self::Coordinator => formatter.write_str("coordinator"),
             Self::RewardRunner => formatter.write_str("reward runner"),
             Self::VerifierPods => formatter.write_str("verifier pods"),
@@ -121,7 +124,8 @@ impl Phase {
 /// A call of the learners, whose seconds are a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LearnerCall {
-    /// Log-probabilities under the reference model, or a teacher that the learners hold.
+    /// Log-probabilities under the reference model, or a teacher that the learners hold. The call
+    /// of a learner group, if one holds the model.
     Reference,
     /// Log-probabilities under the policy before the step's first update, and the values of its
     /// value head, if it has one.

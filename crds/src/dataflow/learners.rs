@@ -48,12 +48,7 @@ struct Declaration<'a> {
 impl Declaration<'_> {
     fn call(&self, call: LearnerCall) -> Call {
         match call {
-            LearnerCall::Reference if self.is_distillation() => {
-                inference(Model::Teacher).with([Data::Batch], [Data::TeacherLogprobs])
-            }
-            LearnerCall::Reference => {
-                inference(Model::Reference).with([Data::Batch], [Data::ReferenceLogprobs])
-            }
+            LearnerCall::Reference => self.frozen(),
             LearnerCall::Proximal => self.proximal(),
             LearnerCall::Values if self.algorithm.has_value_head() => {
                 let inputs = [Data::Batch, Data::PolicyWeights, Data::CriticWeights];
@@ -66,6 +61,18 @@ impl Declaration<'_> {
             LearnerCall::Policy => self.policy(),
             LearnerCall::Critic => self.critic(),
         }
+    }
+
+    /// The pass of the reference model or of a teacher, by the group that holds it.
+    fn frozen(&self) -> Call {
+        let (model, logprobs) = if self.is_distillation() {
+            (Model::Teacher, Data::TeacherLogprobs)
+        } else {
+            (Model::Reference, Data::ReferenceLogprobs)
+        };
+        let group = self.spec.frozen_group().map(|group| Workers::Group(group.name.clone()));
+        let call = inference(model).with([Data::Batch], [logprobs]);
+        Call { workers: group.unwrap_or(Workers::Learners), ..call }
     }
 
     fn is_distillation(&self) -> bool {

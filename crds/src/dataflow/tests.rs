@@ -175,6 +175,22 @@ fn a_teacher_is_a_model_of_the_learners_or_a_server() {
 }
 
 #[test]
+fn a_group_infers_its_model_beside_the_learners() {
+    let group = json!({"groups": [{"name": "frozen", "roles": ["Reference"]}]});
+    let ppo = json!({"ppo": {"klCoefficient": 0.1}});
+    let expected = [
+        "6a infer reference (group frozen): batch -> referenceLogprobs",
+        "6b infer policy (learners): batch policyWeights -> proximalLogprobs",
+        "6b infer critic (learners): batch criticWeights -> values",
+    ];
+    let parts = json!({"algorithm": ppo, "trainer": group});
+    assert_eq!(lines(parts.clone())[ROLLOUTS.len()..][..3], expected);
+    let plan = plan(&spec(parts)).unwrap();
+    let call = plan.calls().find(|call| call.name == "infer reference").unwrap();
+    assert_eq!(call.seconds, Some("referenceSeconds"));
+}
+
+#[test]
 fn rewards_on_different_workers_run_side_by_side() {
     let rewards = json!([
         {"name": "right", "math": {}}, {"name": "tests", "code": {"language": "Python"}},

@@ -130,6 +130,7 @@ async fn status(
         memory: None,
         requests: None,
         verifiers: None,
+        groups: Vec::new(),
         download: None,
         reward_outage: None,
         activity: None,

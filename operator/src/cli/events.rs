@@ -60,21 +60,27 @@ fn is_about(event: &Event, job: &RLJob) -> bool {
     if object.kind.as_deref() == Some("RLJob") {
         return object.uid.is_some() && object.uid == job.metadata.uid;
     }
+    let group = job.spec.frozen_group().map(|group| group.name.as_str());
     let created = job.creation_timestamp().map(|time| time.0);
-    object.name.as_deref().is_some_and(|name| is_child(name, &job.name_any()))
+    object.name.as_deref().is_some_and(|name| is_child(name, &job.name_any(), group))
         && last_time(event) >= created
 }
 
 /// Whether a name is that of a role's objects, or of one of its pods: `JOB-trainer`,
-/// `JOB-trainer-0`.
-fn is_child(name: &str, job: &str) -> bool {
+/// `JOB-trainer-0`, `JOB-trainer-GROUP-0`.
+fn is_child(name: &str, job: &str, group: Option<&str>) -> bool {
     let Some(rest) = name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')) else {
         return false;
     };
-    let (role, ordinal) = rest.split_once('-').unwrap_or((rest, "0"));
-    Role::parse(role).is_some()
-        && !ordinal.is_empty()
-        && ordinal.bytes().all(|byte| byte.is_ascii_digit())
+    let is_ordinal =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_role = |text: &str| {
+        let of_group =
+            group.and_then(|group| text.strip_prefix("trainer-").map(|own| own == group));
+        Role::parse(text).is_some() || of_group == Some(true)
+    };
+    let of_pod = rest.rsplit_once('-').filter(|(_, ordinal)| is_ordinal(ordinal));
+    is_role(rest) || of_pod.is_some_and(|(role, _)| is_role(role))
 }
 
 fn last_time(event: &Event) -> Option<Timestamp> {
@@ -118,10 +124,13 @@ mod tests {
     #[test]
     fn objects_of_other_jobs_are_not_children() {
         for name in ["a-trainer", "a-trainer-0", "a-inference-12", "a-coordinator-0"] {
-            assert!(is_child(name, "a"), "{name}");
+            assert!(is_child(name, "a", None), "{name}");
+        }
+        for name in ["a-trainer-frozen", "a-trainer-frozen-0", "a-trainer-0"] {
+            assert!(is_child(name, "a", Some("frozen")), "{name}");
         }
         for name in ["a", "ab-trainer-0", "a-trainer-b", "a-b-trainer-0", "a-trainer-", "b"] {
-            assert!(!is_child(name, "a"), "{name}");
+            assert!(!is_child(name, "a", Some("frozen")), "{name}");
         }
     }
 }

@@ -129,6 +129,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
             .into_iter()
             .chain(job.spec.evaluation.as_ref().map(|_| Role::Evaluation))
             .chain([Role::Trainer])
+            .chain(job.spec.frozen_group().map(|_| Role::Group))
             .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
             .map(role)
             .collect(),
@@ -187,6 +188,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
         }
         Role::Evaluation => status.evaluation.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Group => status.trainer_groups.first().map(|group| (group.desired, group.ready)),
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Coordinator => None,
     };

@@ -200,6 +200,8 @@ pub struct Roles {
     pub coordinator: RoleCounts,
     /// Supervisors.
     pub trainer: RoleCounts,
+    /// Supervisors of the group of `trainer.groups`.
+    pub group: RoleCounts,
     pub verifier: RoleCounts,
 }
 
@@ -212,6 +214,18 @@ pub struct RoleCounts {
     /// Pods that exist, terminating ones included.
     pub existing: i32,
     pub ready: i32,
+}
+
+impl RoleCounts {
+    /// The counts of two roles together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            wanted: self.wanted.saturating_add(other.wanted),
+            existing: self.existing.saturating_add(other.existing),
+            ready: self.ready.saturating_add(other.ready),
+        }
+    }
 }
 
 /// The exit of a container, as its kubelet reports it, or of a process of a local run. Exits of

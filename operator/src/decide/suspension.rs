@@ -18,8 +18,8 @@ pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decisi
     if !facts.must_stop() || ended {
         return None;
     }
-    let Roles { inference, evaluation, coordinator, trainer, verifier } = facts.roles;
-    let roles = [inference, evaluation, coordinator, trainer, verifier];
+    let Roles { inference, evaluation, coordinator, trainer, group, verifier } = facts.roles;
+    let roles = [inference, evaluation, coordinator, trainer, group, verifier];
     if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
         return Some(match facts.hold() {
             Some(hold) if !facts.suspend => Decision::Queued { message: hold.to_owned() },

@@ -43,6 +43,7 @@ pub fn report() -> CoordinatorStatus {
         verifiers: None,
         evaluation_engines: vec![],
         pending_evaluations: None,
+        groups: vec![],
         activity: None,
     }
 }
@@ -92,6 +93,7 @@ pub fn facts() -> Facts {
             evaluation: RoleCounts::default(),
             coordinator: all(1),
             trainer: all(1),
+            group: RoleCounts::default(),
             verifier: RoleCounts::default(),
         },
     }

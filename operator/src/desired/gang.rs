@@ -20,7 +20,7 @@ const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-pub const MEMBERS: [Role; 3] = [Role::Inference, Role::Evaluation, Role::Trainer];
+pub const MEMBERS: [Role; 4] = [Role::Inference, Role::Evaluation, Role::Trainer, Role::Group];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
@@ -44,6 +44,7 @@ pub fn replicas(job: &Job, role: Role) -> i32 {
             role.engines(&job.spec).map_or(0, InferenceSpec::pods)
         }
         Role::Trainer => job.spec.trainers(),
+        Role::Group => job.spec.group_replicas(),
         Role::Coordinator | Role::Verifier => 0,
     }
 }

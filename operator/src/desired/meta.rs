@@ -24,19 +24,29 @@ pub enum Role {
     Evaluation,
     Coordinator,
     Trainer,
+    /// Trainer pods of the group of `trainer.groups` that holds the algorithm's frozen model.
+    Group,
     Verifier,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 5] =
-        [Self::Inference, Self::Evaluation, Self::Coordinator, Self::Trainer, Self::Verifier];
+    pub const ALL: [Self; 6] = [
+        Self::Inference,
+        Self::Evaluation,
+        Self::Coordinator,
+        Self::Trainer,
+        Self::Group,
+        Self::Verifier,
+    ];
 
     /// The roles of a job.
     pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
         let (evaluates, has_verifiers) = (spec.evaluation.is_some(), spec.verifiers.is_some());
+        let has_group = spec.frozen_group().is_some();
         Self::ALL.into_iter().filter(move |role| match role {
             Self::Evaluation => evaluates,
+            Self::Group => has_group,
             Self::Verifier => has_verifiers,
             Self::Inference | Self::Coordinator | Self::Trainer => true,
         })
@@ -47,7 +57,7 @@ impl Role {
         match self {
             Self::Inference => Some(&spec.inference),
             Self::Evaluation => spec.evaluation_engines(),
-            Self::Coordinator | Self::Trainer | Self::Verifier => None,
+            Self::Coordinator | Self::Trainer | Self::Group | Self::Verifier => None,
         }
     }
 
@@ -56,13 +66,14 @@ impl Role {
         matches!(self, Self::Inference | Self::Evaluation)
     }
 
-    /// Name of the role in object names and labels.
+    /// Name of the role in labels and, except of a group, in object names.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inference => "inference",
             Self::Evaluation => "evaluation",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
+            Self::Group => "trainer-group",
             Self::Verifier => "verifier",
         }
     }
@@ -72,7 +83,7 @@ impl Role {
         match self {
             Self::Inference | Self::Evaluation => names::CONTAINER_ENGINE,
             Self::Coordinator => names::CONTAINER_COORDINATOR,
-            Self::Trainer => names::CONTAINER_TRAINER,
+            Self::Trainer | Self::Group => names::CONTAINER_TRAINER,
             Self::Verifier => names::CONTAINER_REWARDS,
         }
     }
@@ -92,7 +103,7 @@ impl Role {
         match self {
             Self::Inference | Self::Evaluation => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
-            Self::Trainer => names::SUPERVISOR_PORT,
+            Self::Trainer | Self::Group => names::SUPERVISOR_PORT,
             Self::Verifier => names::VERIFIER_PORT,
         }
     }
@@ -104,7 +115,7 @@ impl From<Role> for FailureRole {
             Role::Inference => Self::Inference,
             Role::Evaluation => Self::Evaluation,
             Role::Coordinator => Self::Coordinator,
-            Role::Trainer => Self::Trainer,
+            Role::Trainer | Role::Group => Self::Trainer,
             Role::Verifier => Self::Verifier,
         }
     }
@@ -112,7 +123,10 @@ impl From<Role> for FailureRole {
 
 /// Name of a role's StatefulSet and Service.
 pub fn role_name(job: &Job, role: Role) -> String {
-    format!("{}-{}", job.name, role.as_str())
+    match job.spec.frozen_group().filter(|_| role == Role::Group) {
+        Some(group) => format!("{}-{}-{}", job.name, Role::Trainer.as_str(), group.name),
+        None => format!("{}-{}", job.name, role.as_str()),
+    }
 }
 
 /// Name of the ConfigMap with the run configuration.

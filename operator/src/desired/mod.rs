@@ -6,7 +6,8 @@
 //!  Secret tokens               StatefulSet <job>-evaluation   the same, if it has them
 //!                              StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
-//!  run store                   StatefulSet <job>-verifier     headless Service, if it has them
+//!  run store                   StatefulSet <job>-trainer-<g>  headless Service, of a group
+//!                              StatefulSet <job>-verifier     headless Service, if it has them
 //!                              NetworkPolicies for all pods and for roles
 //!                              PodGroup of engines and trainers, if they are a gang
 //! ```

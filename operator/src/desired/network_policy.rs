@@ -43,7 +43,7 @@ pub(super) fn build_network_policies(
     job: &ValidatedJob,
     settings: &Settings,
 ) -> Vec<NetworkPolicy> {
-    let outside = Role::ALL.into_iter().filter_map(|role| role_policy(job, role));
+    let outside = Role::of(&job.spec).filter_map(|role| role_policy(job, role));
     let verifiers = job.spec.verifiers.is_some().then(|| verifier_policy(job));
     [job_policy(job, settings)].into_iter().chain(outside).chain(verifiers).collect()
 }
@@ -51,7 +51,7 @@ pub(super) fn build_network_policies(
 /// Names of the policies of a job.
 pub fn names(job: &Job) -> Vec<String> {
     let is_needed = |role: &Role| !Servers::of(&job.spec, *role).ports.is_empty();
-    let roles = Role::ALL.into_iter().filter(is_needed).map(|role| role_policy_name(job, role));
+    let roles = Role::of(&job.spec).filter(is_needed).map(|role| role_policy_name(job, role));
     let verifiers = job.spec.verifiers.as_ref().map(|_| role_policy_name(job, Role::Verifier));
     [job.name.clone()].into_iter().chain(roles).chain(verifiers).collect()
 }

@@ -116,6 +116,10 @@ fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirement
         },
         Role::Coordinator => (&spec.coordinator.image, &spec.coordinator.resources),
         Role::Trainer => (&spec.trainer.image, &spec.trainer.resources),
+        Role::Group => match spec.frozen_group() {
+            Some(group) => (&spec.trainer.image, &group.resources),
+            None => return (None, ResourceRequirements::default()),
+        },
         Role::Verifier => match &spec.verifiers {
             Some(verifiers) => (&verifiers.image, &verifiers.resources),
             None => return (None, ResourceRequirements::default()),
@@ -128,13 +132,18 @@ fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
     role.engines(&job.spec).is_some_and(|engines| engines.engine() == EngineKind::SGLang)
 }
 
+/// Whether the pods of a role have a supervisor with learners.
+fn is_trainer(role: Role) -> bool {
+    matches!(role, Role::Trainer | Role::Group)
+}
+
 fn grace_seconds(role: Role) -> i64 {
-    if role == Role::Trainer { TRAINER_GRACE_SECONDS } else { GRACE_SECONDS }
+    if is_trainer(role) { TRAINER_GRACE_SECONDS } else { GRACE_SECONDS }
 }
 
 /// Time that a supervisor gives its learners after SIGTERM.
-fn supervisor_grace_seconds(job: &ValidatedJob) -> i64 {
-    let template = template::of_role(job, Role::Trainer);
+fn supervisor_grace_seconds(job: &ValidatedJob, role: Role) -> i64 {
+    let template = template::of_role(job, role);
     let set = template.and_then(|template| template.spec.get("terminationGracePeriodSeconds"));
     let seconds = set.and_then(serde_json::Value::as_i64).unwrap_or(TRAINER_GRACE_SECONDS);
     seconds.saturating_sub(KILL_SECONDS).max(0)
@@ -154,13 +163,15 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
             ]);
             arguments
         }
-        Role::Trainer => {
+        Role::Trainer | Role::Group => {
             let mut arguments = config_arguments();
             arguments.push(format!("--coordinator={}", meta::coordinator_url(job)));
             // Reports carry the address, so that ranks do not wait for the DNS record of a new pod.
             arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
             arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
-            arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job)));
+            arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job, role)));
+            let group = job.spec.frozen_group().filter(|_| role == Role::Group);
+            arguments.extend(group.map(|group| format!("--group={}", group.name)));
             arguments
         }
         Role::Verifier => runner::arguments(job),
@@ -168,7 +179,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
     let program = match role {
         Role::Inference | Role::Evaluation => "rljob-engine",
         Role::Coordinator => "rljob-coordinator",
-        Role::Trainer => "rljob-supervisor",
+        Role::Trainer | Role::Group => "rljob-supervisor",
         Role::Verifier => runner::PROGRAM,
     };
     std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
@@ -278,7 +289,7 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         field("POD_IP", "status.podIP"),
         value("HOME", "/tmp"),
     ];
-    if role == Role::Trainer {
+    if is_trainer(role) {
         environment.push(field("POD_UID", "metadata.uid"));
     }
     if role == Role::Coordinator {
@@ -293,10 +304,17 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         let (name, seconds) = sglang::KEEP_ALIVE;
         environment.push(value(name, seconds));
     }
-    if role == Role::Trainer && job.spec.trainer.processes() > 1 {
+    if is_trainer(role) && processes(job, role) > 1 {
         environment.push(value("OMP_NUM_THREADS", "1"));
     }
     environment
+}
+
+/// Learners of each pod.
+fn processes(job: &ValidatedJob, role: Role) -> u32 {
+    let trainer = &job.spec.trainer;
+    let group = job.spec.frozen_group().filter(|_| role == Role::Group);
+    group.map_or_else(|| trainer.processes(), |group| trainer.of_group(group).processes())
 }
 
 /// Adds default requests for resources without request and limit, so that no pod is BestEffort.
@@ -305,7 +323,7 @@ pub(super) fn with_default_requests(
     resources: &ResourceRequirements,
 ) -> ResourceRequirements {
     let (cpu, memory) = match role {
-        Role::Inference | Role::Evaluation | Role::Trainer => ("250m", "1Gi"),
+        Role::Inference | Role::Evaluation | Role::Trainer | Role::Group => ("250m", "1Gi"),
         Role::Coordinator | Role::Verifier => ("100m", "256Mi"),
     };
     let mut resources = resources.clone();
@@ -365,7 +383,7 @@ fn with_probes(job: &ValidatedJob, role: Role) -> Container {
             readiness_probe: Some(connect),
             ..Container::default()
         },
-        Role::Coordinator | Role::Trainer => Container {
+        Role::Coordinator | Role::Trainer | Role::Group => Container {
             startup_probe: Some(get("/healthz", 1, 120)),
             readiness_probe: Some(get("/healthz", 5, 3)),
             liveness_probe: Some(alive),

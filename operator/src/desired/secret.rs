@@ -64,7 +64,7 @@ pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> Vec<&'static str> {
             &[TOKEN_OPERATOR, TOKEN_LEARNER, TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
             tls::Role::Coordinator,
         ),
-        Role::Trainer => (&[TOKEN_LEARNER], tls::Role::Trainer),
+        Role::Trainer | Role::Group => (&[TOKEN_LEARNER], tls::Role::Trainer),
         Role::Verifier => (&[], tls::Role::Verifier),
     };
     tokens.iter().copied().chain([certificate.file()]).collect()

@@ -71,6 +71,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
         Role::Evaluation => role.engines(&job.spec).map_or(0, InferenceSpec::pods),
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
+        Role::Group => job.spec.group_replicas(),
         Role::Verifier => verifiers,
     }
 }
@@ -83,5 +84,9 @@ fn gpus(job: &ValidatedJob, role: Role) -> u32 {
         }
         Role::Coordinator | Role::Verifier => 0,
         Role::Trainer => job.spec.trainer.gpus(),
+        Role::Group => {
+            let group = job.spec.frozen_group();
+            group.map_or(0, |group| job.spec.trainer.of_group(group).gpus())
+        }
     }
 }

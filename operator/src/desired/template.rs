@@ -39,6 +39,7 @@ pub(super) fn of_role(job: &ValidatedJob, role: Role) -> Option<&PodTemplate> {
         Role::Inference | Role::Evaluation => role.engines(spec)?.template.as_ref(),
         Role::Coordinator => spec.coordinator.template.as_ref(),
         Role::Trainer => spec.trainer.template.as_ref(),
+        Role::Group => spec.frozen_group()?.template.as_ref(),
         Role::Verifier => spec.verifiers.as_ref()?.template.as_ref(),
     }
 }

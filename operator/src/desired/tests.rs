@@ -15,6 +15,7 @@ use crate::validate::test_support::validated;
 
 mod evaluation;
 mod gpus;
+mod groups;
 mod secrets;
 mod verifiers;
 

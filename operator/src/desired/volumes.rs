@@ -37,7 +37,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
         vec![run_config(job), tokens(job, role), scratch("rljob-tmp", "/tmp", None, SCRATCH_LIMIT)];
     // NCCL and SGLang's processes share memory.
     let engines = role.engines(&job.spec);
-    if role == Role::Trainer
+    if matches!(role, Role::Trainer | Role::Group)
         || engines.is_some_and(|engines| engines.engine() == EngineKind::SGLang)
     {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory"), SHARED_MEMORY_LIMIT));

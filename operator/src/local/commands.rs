@@ -26,6 +26,8 @@ pub enum Role {
     Evaluation,
     /// A supervisor and its learners.
     Trainer,
+    /// The same of a group of `trainer.groups`.
+    Group,
 }
 
 /// Command and environment of a process.
@@ -73,7 +75,16 @@ pub fn process_specs(
     }
     specs.extend((0..spec.trainers()).map(|index| {
         let visible = gpus::of_trainer(&machine.gpus, spec, index);
-        supervisor(directory, coordinator_port, index, visible)
+        supervisor(directory, coordinator_port, format!("trainer-{index}"), visible)
+    }));
+    let group = spec.frozen_group();
+    let replicas = group.map_or(0, |group| group.replicas);
+    specs.extend((0..replicas).zip(group.into_iter().cycle()).map(|(index, group)| {
+        let visible = gpus::of_group(&machine.gpus, spec, index);
+        let name = format!("trainer-{}-{index}", group.name);
+        let mut process = supervisor(directory, coordinator_port, name, visible);
+        push(&mut process.arguments, "--group", &group.name);
+        ProcessSpec { role: Role::Group, ..process }
     }));
     specs
 }
@@ -93,8 +104,7 @@ fn coordinator(directory: &RunDirectory, port: u16) -> ProcessSpec {
 }
 
 /// `visible` are the GPUs that the supervisor divides among its learners.
-fn supervisor(directory: &RunDirectory, port: u16, index: i32, visible: String) -> ProcessSpec {
-    let name = format!("trainer-{index}");
+fn supervisor(directory: &RunDirectory, port: u16, name: String, visible: String) -> ProcessSpec {
     let mut arguments = common(directory);
     push(&mut arguments, "--coordinator", format!("https://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
@@ -230,6 +240,23 @@ mod tests {
             visible[..2].iter_mut().for_each(|engine| engine.push(keep_alive.clone()));
             assert_eq!(environments, [&[vec![]], &visible[..]].concat());
         }
+    }
+
+    #[test]
+    fn a_group_has_separate_supervisors() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::open(runs.path()).unwrap();
+        let job = with_spec(&json!({
+            "algorithm": {"grpo": {"klCoefficient": 0.1}}, "inference": {"replicas": 1},
+            "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"], "replicas": 2}]},
+        }));
+        let all = process_specs(&run_config(&job), &directory, &Machine::default(), 1234);
+        let names: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();
+        let expected =
+            ["coordinator", "inference-0", "trainer-0", "trainer-frozen-0", "trainer-frozen-1"];
+        assert_eq!(names, expected);
+        assert!(all[4].arguments.ends_with(&["--group".into(), "frozen".into()]));
+        assert_eq!((all[2].role, all[3].role), (Role::Trainer, Role::Group));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! GPUs of this machine and their assignment to the processes of a job: engines first, then those
-//! that only evaluate, then trainers, replica by replica.
+//! that only evaluate, then trainers and those of a group, replica by replica.
 
 use std::fs;
 
@@ -39,8 +39,9 @@ struct Demand {
 }
 
 impl Demand {
-    /// Demands of engines, of those that only evaluate, and of trainers.
-    fn of(spec: &RLJobSpec) -> [Self; 3] {
+    /// Demands of engines, of those that only evaluate, of trainers, and of the group of
+    /// `trainer.groups`.
+    fn of(spec: &RLJobSpec) -> [Self; 4] {
         let demand = |process, field, replicas: i32, each: u32| Self {
             process,
             field,
@@ -48,6 +49,8 @@ impl Demand {
             each: each as usize,
         };
         let (inference, trainer) = (&spec.inference, &spec.trainer);
+        let group = spec.frozen_group().map(|group| trainer.of_group(group));
+        let (replicas, gpus) = group.map_or((0, 0), |group| (group.replicas, group.gpus()));
         [
             demand(
                 "engine",
@@ -62,6 +65,7 @@ impl Demand {
                 spec.evaluation_engines().map_or(0, InferenceSpec::gpus),
             ),
             demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
+            demand("group trainer", "spec.trainer.groups[0].resources.limits", replicas, gpus),
         ]
     }
 
@@ -95,6 +99,11 @@ pub fn of_evaluation_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> St
 /// `CUDA_VISIBLE_DEVICES` of trainer `index`; empty if learners run on CPUs.
 pub fn of_trainer(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
     share(gpus, &Demand::of(spec), 2, index)
+}
+
+/// `CUDA_VISIBLE_DEVICES` of trainer `index` of a group; empty if its learners run on CPUs.
+pub fn of_group(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
+    share(gpus, &Demand::of(spec), 3, index)
 }
 
 /// GPUs of replica `index` of the demand at `place`, after those of the demands before it.
@@ -240,6 +249,34 @@ mod tests {
         assert_eq!(of_evaluation_engine(&names(6), spec, 1), "7");
         let problem = shortage(spec, 5).unwrap();
         assert!(problem.contains("2 evaluation engines with 1 GPU each"), "{problem}");
+    }
+
+    #[test]
+    fn a_group_has_the_gpus_after_those_of_trainers() {
+        let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
+        let spec = with_spec(&json!({
+            "algorithm": {"grpo": {"klCoefficient": 0.1}},
+            "inference": {"sglang": {}, "replicas": 1, "resources": limits(1)},
+            "trainer": {
+                "processesPerReplica": null, "resources": limits(2),
+                "groups": [{
+                    "name": "frozen", "roles": ["Reference"], "replicas": 2, "resources": limits(1),
+                }],
+            },
+        }));
+        let gpus = names(5);
+        assert_eq!(of_trainer(&gpus, &spec.spec, 0), "5,6");
+        assert_eq!([0, 1].map(|index| of_group(&gpus, &spec.spec, index)), ["7", "8"]);
+        let expected = [
+            "engines run on GPUs [4]",
+            "trainers run on GPUs [5,6]",
+            "group trainers run on GPUs [7] [8]",
+        ];
+        assert_eq!(lines(&gpus, &spec.spec), expected);
+        let shortage = shortage(&spec.spec, 4).unwrap();
+        assert!(
+            shortage.contains("5 GPUs") && shortage.contains("2 group trainers with 1 GPU each")
+        );
     }
 
     #[test]

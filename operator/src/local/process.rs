@@ -159,7 +159,7 @@ impl Process {
             Role::Coordinator => FailureRole::Coordinator,
             Role::Inference => FailureRole::Inference,
             Role::Evaluation => FailureRole::Evaluation,
-            Role::Trainer => FailureRole::Trainer,
+            Role::Trainer | Role::Group => FailureRole::Trainer,
         };
         let (name, reason) = (self.spec.name.clone(), "Error".to_owned());
         Exit { role, name, reason, exit_code: exit_code(status), message: last_line(&self.log) }

@@ -141,7 +141,9 @@ impl Processes {
 
     /// Waits up to `timeout` for the supervisors to exit at the coordinator's instruction.
     pub async fn wait_for_trainers(&mut self, timeout: Duration) {
-        self.wait(timeout, |process| process.spec.role == Role::Trainer).await;
+        let is_trainer =
+            |process: &Process| matches!(process.spec.role, Role::Trainer | Role::Group);
+        self.wait(timeout, is_trainer).await;
     }
 
     /// Sends SIGTERM to all processes, and SIGKILL after `timeout`.

@@ -9,6 +9,7 @@
 //! [`decide`] and [`desired_for_coordinator`] are shared with the controller; this file contains
 //! only IO.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ pub struct Session<'a> {
     attempt: Option<u32>,
     /// Failure in the newest report.
     failure: Option<LearnerFailure>,
+    /// Number of each group of `trainer.groups` in the newest report.
+    groups: BTreeMap<String, u32>,
     /// Reason of the wait that was printed.
     wait: Option<String>,
 }
@@ -133,6 +136,7 @@ impl<'a> Session<'a> {
             watchdog: Watchdog::default(),
             attempt: None,
             failure: None,
+            groups: BTreeMap::new(),
             wait: None,
         })
     }
@@ -208,6 +212,7 @@ impl<'a> Session<'a> {
     /// Shows and does what the facts demand; the ending if the run has ended.
     async fn handle(&mut self, facts: &Facts) -> Result<Option<Ending>, SessionError> {
         self.show_restart(facts)?;
+        self.show_group_restarts(facts)?;
         self.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, facts, Timestamp::now());
@@ -317,6 +322,7 @@ impl<'a> Session<'a> {
                 evaluation: self.processes.counts(Role::Evaluation),
                 coordinator: self.processes.counts(Role::Coordinator),
                 trainer: self.processes.counts(Role::Trainer),
+                group: self.processes.counts(Role::Group),
                 verifier: RoleCounts::default(),
             },
         }
@@ -370,6 +376,21 @@ impl<'a> Session<'a> {
             }
             None => self.screen.line("restarting the learners from the newest checkpoint"),
         }
+    }
+
+    /// Prints restarts of groups of `trainer.groups`, as [`Self::show_restart`].
+    fn show_group_restarts(&mut self, facts: &Facts) -> io::Result<()> {
+        for group in facts.report().map(|report| report.groups.as_slice()).unwrap_or_default() {
+            let before = self.groups.insert(group.name.clone(), group.attempt);
+            if before.is_none_or(|before| before >= group.attempt) {
+                continue;
+            }
+            let cause =
+                group.last_failure.as_ref().map(|failure| lines::one_line(&failure.message));
+            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+            self.screen.line(&format!("restarting group {}{cause}", group.name))?;
+        }
+        Ok(())
     }
 
     /// Prints what the run waits for, once, and the end of the wait.

@@ -72,12 +72,12 @@ fn is_stuck(name: &str, status: Option<&CoordinatorStatus>) -> bool {
 fn responds(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Option<bool> {
     match role {
         Role::Coordinator => Some(status.is_some()),
-        Role::Trainer => Some(
-            status?
-                .supervisors
-                .iter()
-                .any(|supervisor| supervisor.name == name && supervisor.alive),
-        ),
+        Role::Trainer | Role::Group => {
+            let status = status?;
+            let of_groups = status.groups.iter().flat_map(|group| &group.supervisors);
+            let mut all = status.supervisors.iter().chain(of_groups);
+            Some(all.any(|supervisor| supervisor.name == name && supervisor.alive))
+        }
         Role::Inference | Role::Evaluation => Some(
             status?
                 .all_engines()

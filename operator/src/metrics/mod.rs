@@ -204,9 +204,11 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Role in a pod name `<job>-<role>-<ordinal>`.
+/// Role in a pod name `<job>-<role>-<ordinal>`, or `<job>-trainer-<group>-<ordinal>`.
 fn role(pod: &str) -> &'static str {
-    pod.rsplit('-').nth(1).and_then(Role::parse).map_or("", Role::as_str)
+    let of_group = || pod.contains("-trainer-").then_some(Role::Group);
+    let role = pod.rsplit('-').nth(1).and_then(Role::parse).or_else(of_group);
+    role.map_or("", Role::as_str)
 }
 
 /// Seconds since the run was last ready, for the change from restarting to ready.

@@ -93,7 +93,7 @@ impl Objects {
         let waiting = self.waiting(warnings);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
         let obstacle = obstacle(invalid, &self, rejection, waiting.as_ref());
-        let unexplained = self.unexplained();
+        let unexplained = self.unexplained(job);
         let recheck = unexplained.iter().map(|object| warnings::recheck(object, old, now)).min();
         let facts = Facts {
             suspend: job.spec.suspend,
@@ -147,6 +147,7 @@ impl Objects {
             evaluation: engines(Role::Evaluation),
             coordinator: counts(Role::Coordinator),
             trainer: counts(Role::Trainer),
+            group: counts(Role::Group),
             verifier: counts(Role::Verifier),
         }
     }
@@ -212,7 +213,7 @@ fn exits_under_rules(pods: &[PodFacts], old: &RLJobStatus, job: &Job) -> Vec<Exi
 /// The trainer pods. A terminating one is listed until it is deleted: its learners may still write
 /// a checkpoint.
 fn supervisors(pods: &[PodFacts]) -> Vec<SupervisorIdentity> {
-    let trainers = pods.iter().filter(|pod| pod.role == Role::Trainer);
+    let trainers = pods.iter().filter(|pod| matches!(pod.role, Role::Trainer | Role::Group));
     trainers
         .map(|pod| SupervisorIdentity { name: pod.name.clone(), uid: pod.uid.clone() })
         .collect()

@@ -76,13 +76,13 @@ pub async fn observe(
         }
     }
     let mut objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
-    let lacking = objects.lacking_set();
+    let lacking = objects.lacking_set(job);
     let is_named = lacking.as_ref().is_some_and(|(name, _)| warnings::is_named(name, old));
     let lacking = lacking.as_ref().map(|(_, uid)| uid.as_str());
     objects.lacking_since = context.memory.lacking_sets.replace(&job.uid, lacking, is_named, now);
     let coordinator = objects.coordinator();
     let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
-    let unexplained = objects.unexplained();
+    let unexplained = objects.unexplained(job);
     let warnings = unexplained
         .iter()
         .map(|object| warnings::warning(&context.client, &job.namespace, object, old, now));

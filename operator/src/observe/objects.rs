@@ -191,7 +191,7 @@ impl Objects {
     /// without volumes, or a StatefulSet with fewer pods than it wants. Pods of a node that share
     /// a volume also share the kubelet's attempts to mount it, and each failed attempt is an event
     /// of one of them.
-    pub(super) fn unexplained(&self) -> Vec<Unexplained> {
+    pub(super) fn unexplained(&self, job: &Job) -> Vec<Unexplained> {
         let unmounted = self.pods.values().flatten().filter_map(|pod| {
             let since = Some(waits_for_volumes_since(pod)?);
             Some(Unexplained { name: pod.name_any(), uid: pod.uid()?, since })
@@ -200,13 +200,13 @@ impl Objects {
         if !unmounted.is_empty() {
             return unmounted;
         }
-        let lacking = self.lacking_set();
+        let lacking = self.lacking_set(job);
         let since = self.lacking_since;
         lacking.map(|(name, uid)| Unexplained { name, uid, since }).into_iter().collect()
     }
 
     /// Name and UID of the first StatefulSet that lacks pods.
-    pub(super) fn lacking_set(&self) -> Option<(String, String)> {
+    pub(super) fn lacking_set(&self, job: &Job) -> Option<(String, String)> {
         let lacks_pods =
             |set: &LiveSet, pods: usize| set.settled && i64::from(set.replicas) > pods as i64;
         let lacking = self
@@ -214,11 +214,9 @@ impl Objects {
             .iter()
             .find(|(role, set)| lacks_pods(set, self.pods.get(role).map_or(0, Vec::len)));
         let role = lacking?.0;
-        let mut sets = self.children.iter();
-        let (name, child) = sets.find(|((kind, name), _)| {
-            *kind == Kind::StatefulSet && name.ends_with(role.as_str())
-        })?;
-        Some((name.1.clone(), child.uid.to_string()))
+        let name = meta::role_name(job, *role);
+        let child = self.children.get(&(Kind::StatefulSet, name.clone()))?;
+        Some((name, child.uid.to_string()))
     }
 
     /// Start of the longest wait of a scheduled pod for its volumes: an object that it mounts is

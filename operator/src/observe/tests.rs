@@ -129,6 +129,7 @@ fn only_own_pods_count_and_terminating_engines_are_not_listed() {
         evaluation: counts(0, 0, 0),
         coordinator: counts(1, 1, 1),
         trainer: counts(0, 0, 0),
+        group: counts(0, 0, 0),
         verifier: counts(0, 0, 0),
     };
     assert_eq!(facts.roles, expected);
@@ -193,7 +194,7 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
 #[test]
 fn pods_that_wait_for_their_volumes_are_reported() {
     let mut objects = objects();
-    assert_eq!((objects.unmounted_since(), objects.unexplained()), (None, Vec::new()));
+    assert_eq!((objects.unmounted_since(), objects.unexplained(&validated())), (None, Vec::new()));
     let status = json!({ "conditions": [
         { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z" },
         { "type": "PodReadyToStartContainers", "status": "False" },
@@ -211,7 +212,7 @@ fn pods_that_wait_for_their_volumes_are_reported() {
         since: Some(since),
     };
     let expected = vec![unexplained("sums-inference-2"), unexplained("sums-coordinator-0")];
-    assert_eq!(objects.unexplained(), expected);
+    assert_eq!(objects.unexplained(&validated()), expected);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn failure(pod: &PodFacts, last: &ContainerExit) -> Failure {
         _ if exit.reason == OUT_OF_MEMORY => FAILURE_OUT_OF_MEMORY,
         Role::Inference | Role::Evaluation => FAILURE_ENGINE_EXITED,
         Role::Coordinator => FAILURE_COORDINATOR_EXITED,
-        Role::Trainer => FAILURE_SUPERVISOR_EXITED,
+        Role::Trainer | Role::Group => FAILURE_SUPERVISOR_EXITED,
         Role::Verifier => FAILURE_VERIFIER_EXITED,
     };
     let what = match exit.exit_code {

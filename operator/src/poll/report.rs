@@ -106,8 +106,10 @@ impl ReconcileTrigger {
             .map(|engine| engine.name.clone())
             .collect();
         let hung = status.engines.iter().filter(|engine| engine.is_hung()).count();
+        let groups: Vec<_> =
+            status.groups.iter().map(|group| (group.attempt, group.restarts)).collect();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {} {:?}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {} {:?} {:?}",
             status.epoch,
             status.generation,
             status.phase,
@@ -120,7 +122,8 @@ impl ReconcileTrigger {
             status.journal_failure.is_some(),
             status.tracker_failure.is_some(),
             status.memory.is_some(),
-            status.verifiers.map(|load| load.needed_pods)
+            status.verifiers.map(|load| load.needed_pods),
+            groups,
         );
         Self { state, weighted, progress: (status.step, status.checkpoint) }
     }

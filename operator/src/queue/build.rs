@@ -99,6 +99,7 @@ fn replicas(job: &Job, role: Role) -> i32 {
         }
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,
+        Role::Group => job.spec.group_replicas(),
         // Quota for the most pods: their number changes while the job runs.
         Role::Verifier => job.spec.verifiers.as_ref().map_or(0, |pods| pods.max_replicas),
     }

@@ -84,6 +84,7 @@ pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
         (Role::Evaluation, spec.evaluation_engines().and_then(|engines| engines.template.as_ref())),
         (Role::Coordinator, spec.coordinator.template.as_ref()),
         (Role::Trainer, spec.trainer.template.as_ref()),
+        (Role::Group, spec.frozen_group().and_then(|group| group.template.as_ref())),
         (Role::Verifier, verifiers.and_then(|pods| pods.template.as_ref())),
     ];
     let requests = ["required", "preferred", "unconstrained"].map(topology_annotation);
@@ -158,6 +159,10 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
             },
             Role::Coordinator => &mut spec.coordinator.template,
             Role::Trainer => &mut spec.trainer.template,
+            Role::Group => match spec.frozen_group_mut() {
+                Some(group) => &mut group.template,
+                None => continue,
+            },
             Role::Verifier => match &mut spec.verifiers {
                 Some(verifiers) => &mut verifiers.template,
                 None => continue,

@@ -46,7 +46,7 @@ pub fn plan(
     let Some(workload) = workload else {
         return if is_queued && has_queue { WorkloadAction::Apply } else { WorkloadAction::Keep };
     };
-    let all = [roles.inference, roles.evaluation, roles.coordinator, roles.trainer];
+    let all = [roles.inference, roles.evaluation, roles.coordinator, roles.trainer, roles.group];
     let has_pods = all.iter().any(|role| role.wanted > 0 || role.existing > 0);
     let is_reserved = workload.is_reserved();
     match decision {
@@ -99,6 +99,7 @@ fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) ->
     let wants = |counts: RoleCounts, wanted: i32| counts.ready >= wanted;
     let is_ready = wants(roles.coordinator, 1)
         && wants(roles.trainer, job.spec.trainer.replicas)
+        && wants(roles.group, job.spec.group_replicas())
         && wants(roles.inference, job.spec.inference.replicas)
         && wants(roles.evaluation, job.spec.num_evaluation_engines());
     let old = workload.condition(PODS_READY);

@@ -137,9 +137,11 @@ pub(super) fn compute(
     set_suspended(&mut conditions, decision);
     let keeps_running = decision.keeps_running();
     let engines = if job.spec.inference.pods_per_engine() > 1 { "engines" } else { "pods" };
+    let num_trainers = job.spec.trainers().saturating_add(job.spec.group_replicas());
+    let trainers = facts.roles.trainer.plus(facts.roles.group);
     for (type_, counts, wanted, noun) in [
         (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas, engines),
-        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainers(), "pods"),
+        (CONDITION_TRAINER_READY, trainers, num_trainers, "pods"),
     ] {
         set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted), noun);
     }

@@ -9,7 +9,7 @@ use rljob_crds::names::{
     FAILURE_SUPERVISOR_EXITED,
 };
 use rljob_crds::status::{Failure, RLJobStatus};
-use rljob_protocol::status::{CoordinatorStatus, Phase};
+use rljob_protocol::status::{CoordinatorStatus, GroupState, LearnerFailure, Phase};
 
 use super::text::clip;
 
@@ -28,7 +28,9 @@ pub(super) fn newest(
     exit: Option<&Failure>,
     now: Timestamp,
 ) -> Option<Failure> {
-    let known = new_learner_failure(old, report, now).or_else(|| old.last_failure.clone());
+    let learner = new_learner_failure(old, report, now);
+    let of_group = || new_group_failure(old, report?, now);
+    let known = learner.or_else(of_group).or_else(|| old.last_failure.clone());
     let time = |failure: &Failure| failure.time.as_ref().map(|time| time.0);
     match exit {
         Some(exit) if known.as_ref().is_none_or(|known| time(exit) > time(known)) => {
@@ -45,14 +47,7 @@ fn new_learner_failure(
     now: Timestamp,
 ) -> Option<Failure> {
     let report = report?;
-    let failure = report.last_failure.as_ref()?;
-    let new = Failure {
-        reason: failure.reason.clone(),
-        message: clip(&failure.message),
-        pod: failure.supervisor.clone(),
-        exit_code: failure.exit_code,
-        time: Some(Time(now)),
-    };
+    let new = observed(report.last_failure.as_ref()?, now);
     let is_new = old.last_failure.as_ref().is_none_or(|last| {
         let same = *last == (Failure { time: last.time.clone(), ..new.clone() });
         let counted = report.restarts > old.restarts || report.phase == Phase::Failed;
@@ -61,11 +56,35 @@ fn new_learner_failure(
     is_new.then_some(new)
 }
 
+/// A failure that made a group of `trainer.groups` restart since the recorded restarts.
+fn new_group_failure(
+    old: &RLJobStatus,
+    report: &CoordinatorStatus,
+    now: Timestamp,
+) -> Option<Failure> {
+    let is_new = |group: &&GroupState| {
+        let known = old.trainer_groups.iter().find(|known| known.name == group.name);
+        group.restarts > known.map_or(0, |known| known.restarts)
+    };
+    let group = report.groups.iter().find(is_new)?;
+    Some(observed(group.last_failure.as_ref()?, now))
+}
+
+fn observed(failure: &LearnerFailure, now: Timestamp) -> Failure {
+    Failure {
+        reason: failure.reason.clone(),
+        message: clip(&failure.message),
+        pod: failure.supervisor.clone(),
+        exit_code: failure.exit_code,
+        time: Some(Time(now)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::test_support::{at, report};
-    use rljob_protocol::status::LearnerFailure;
+    use rljob_crds::status::TrainerGroupStatus;
 
     fn exit(second: i64) -> Failure {
         Failure {
@@ -142,5 +161,32 @@ mod tests {
         ] {
             assert_eq!(newest(old, report.as_ref(), seen.as_ref(), at(9)), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn the_failure_of_a_group_is_recorded_with_its_restart() {
+        let failed = |restarts| {
+            let learner = learner(1);
+            let group = GroupState {
+                name: "frozen".to_owned(),
+                attempt: restarts,
+                restarts,
+                running: true,
+                last_failure: learner.last_failure,
+                supervisors: Vec::new(),
+            };
+            CoordinatorStatus { groups: vec![group], ..report() }
+        };
+        let old = RLJobStatus {
+            trainer_groups: vec![TrainerGroupStatus {
+                name: "frozen".to_owned(),
+                restarts: 1,
+                ..TrainerGroupStatus::default()
+            }],
+            ..RLJobStatus::default()
+        };
+        assert_eq!(newest(&old, Some(&failed(1)), None, at(9)), None, "recorded before");
+        let found = newest(&old, Some(&failed(2)), None, at(9)).unwrap();
+        assert_eq!(found.time, Some(Time(at(9))));
     }
 }

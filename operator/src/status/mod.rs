@@ -33,6 +33,7 @@ mod conditions;
 mod engines;
 mod events;
 mod failure;
+mod groups;
 mod incidents;
 mod memory;
 mod progress;
@@ -147,6 +148,7 @@ fn compute(
             .evaluation_engines()
             .map(|engines| counts(facts.roles.evaluation, engines.replicas)),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
+        trainer_groups: groups::groups(job, old, facts, keeps_running),
         verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),
         memory: memory::memory(old, report),
         checkpoint: checkpoint(old, report, now),

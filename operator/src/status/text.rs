@@ -63,8 +63,18 @@ pub(super) fn no_progress(job: &Job, facts: &Facts) -> String {
     let Some((step, since)) = facts.recorded.progress else { return String::new() };
     let missing = missing_pods(job, facts).map(|missing| format!("; without {missing}"));
     let missing = missing.unwrap_or_default();
-    let activity = facts.report().and_then(|report| report.activity).map_or("", activity);
+    let activity = match facts.report().and_then(|report| report.activity) {
+        Some(Activity::Groups) => group_activity(job),
+        Some(of_learners) => activity(of_learners).to_owned(),
+        None => String::new(),
+    };
     format!("no step has been completed since {since:.0}, after step {step}{activity}{missing}")
+}
+
+/// What the learners wait for while a group has not inferred their batch.
+fn group_activity(job: &Job) -> String {
+    let name = job.spec.frozen_group().map_or("", |group| group.name.as_str());
+    format!("; the learners wait for the log-probabilities of group {name} of trainer.groups")
 }
 
 /// What the learners do or wait for. Without the duration, see [`reward_outage`].
@@ -79,6 +89,7 @@ fn activity(activity: Activity) -> &'static str {
         Activity::Evaluation => "; the learners wait for an evaluation",
         Activity::Data => "; the learners wait for data",
         Activity::Exit => "; the learners exit",
+        Activity::Groups => "; the learners wait for groups of trainer.groups",
         Activity::Other => "",
     }
 }
@@ -101,6 +112,7 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     let roles = [
         ("coordinator pods", facts.roles.coordinator, 1),
         ("trainer pods", facts.roles.trainer, job.spec.trainers()),
+        ("pods of trainer.groups", facts.roles.group, job.spec.group_replicas()),
         (engines, facts.roles.inference, job.spec.inference.replicas),
         ("evaluation engines", facts.roles.evaluation, job.spec.num_evaluation_engines()),
         ("verifier pods", facts.roles.verifier, num_verifiers(job, facts)),

@@ -12,7 +12,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use rljob_crds::status::{InferenceStatus, RLJobStatus, RoleStatus};
+use rljob_crds::status::{InferenceStatus, RLJobStatus, RoleStatus, TrainerGroupStatus};
 
 use super::engines;
 
@@ -90,6 +90,11 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     let evaluation = new.evaluation.map(|evaluation| RoleStatus { ready, ..evaluation });
     let ready = old.trainer.as_ref().map_or(0, |old| old.ready);
     let trainer = new.trainer.map(|trainer| RoleStatus { ready, ..trainer });
+    let trainer_groups = new.trainer_groups.into_iter().map(|group| {
+        let known = old.trainer_groups.iter().find(|known| known.name == group.name);
+        TrainerGroupStatus { ready: known.map_or(0, |known| known.ready), ..group }
+    });
+    let trainer_groups = trainer_groups.collect();
     let ready = old.verifiers.as_ref().map_or(0, |old| old.ready);
     let verifiers = new.verifiers.map(|verifiers| RoleStatus { ready, ..verifiers });
     let conditions = new.conditions.into_iter().map(|condition| {
@@ -103,7 +108,7 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
         }
     });
     let conditions = conditions.collect();
-    RLJobStatus { inference, evaluation, trainer, verifiers, conditions, ..new }
+    RLJobStatus { inference, evaluation, trainer, trainer_groups, verifiers, conditions, ..new }
 }
 
 #[cfg(test)]

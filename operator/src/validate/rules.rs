@@ -11,6 +11,7 @@ mod algorithm;
 mod common;
 mod evaluation;
 mod gang;
+mod groups;
 mod mixture;
 mod pairs;
 mod prompts;
@@ -64,7 +65,8 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     service_tokens::check_urls(spec, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(INFERENCE.field, &spec.inference, &mut problems);
-    roles::check_trainer(spec, &mut problems);
+    roles::check_learners(TRAINER.field, &spec.trainer, &mut problems);
+    groups::check_groups(spec, name, policy, &mut problems);
     if spec.algorithm.has_learners() {
         roles::check_weight_sync(spec, &mut problems);
     }

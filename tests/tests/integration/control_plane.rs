@@ -22,6 +22,7 @@ mod fields;
 mod fixture;
 mod gangs;
 mod gitops;
+mod groups;
 mod idle;
 mod invalid;
 mod keys;

@@ -18,6 +18,7 @@ use crate::journal::query;
 use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, baseline, weights};
 
 mod curriculum;
+mod groups;
 mod hybrid;
 mod kills;
 mod objectives;

@@ -11,7 +11,7 @@ use rljob_protocol::prompts::Prompts;
 use tokio::sync::Mutex;
 
 use crate::input::{Input, InputError, cost_model};
-use crate::pack::batch::{SampleError, from_prompts, from_samples};
+use crate::pack::batch::{SampleError, add_frozen_logprobs, from_prompts, from_samples};
 use crate::pack::cost::CostModel;
 use crate::pack::{PackError, TrainSample, pack};
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
@@ -40,6 +40,9 @@ pub enum ServeError {
     /// The dataset is still being opened.
     #[error("the data is not open yet: ask again")]
     NotOpen,
+    /// No group has inferred the batch.
+    #[error("no group of trainer.groups has inferred the batch of step {step}")]
+    NotInferred { step: u32 },
     /// The rank does not exist.
     #[error("rank {rank} of {world}")]
     Rank {
@@ -62,18 +65,21 @@ impl ServeError {
 /// Data that learners request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
-    /// The batch of this step.
+    /// The batch of this step, with what groups inferred of it.
     Training(u32),
+    /// The batch of this step, for a group that infers it.
+    Inference(u32),
     /// The evaluation data, after this number of steps.
     Validation(u32),
 }
 
-/// Cache of the packed batch of one step.
+/// Caches of the packed batch of one step, for the trainer and for groups.
 #[derive(Default)]
 pub struct Batches {
     input: OnceLock<Arc<Input>>,
     costs: OnceLock<CostModel>,
-    cached: Mutex<Option<Packed>>,
+    of_trainer: Mutex<Option<Packed>>,
+    of_groups: Mutex<Option<Packed>>,
 }
 
 struct Packed {
@@ -102,7 +108,11 @@ impl Batches {
         rank: u32,
         world: u32,
     ) -> Result<Bytes, ServeError> {
-        let mut cached = self.cached.lock().await;
+        let cache = match request {
+            BatchRequest::Inference(_) => &self.of_groups,
+            BatchRequest::Training(_) | BatchRequest::Validation(_) => &self.of_trainer,
+        };
+        let mut cached = cache.lock().await;
         let known = cached.as_ref().is_some_and(|packed| {
             packed.request == request && packed.ranks.len() == world as usize
         });
@@ -124,20 +134,26 @@ impl Batches {
         request: BatchRequest,
         world: u32,
     ) -> Result<Packed, ServeError> {
-        let training = &config.spec.training;
-        let input = || self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen);
-        let (step, samples, minibatches) = match request {
-            BatchRequest::Validation(step) => (step, validation(input()?).await?, 1),
-            BatchRequest::Training(step) if config.spec.algorithm.has_rollouts() => {
-                let samples = journal.call(move |journal| journal.samples(step)).await?;
-                (step, from_samples(&samples)?, training.minibatches)
+        let (training, trainer) = (&config.spec.training, &config.spec.trainer);
+        let (step, samples, minibatches, gpus) = match request {
+            BatchRequest::Validation(step) => {
+                (step, validation(self.opened()?).await?, 1, trainer.gpus())
             }
             BatchRequest::Training(step) => {
-                (step, supervised(Arc::clone(config), input()?, step).await?, training.minibatches)
+                let mut samples = self.samples(config, journal, step).await?;
+                if config.spec.frozen_group().is_some() {
+                    add_inferred(journal, step, &mut samples).await?;
+                }
+                (step, samples, training.minibatches, trainer.gpus())
+            }
+            BatchRequest::Inference(step) => {
+                let group = config.spec.frozen_group().map(|group| trainer.of_group(group));
+                let gpus = group.map_or(0, |group| group.gpus());
+                (step, self.samples(config, journal, step).await?, 1, gpus)
             }
         };
         let max_tokens = training.max_tokens_per_micro_batch;
-        let prompts = Prompts::of_gpus(config.spec.trainer.gpus());
+        let prompts = Prompts::of_gpus(gpus);
         let costs = self.costs(config).await?;
         let packing = tokio::task::spawn_blocking(move || {
             let ranks = pack(step, &samples, prompts, world, minibatches, max_tokens, &costs)?;
@@ -147,6 +163,24 @@ impl Batches {
         });
         let ranks = packing.await.map_err(WorkError::from)??;
         Ok(Packed { request, ranks })
+    }
+
+    fn opened(&self) -> Result<Arc<Input>, ServeError> {
+        self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen)
+    }
+
+    /// Samples of the batch of a step.
+    async fn samples(
+        &self,
+        config: &Arc<RunConfig>,
+        journal: &SharedJournal,
+        step: u32,
+    ) -> Result<Vec<TrainSample>, ServeError> {
+        if config.spec.algorithm.has_rollouts() {
+            let samples = journal.call(move |journal| journal.samples(step)).await?;
+            return Ok(from_samples(&samples)?);
+        }
+        Ok(supervised(Arc::clone(config), self.opened()?, step).await?)
     }
 
     /// Costs of sequences with the run's model, whose configuration is read once.
@@ -159,6 +193,17 @@ impl Batches {
         let costs = reading.await.map_err(WorkError::from)?.map_err(Box::new)?;
         Ok(*self.costs.get_or_init(|| costs))
     }
+}
+
+/// Adds what a group inferred to the samples of a step.
+async fn add_inferred(
+    journal: &SharedJournal,
+    step: u32,
+    samples: &mut [TrainSample],
+) -> Result<(), ServeError> {
+    let inferred = journal.call(move |journal| journal.inferred(step)).await?;
+    let inferred = inferred.ok_or(ServeError::NotInferred { step })?;
+    Ok(add_frozen_logprobs(samples, &inferred.logprobs)?)
 }
 
 /// All rows of the evaluation data, in order.

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::core::Run;
 use crate::engines::Fleet;
 use crate::evaluation::Evaluator;
+use crate::inference::Collector;
 use crate::input::Input;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
@@ -46,6 +47,8 @@ pub struct Coordinator {
     pub evaluation_fleet: Option<Arc<Fleet>>,
     pub recorder: Recorder,
     pub batches: Batches,
+    /// Parts of the batch that a group infers.
+    pub inference: Collector,
     pub learner_memory: LearnerMemory,
     pub rejected_peers: RejectedPeers,
     pub downloads: Downloads,

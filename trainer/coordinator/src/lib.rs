@@ -35,6 +35,7 @@ pub mod data;
 pub mod engines;
 pub mod evaluation;
 pub mod files;
+pub mod inference;
 pub mod input;
 mod jinja;
 pub mod learner_memory;

@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 use crate::batches::Batches;
 use crate::clock::Clock;
 use crate::coordinator::Coordinator;
-use crate::core::learner_group::LEARNER_INPUT;
+use crate::core::learner_failure::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
+use crate::inference::Collector;
 use crate::input::InputError;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
@@ -92,6 +93,7 @@ pub(crate) async fn open(
         evaluation_fleet,
         recorder,
         batches: Batches::default(),
+        inference: Collector::default(),
         rejected_peers: RejectedPeers::default(),
         downloads: Downloads::default(),
         reward_runner,
@@ -124,6 +126,7 @@ async fn read_state(
                 last_step: journal.last_step()?,
                 fixed_step: journal.newest_batch()?.0,
                 evaluated: journal.evaluated_steps()?,
+                inferred: journal.inferred_steps()?,
                 ..Facts::default()
             };
             Ok((journal.get_state(record::KEY)?, facts))
@@ -187,14 +190,12 @@ fn claim_blocking(
 
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
-    let input = record.last_failure.as_ref().is_some_and(|failure| {
+    let input = record.trainer.last_failure.as_ref().is_some_and(|failure| {
         [scheduler::INPUT_REASON, scheduler::REWARD_REASON, LEARNER_INPUT]
             .contains(&failure.reason.as_str())
     });
-    if record.stage == Stage::Failed && input {
-        record.stage = Stage::default();
-        record.last_failure = None;
-        record.attempt = record.attempt.saturating_add(1);
+    if record.trainer.stage == Stage::Failed && input {
+        record.retry();
     }
     record
 }
@@ -205,12 +206,8 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
     if last_step >= total_steps {
         return record;
     }
-    match record.stage {
-        Stage::Finished => {
-            record.stage = Stage::default();
-            record.exported = false;
-            record.attempt = record.attempt.saturating_add(1);
-        }
+    match record.trainer.stage {
+        Stage::Finished => record.reopen(),
         Stage::Drained => record.exported = false,
         Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }

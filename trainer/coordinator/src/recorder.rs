@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
+use rljob_crds::dataflow::LearnerCall;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
@@ -118,15 +119,21 @@ impl Recorder {
         // A replayed step with pruned samples is not recorded: its first report is kept.
         let samples =
             self.journal.call(move |journal| journal.samples(step)).await.unwrap_or_default();
-        let ((dropped_groups, stale_samples), skipped_positions) = self
+        let ((dropped_groups, stale_samples), skipped_positions, inferred) = self
             .journal
-            .call(move |journal| Ok((journal.left_out(step)?, journal.skipped_positions(step)?)))
+            .call(move |journal| {
+                let skipped = journal.skipped_positions(step)?;
+                Ok((journal.left_out(step)?, skipped, journal.inferred(step)?))
+            })
             .await?;
         metrics.staleness = staleness_histogram(step, &samples);
         let scalars = &mut metrics.scalars;
         scalars.set(metrics::DROPPED_GROUPS, f64::from(dropped_groups));
         scalars.set_option(metrics::SKIPPED_ROWS, skipped_positions.map(f64::from));
         scalars.set(metrics::STALE_SAMPLES, f64::from(stale_samples));
+        if let Some(inferred) = inferred {
+            scalars.set(LearnerCall::Reference.seconds(), inferred.seconds);
+        }
         scalars.set_option(metrics::REWARD, mean(&samples, |sample| sample.reward));
         scalars.set_option(
             metrics::COMPLETION_TOKENS,

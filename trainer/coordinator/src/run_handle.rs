@@ -94,7 +94,9 @@ impl RunHandle {
 
 /// Logs a change of what people follow; records change at every step.
 fn log_change(before: &Record, after: &Record) {
-    let followed = |record: &Record| (record.stage.name(), record.attempt, record.restarts);
+    let followed = |record: &Record| {
+        (record.trainer.stage.name(), record.trainer.attempt, record.trainer.restarts)
+    };
     if followed(before) != followed(after) {
         let (stage, attempt, restarts) = followed(after);
         tracing::info!(stage, attempt, restarts, "run state changed");

@@ -1,5 +1,6 @@
 //! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite
-//! of an evaluation, tool and outcome of a call, and the state of calls in verifier pods.
+//! of an evaluation, tool and outcome of a call, the state of calls in verifier pods, and the group
+//! of the trainer.
 
 mod evaluation;
 mod register;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use prometheus::{
     Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec,
-    IntGauge, Opts, Registry, TextEncoder,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use rljob_protocol::metrics::{
     EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,
@@ -34,6 +35,8 @@ pub struct Metrics {
     step: IntGauge,
     reward: Gauge,
     restarts: IntGauge,
+    /// By group of `trainer.groups`, of which a job has few.
+    group_restarts: IntGaugeVec,
     lag: IntGauge,
     rollout_tokens: IntCounter,
     samples: IntCounter,
@@ -76,6 +79,7 @@ impl Metrics {
                 "rljob_counted_restarts",
                 "Restarts of the learners that count against failurePolicy.maxRestarts.",
             )?,
+            group_restarts: group_restarts(&registry)?,
             lag: integer(
                 "rljob_engine_version_lag",
                 "Steps by which the engine with the oldest weights lags the trainer.",
@@ -154,6 +158,10 @@ impl Metrics {
         self.engine_idle.inc_by((idle.as_secs_f64() - self.engine_idle.get()).max(0.0));
         self.step.set(status.step.into());
         self.restarts.set(status.restarts.into());
+        for group in &status.groups {
+            let labels = [group.name.as_str()];
+            self.group_restarts.with_label_values(&labels).set(group.restarts.into());
+        }
         let steps = status.engines.iter().filter_map(|engine| engine.version);
         let oldest = steps.map(|version| version.step).min();
         let lag = oldest.map_or(0, |oldest| status.step.saturating_sub(oldest));
@@ -166,6 +174,13 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+fn group_restarts(registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
+    let help = "Restarts of a group of trainer.groups that count against \
+                failurePolicy.maxRestarts.";
+    let options = Opts::new("rljob_group_counted_restarts", help);
+    register(registry, IntGaugeVec::new(options, &["group"])?)
 }
 
 fn step_seconds(registry: &Registry) -> Result<Histogram, prometheus::Error> {

@@ -19,6 +19,7 @@ use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_http::ClientTls;
 use rljob_protocol::batch::{BatchError, RankBatch};
+use rljob_protocol::group::{GroupInstruction, RankLogprobs};
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
 };
@@ -39,6 +40,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of a request, response included: an instruction is held for up to 20 s, and a batch may
 /// be large.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Body of a request.
+#[derive(Clone, Copy, Debug)]
+struct Body<'a> {
+    /// Media type.
+    kind: &'static str,
+    bytes: &'a [u8],
+}
 
 /// A call that failed permanently.
 #[derive(Debug, thiserror::Error)]
@@ -197,6 +206,41 @@ impl CoordinatorClient {
             .map_err(|error| ClientError::Batch(step, error))
     }
 
+    /// The next instruction for a group of `trainer.groups`. Long poll, as [`Self::instruction`].
+    pub fn group_instruction(&self, group: &str) -> Result<GroupInstruction, ClientError> {
+        let path = format!("/v1/groups/{group}/instructions?attempt={}", self.attempt);
+        let bytes = self.call(&Method::GET, &path, None)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|source| ClientError::Response { call: format!("GET {path}"), source })
+    }
+
+    /// A rank's part of the batch of `step`, for a group that infers it.
+    pub fn group_batch(
+        &self,
+        group: &str,
+        step: u32,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<RankBatch, ClientError> {
+        self.part(&format!("groups/{group}/batches"), step, rank, world_size)
+    }
+
+    /// Sends what a rank of a group inferred of the batch of `step`.
+    pub fn send_logprobs(
+        &self,
+        group: &str,
+        step: u32,
+        (rank, world_size): (u32, u32),
+        logprobs: &RankLogprobs,
+    ) -> Result<(), ClientError> {
+        let attempt = self.attempt;
+        let path = format!(
+            "/v1/groups/{group}/logprobs/{step}?attempt={attempt}&rank={rank}&world={world_size}"
+        );
+        let body = Body { kind: "application/octet-stream", bytes: &logprobs.to_bytes() };
+        self.call(&Method::POST, &path, Some(body)).map(drop)
+    }
+
     /// Reports a completed step.
     pub fn report_step(&self, report: &StepReport) -> Result<(), ClientError> {
         let path = format!("/v1/steps/{}", report.metrics.step);
@@ -242,7 +286,8 @@ impl CoordinatorClient {
     fn post(&self, path: &str, body: &impl Serialize) -> Result<(), ClientError> {
         let json = serde_json::to_vec(body)
             .map_err(|error| ClientError::Body(format!("POST {path}"), error))?;
-        self.call(&Method::POST, path, Some(&json)).map(drop)
+        let body = Body { kind: "application/json", bytes: &json };
+        self.call(&Method::POST, path, Some(body)).map(drop)
     }
 
     /// Retries a request until a response, a permanent error, or the end of [`PATIENCE`].
@@ -250,12 +295,12 @@ impl CoordinatorClient {
         &self,
         method: &Method,
         path: &str,
-        json: Option<&[u8]>,
+        body: Option<Body<'_>>,
     ) -> Result<Vec<u8>, ClientError> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
             crate::heartbeat::advance();
-            let last = match self.runtime.block_on(self.request(method, path, json)) {
+            let last = match self.runtime.block_on(self.request(method, path, body)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Retry(last)) => last,
@@ -289,7 +334,7 @@ impl CoordinatorClient {
         &self,
         method: &Method,
         path: &str,
-        json: Option<&[u8]>,
+        body: Option<Body<'_>>,
     ) -> Result<Vec<u8>, Failure> {
         let token = std::fs::read_to_string(&self.token)
             .map_err(|error| Failure::Final(ClientError::Token(self.token.clone(), error)))?;
@@ -298,8 +343,8 @@ impl CoordinatorClient {
             .request(method.clone(), format!("{}{path}", self.base))
             .bearer_auth(token.trim())
             .header(PROTOCOL_HEADER, PROTOCOL_VERSION);
-        if let Some(json) = json {
-            request = request.header("content-type", "application/json").body(json.to_vec());
+        if let Some(Body { kind, bytes }) = body {
+            request = request.header("content-type", kind).body(bytes.to_vec());
         }
         let retry = |error: reqwest::Error| Failure::Retry(crate::error_line(&error.without_url()));
         let response = request.send().await.map_err(retry)?;

@@ -39,6 +39,8 @@ pub enum LearnerError {
     Step { step: u32, source: StepError },
     #[error("the validation after {step} steps failed")]
     Validation { step: u32, source: StepError },
+    #[error("the inference of the batch of step {step} failed")]
+    Inference { step: u32, source: StepError },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]

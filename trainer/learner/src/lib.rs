@@ -2,7 +2,7 @@
 //! publication.
 //!
 //! ```text
-//!  rljob-learner   startup ──▶ learner (main loop)
+//!  rljob-learner   startup ──▶ learner (main loop), group_learner (that of `trainer.groups`)
 //!                     train        trainer, step ──▶ objective/   the loss; pure
 //!                                                ──▶ models       by role: model/, fsdp, optimizer
 //!                     publish      publish/
@@ -18,6 +18,7 @@ pub mod background;
 pub mod checkpoint;
 pub mod coordinator_client;
 pub mod fsdp;
+pub mod group_learner;
 pub mod heartbeat;
 pub mod learner;
 pub mod memory;

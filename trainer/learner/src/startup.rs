@@ -6,32 +6,34 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod arguments;
 pub mod check;
+mod connection;
 mod device;
 mod error;
 mod frozen;
+mod group;
 mod heads;
 mod initial;
 pub mod memory;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::{ModelRole, Sharding};
-use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
-use rljob_http::{ClientTls, Role};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
-use rljob_storage::coordinator_resolver::CoordinatorResolver;
-use rljob_storage::model_folder::ModelFolderWait;
 use tch::{Device, Kind, Tensor};
 
+pub use self::arguments::StartArguments;
 pub use self::error::StartError;
+pub use self::group::start_group;
 
+use self::connection::{connect, prepare};
 use self::device::{compute_kind, device, passes};
 use self::frozen::{adapters, base, frozen_models};
 use self::heads::{critic, headed};
@@ -42,7 +44,7 @@ use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::memory::{Phase, of_all_ranks, planned};
-use crate::mesh::{GroupSize, Mesh};
+use crate::mesh::Mesh;
 use crate::model::{Model, ModelConfig, ModelError};
 use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
@@ -53,26 +55,6 @@ use crate::spans::Spans;
 use crate::step::calls::CallTimes;
 use crate::teacher::Teacher;
 use crate::trainer::Trainer;
-
-/// Arguments of a learner from its supervisor.
-#[derive(Clone, Debug)]
-pub struct StartArguments {
-    /// Folder of tokens.
-    pub tokens: PathBuf,
-    /// Base URL of the coordinator.
-    pub coordinator: String,
-    /// Address of this process for other ranks and engines.
-    pub address: String,
-    pub rank: u32,
-    pub size: GroupSize,
-    /// Epoch of the coordinator that ordered the start.
-    pub epoch: u64,
-    pub attempt: u32,
-    /// Host and port of rank 0's store.
-    pub rendezvous: (String, u16),
-    /// Checkpoint to start from.
-    pub restore: Option<Restore>,
-}
 
 /// Joins the process group and loads weights and moments. `threads` is libtorch's number of
 /// threads.
@@ -86,18 +68,7 @@ pub fn start(
 ) -> Result<Learner, StartError> {
     // Transfers of large checkpoints count as progress.
     let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
-    let tls = ClientTls::of_file(
-        &arguments.tokens.join(Role::Trainer.file()),
-        &Role::Coordinator.server_name(&config.uid),
-    )?;
-    let client = CoordinatorClient::new(
-        &arguments.coordinator,
-        CoordinatorResolver::of(run_store.clone()),
-        arguments.tokens.join(TOKEN_LEARNER),
-        Some(&tls),
-        arguments.epoch,
-        arguments.attempt,
-    )?;
+    let client = connect(&config, arguments, &run_store)?;
     let trainer = load_trainer(&config, arguments, &client, threads)?;
     let steps_done = arguments.restore.as_ref().map_or(0, |restore| restore.version.step);
     tracing::info!(
@@ -146,16 +117,7 @@ fn load_trainer(
     threads: u32,
 ) -> Result<Trainer, StartError> {
     let RunConfig { spec, model_directory, bucket, .. } = config;
-    rljob_collective::set_num_threads(threads);
-    rljob_collective::keep_freed_memory();
-    if spec.training.deterministic {
-        rljob_collective::set_deterministic(true)?;
-    }
-    let mut wait = ModelFolderWait::new(model_directory, &spec.model);
-    while !wait.is_complete()? {
-        heartbeat::advance();
-        std::thread::sleep(ModelFolderWait::INTERVAL);
-    }
+    prepare(config, threads)?;
     let device = device(spec)?;
     let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     let compute = compute_kind(spec.precision());

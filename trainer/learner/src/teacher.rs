@@ -44,7 +44,8 @@ pub struct Teacher {
 }
 
 impl Teacher {
-    /// The teacher of a spec, if it has one, for a policy of this model in this folder.
+    /// The teacher of a spec, if it has one and no group holds it, for a policy of this model in
+    /// this folder.
     ///
     /// # Errors
     /// Its folder cannot be read, or it has another vocabulary.
@@ -53,7 +54,8 @@ impl Teacher {
         policy: &Model,
         policy_folder: &Path,
     ) -> Result<Option<Self>, TeacherError> {
-        let Some(folder) = spec.algorithm.resolve().and_then(Algorithm::teacher) else {
+        let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher);
+        let Some(folder) = teacher.filter(|_| spec.frozen_group().is_none()) else {
             return Ok(None);
         };
         let folder = PathBuf::from(folder);

@@ -36,7 +36,7 @@ pub struct Trainer {
 impl Trainer {
     /// Divisor of logits, the same as the sampler's.
     pub fn temperature(&self) -> f64 {
-        if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
+        temperature(&self.spec)
     }
 
     /// A copy of this rank's part of a checkpoint, in `memory` if the models are on a GPU.
@@ -59,6 +59,11 @@ impl Trainer {
     ) -> Result<T, E> {
         guard(self, |trainer| (trainer.phase, trainer.spec.clone()), action)
     }
+}
+
+/// Divisor of logits, the same as the sampler's.
+pub fn temperature(spec: &RLJobSpec) -> f64 {
+    if spec.algorithm.has_rollouts() { spec.rollout.temperature } else { 1.0 }
 }
 
 /// A step or validation that failed.

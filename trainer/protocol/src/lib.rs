@@ -13,6 +13,7 @@
 //!          ── GET /v1/batches/STEP ──────────────▶                      batch, prompts
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner
 //!          ── POST /v1/memory ───────────────────▶                      memory
+//!          ── /v1/groups/GROUP/… ────────────────▶                      group
 //!  learner ── files of a checkpoint ─────────────▶ coordinator, learner checkpoint
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
 //! ```
@@ -42,6 +43,8 @@ pub mod supervisor;
 pub mod trace;
 
 pub mod learner;
+
+pub mod group;
 
 pub mod memory;
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 ///   configuration, whose spec has the second shape of the API.
 /// - 3: broadcasts in buckets, whose process groups are kept for later publications;
 ///   `rollout.workflow`; memory plans of learners, and their spans of a step; samples that a limit
-///   ended, in batches; verifier pods; engines that only evaluate.
+///   ended, in batches; verifier pods; engines that only evaluate; groups of the trainer.
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The protocol version that introduced buckets of broadcasts.

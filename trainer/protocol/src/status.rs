@@ -3,6 +3,7 @@
 mod engines;
 
 use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
+use rljob_crds::trainer_groups::MAX_GROUPS;
 use serde::{Deserialize, Serialize};
 
 pub use self::engines::{EngineCondition, EngineState, HUNG_SECONDS, RequestCounts};
@@ -78,6 +79,9 @@ pub struct CoordinatorStatus {
     /// version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_evaluations: Option<u32>,
+    /// Groups of `trainer.groups`, by name; empty in jobs without them. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupState>,
 }
 
 impl CoordinatorStatus {
@@ -105,18 +109,28 @@ impl CoordinatorStatus {
     pub fn check(&self) -> Result<(), String> {
         let counters =
             [("step", self.step), ("attempt", self.attempt), ("restarts", self.restarts)];
-        if let Some((field, _)) = counters.iter().find(|(_, value)| *value > MAX_COUNTER) {
+        let of_group =
+            |group: &GroupState| [("attempt", group.attempt), ("restarts", group.restarts)];
+        let mut counters = counters.into_iter().chain(self.groups.iter().flat_map(of_group));
+        if let Some((field, _)) = counters.find(|(_, value)| *value > MAX_COUNTER) {
             return Err(format!("{field} in its status exceeds {MAX_COUNTER}"));
         }
-        if self.supervisors.len().max(self.all_engines().count()) > MAX_ENTRIES {
+        if self.groups.len() > MAX_GROUPS {
+            return Err(format!("its status has more than {MAX_GROUPS} groups"));
+        }
+        let of_groups = || self.groups.iter().flat_map(|group| &group.supervisors);
+        let supervisors = self.supervisors.len().saturating_add(of_groups().count());
+        if supervisors.max(self.all_engines().count()) > MAX_ENTRIES {
             return Err(format!("its status has more than {MAX_ENTRIES} supervisors or engines"));
         }
-        let names = self.supervisors.iter().map(|entry| &entry.name);
+        let names = self.supervisors.iter().chain(of_groups()).map(|entry| &entry.name);
+        let names = names.chain(self.groups.iter().map(|group| &group.name));
         let mut names = names.chain(self.all_engines().map(|entry| &entry.name));
         if names.any(|name| name.len() > MAX_NAME) {
             return Err(format!("a name in its status has more than {MAX_NAME} bytes"));
         }
-        let failure = self.last_failure.iter().map(|failure| &failure.message);
+        let of_groups = self.groups.iter().filter_map(|group| group.last_failure.as_ref());
+        let failure = self.last_failure.iter().chain(of_groups).map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
         let engines = self.all_engines().filter_map(|engine| engine.unsuitable.as_ref());
         let others = self.journal_failure.iter().chain(&self.tracker_failure);
@@ -143,6 +157,7 @@ impl CoordinatorStatus {
             (self.memory, self.requests, self.verifiers) = (None, None, None);
             self.evaluation_engines.clear();
             self.pending_evaluations = None;
+            self.groups.clear();
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });
@@ -180,6 +195,8 @@ pub enum Activity {
     Evaluation,
     /// They wait for the data of the next batch.
     Data,
+    /// They wait for what groups of `trainer.groups` infer of the next batch.
+    Groups,
     /// They exit.
     Exit,
     /// An activity of a newer release.
@@ -263,6 +280,25 @@ pub struct LearnerFailure {
     pub supervisor: Option<String>,
     /// Exit code; 128 + n for signal n.
     pub exit_code: Option<i32>,
+}
+
+/// State of a group of `trainer.groups`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupState {
+    /// Name of the group.
+    pub name: String,
+    /// Number of its current attempt.
+    pub attempt: u32,
+    /// Counted restarts of the group.
+    pub restarts: u32,
+    /// Whether its learners are ordered to run.
+    pub running: bool,
+    /// First cause of the newest failure of one of its learners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LearnerFailure>,
+    /// Its supervisors, one per pod.
+    pub supervisors: Vec<SupervisorState>,
 }
 
 /// State of a supervisor.

@@ -28,6 +28,10 @@ pub struct SupervisorReport {
     /// UID of its pod; none for a process of a local run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// Group of `trainer.groups` that it belongs to; none of the trainer itself. Since protocol
+    /// version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Address of its learners for other ranks.
     pub address: String,
     /// Free port for the rendezvous of the next attempt, used if rank 0 runs here.

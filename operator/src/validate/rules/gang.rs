@@ -26,8 +26,9 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
     if !spec.algorithm.has_learners() {
         return;
     }
-    let inference = Some(&spec.inference).filter(|inference| inference.replicas > 0);
-    let engines = [("inference", inference), ("evaluation.engines", spec.evaluation_engines())];
+    let engines = (spec.inference.replicas > 0).then_some(&spec.inference.template);
+    let evaluation = spec.evaluation_engines().map(|engines| &engines.template);
+    let group = spec.frozen_group().map(|group| &group.template);
     for (field, default) in [
         ("schedulerName", None),
         ("priorityClassName", spec.scheduling.priority_class_name.as_deref()),
@@ -36,13 +37,16 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             let own = template.as_ref().and_then(|template| template.spec.get(field)?.as_str());
             own.or(default).map(ToOwned::to_owned)
         };
-        for (name, own) in engines {
-            if own.is_some_and(|own| of(&own.template) != of(&spec.trainer.template)) {
-                let message = format!(
-                    "needs the same template.spec.{field} in {name} and trainer: a gang has one"
-                );
-                problems.push(Problem::new(PATH, message));
-            }
+        let others =
+            [("inference", engines), ("evaluation.engines", evaluation), ("trainer.groups", group)];
+        let differs = |(_, template): &(&str, Option<&Option<PodTemplate>>)| {
+            template.is_some_and(|template| of(template) != of(&spec.trainer.template))
+        };
+        for (other, _) in others.into_iter().filter(differs) {
+            let message = format!(
+                "needs the same template.spec.{field} in {other} and trainer: a gang has one"
+            );
+            problems.push(Problem::new(PATH, message));
         }
     }
 }

@@ -5,7 +5,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::gpus::{Device, is_gpu, is_nvidia_gpu};
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::roles::{EngineKind, InferenceSpec};
+use rljob_crds::roles::{EngineKind, InferenceSpec, TrainerSpec};
 
 use super::common::{Role, TRAINER};
 use crate::sglang;
@@ -85,17 +85,18 @@ fn joined(argument: &str) -> Option<(&str, &str)> {
     (flag.starts_with('-') && !flag.contains('=')).then_some((flag, value.trim_start()))
 }
 
-pub(super) fn check_trainer(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    let gpus = spec.trainer.gpus();
+/// Checks the learners of the pods that a field of the spec describes.
+pub(super) fn check_learners(field: &str, trainer: &TrainerSpec, problems: &mut Vec<Problem>) {
+    let gpus = trainer.gpus();
     if gpus > MAX_GPUS {
         problems.push(Problem::new(
-            "spec.trainer.resources.limits",
+            format!("spec.{field}.resources.limits"),
             format!("a trainer pod has at most {MAX_GPUS} GPUs, found {gpus}"),
         ));
     }
-    if gpus > 0 && spec.trainer.processes() != gpus {
+    if gpus > 0 && trainer.processes() != gpus {
         problems.push(Problem::new(
-            "spec.trainer.processesPerReplica",
+            format!("spec.{field}.processesPerReplica"),
             format!(
                 "must equal the {gpus} GPUs in resources.limits, since each learner has one; \
                     remove it or set it to {gpus}"
@@ -161,7 +162,7 @@ pub(super) fn check_resources(
                 let message =
                     format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0);
                 problems.push(Problem::new(field, message));
-            } else if role == TRAINER && is_gpu(name) && !is_nvidia_gpu(name) {
+            } else if role.container == TRAINER.container && is_gpu(name) && !is_nvidia_gpu(name) {
                 problems.push(Problem::new(
                     field,
                     "learners support NVIDIA GPUs only (nvidia.com/gpu, nvidia.com/mig-*); remove \

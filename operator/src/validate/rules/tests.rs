@@ -11,6 +11,7 @@ mod devices;
 mod documents;
 mod evaluation;
 mod gangs;
+mod groups;
 mod lora;
 mod pairs;
 mod rewards;

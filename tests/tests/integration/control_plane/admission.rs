@@ -79,6 +79,13 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),
+        (
+            WhileSuspended,
+            json!({
+                "algorithm": {"grpo": {"klCoefficient": 0.1}},
+                "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"]}]},
+            }),
+        ),
         (WhileSuspended, json!({"coordinator": {"resources": {"limits": {"memory": "1Gi"}}}})),
         (
             WhileSuspended,

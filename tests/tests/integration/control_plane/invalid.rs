@@ -111,6 +111,11 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "trainer.processesPerReplica must equal the number of GPUs in trainer.resources.limits",
         ),
         (
+            json!({"spec": {"trainer": {"groups": [{"name": "a", "roles": ["Critic"]}]}}}),
+            "Policy and Critic are trained by spec.trainer itself: a group has Reference or \
+                Teacher",
+        ),
+        (
             json!({"spec": {"inference": {"sglang": {}, "embedded": {}}}}),
             "set at most one of sglang and embedded",
         ),

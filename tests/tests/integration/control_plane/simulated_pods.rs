@@ -49,6 +49,9 @@ pub(super) struct Run {
     pub(super) is_newest: bool,
     /// Desired state that a coordinator of the run received last.
     pub(super) desired: Value,
+    /// Groups of the trainer to report, and the supervisors that the operator named last.
+    pub(super) groups: Value,
+    pub(super) named_supervisors: Value,
     /// Why the journal takes no writes.
     pub(super) journal_failure: Option<&'static str>,
     /// Memory plan of the learners, and metrics of the newest step.
@@ -150,9 +153,9 @@ async fn desired(
         return Err(StatusCode::CONFLICT);
     }
     run.epoch = epoch;
-    // Coordinators that announce this version get the addresses of verifier pods and of engines
-    // that only evaluate.
-    let is_newest = run.is_newest || !run.verifier_load.is_null();
+    // Coordinators that announce this version get the addresses of verifier pods, of groups and of
+    // engines that only evaluate.
+    let is_newest = run.is_newest || !run.verifier_load.is_null() || !run.groups.is_null();
     let protocol = if is_newest { "3" } else { "1" };
     drop(run);
     coordinator.run.lock().desired = desired.clone();
@@ -189,13 +192,16 @@ async fn status(
         })
         .collect();
     run.named_verifiers.clone_from(&desired["verifiers"]);
+    run.named_supervisors.clone_from(&desired["supervisors"]);
+    let groups = if run.groups.is_null() { json!([]) } else { run.groups.clone() };
     let outage =
         run.reward_outage.map(|cause| json!({"reward": "r", "seconds": 1, "cause": cause}));
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
-        "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
+        "activity": "Rollouts", "supervisors": [], "groups": groups, "engines": engines,
+        "checkpoint": null,
         "rewardOutage": outage, "verifiers": run.verifier_load,
         "journalFailure": run.journal_failure, "memory": run.memory,
     })))

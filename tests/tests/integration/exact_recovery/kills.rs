@@ -19,12 +19,18 @@ use crate::local_run::{LIMIT, LocalRun};
 
 /// Log lines of process starts.
 const LEARNERS_START: &str = "starting learners";
+/// Name of the group of `trainer.groups` in tests.
+pub const GROUP: &str = "frozen";
 const COORDINATOR_STARTS: &str = "--- coordinator started";
 
 /// Process to kill.
 #[derive(Clone, Copy, Debug)]
 pub enum Victim {
     Learner(u32),
+    /// A learner of a group of `trainer.groups`.
+    GroupLearner(u32),
+    /// The supervisor of the first process of a group.
+    GroupSupervisor,
     Coordinator,
     Engine,
     Supervisor,
@@ -68,7 +74,10 @@ impl Traces {
         let (log, start) = match victim {
             Victim::Learner(_) => (&mut traces.trainer, LEARNERS_START),
             Victim::Coordinator => (&mut traces.coordinator, COORDINATOR_STARTS),
-            Victim::Engine | Victim::Supervisor => return traces,
+            Victim::Engine
+            | Victim::Supervisor
+            | Victim::GroupLearner(_)
+            | Victim::GroupSupervisor => return traces,
         };
         let end =
             log.rfind(start).unwrap_or_else(|| panic!("the process was not restarted:\n{log}"));
@@ -256,11 +265,19 @@ impl RunUnderFaults {
         loop {
             let found = match victim {
                 Victim::Learner(rank) => {
-                    self.local.find("rljob-learner", &format!("--rank {rank} "))
+                    let own = format!("--address 127.0.0.1 --rank {rank} ");
+                    self.local.find("rljob-learner", &own)
+                }
+                Victim::GroupLearner(rank) => {
+                    let own = format!("--group {GROUP} --rank {rank} ");
+                    self.local.find("rljob-learner", &own)
+                }
+                Victim::GroupSupervisor => {
+                    self.local.find("rljob-supervisor", &format!("--name trainer-{GROUP}-0"))
                 }
                 Victim::Coordinator => self.local.find("rljob-coordinator", ""),
                 Victim::Engine => self.local.find("rljob-engine", ""),
-                Victim::Supervisor => self.local.find("rljob-supervisor", ""),
+                Victim::Supervisor => self.local.find("rljob-supervisor", "--name trainer-0"),
             };
             if let Some(pid) = found.filter(|pid| wanted(*pid)) {
                 return pid;

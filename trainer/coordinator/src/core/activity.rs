@@ -29,6 +29,9 @@ impl Run {
 
     /// What waiting learners wait for. Samples are awaited once one engine holds the weights.
     fn awaited(&self, engines: &[EngineView]) -> Activity {
+        if self.position.is_some_and(|steps| self.awaits_groups(steps.saturating_add(1))) {
+            return Activity::Groups;
+        }
         let holds = |version| engines.iter().any(|engine| engine.version == Some(version));
         match self.work() {
             Work::Evaluate(_) if self.settings.ahead() && self.sampling_limit() > 0 => {

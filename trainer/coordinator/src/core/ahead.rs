@@ -51,7 +51,7 @@ impl Run {
     /// Evaluation in progress, or due for the last published weights. It continues while newer
     /// weights are published; after a restart of the learners it begins again when it is due.
     pub(super) fn evaluation_ahead(&self) -> Option<Version> {
-        let current = |version: &Version| version.attempt == self.record.attempt;
+        let current = |version: &Version| version.attempt == self.record.trainer.attempt;
         if let Some(version) = self.evaluating.filter(current) {
             return Some(version);
         }
@@ -78,7 +78,7 @@ impl Run {
                 self.finish(steps, now)
             };
         }
-        if self.is_fixed(steps.saturating_add(1)) {
+        if self.is_ready(steps.saturating_add(1)) {
             Instruction::Train { step: steps.saturating_add(1) }
         } else {
             Instruction::Wait
@@ -102,7 +102,7 @@ impl Run {
             return None;
         }
         Some(self.publish(
-            Version { step: steps, attempt: self.record.attempt },
+            Version { step: steps, attempt: self.record.trainer.attempt },
             world,
             engines,
             now,
@@ -120,8 +120,9 @@ impl Run {
                 steps.checked_rem(self.settings.admission.every_steps).unwrap_or_default(),
             )
         };
-        let current =
-            |version: Version| version.attempt == self.record.attempt && version.step >= due;
+        let current = |version: Version| {
+            version.attempt == self.record.trainer.attempt && version.step >= due
+        };
         match self.settings.method {
             WeightSyncMethod::Disk => {
                 !self.record.published.as_ref().is_some_and(|published| {

@@ -11,7 +11,7 @@ impl Run {
     pub fn work(&self) -> Work {
         match self.position {
             Some(steps)
-                if matches!(self.record.stage, Stage::Running(_))
+                if matches!(self.record.trainer.stage, Stage::Running(_))
                     && self.desired.is_some()
                     && !self.draining() =>
             {
@@ -27,7 +27,7 @@ impl Run {
         if self.settings.ahead() {
             return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
         }
-        let version = Version { step: steps, attempt: self.record.attempt };
+        let version = Version { step: steps, attempt: self.record.trainer.attempt };
         if self.evaluation_awaited(steps) {
             let validated = self.settings.accuracy && self.validation(steps).is_some();
             if self.settings.validation && !validated {

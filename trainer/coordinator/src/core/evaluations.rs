@@ -46,7 +46,7 @@ impl Run {
         if is_last {
             return None;
         }
-        let version = Version { step: steps, attempt: self.record.attempt };
+        let version = Version { step: steps, attempt: self.record.trainer.attempt };
         let folder = Path::new(EVALUATION_WEIGHTS_DIR).join(version.to_string());
         let path = self.settings.run_directory.join(&folder);
         let pending = self.pending(version, folder);
@@ -112,7 +112,7 @@ impl Run {
         let is_needed =
             self.record.evaluations.iter().chain(&self.ordered).any(|own| own.version == version);
         let is_done = self.facts.evaluated.contains(&version.step);
-        !is_needed && (is_done || version.attempt < self.record.attempt)
+        !is_needed && (is_done || version.attempt < self.record.trainer.attempt)
     }
 
     /// Whether the export of an earlier last step waits for its evaluation: the steps of the run

@@ -6,17 +6,23 @@
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{HeartbeatAge, LearnerState};
 
-use super::Run;
+use super::learner_group::LearnerGroup;
 use super::record::Layout;
 use super::supervisors::SILENCE;
 
 /// Reason of failures of hung learners.
 pub const LEARNER_HUNG: &str = "LearnerHung";
 
-impl Run {
-    /// Failure of the learner that hangs.
-    pub(super) fn hung(&self, layout: &Layout) -> Option<LearnerFailure> {
-        let heartbeats = self.heartbeats(layout);
+impl LearnerGroup {
+    /// Failure of the learner of an attempt that hangs. All of them do without progress for
+    /// `timeout` seconds.
+    pub(super) fn hung(
+        &self,
+        layout: &Layout,
+        attempt: u32,
+        timeout: u32,
+    ) -> Option<LearnerFailure> {
+        let heartbeats = self.heartbeats(layout, attempt);
         let silent = heartbeats.iter().find(|(_, age)| {
             age.beat_seconds.is_some_and(|seconds| u64::from(seconds) > SILENCE.as_secs())
         });
@@ -30,7 +36,6 @@ impl Run {
                 ),
             ));
         }
-        let timeout = self.desired.as_ref()?.restart.hang_timeout_seconds;
         let whole = heartbeats.len() == layout.world_size as usize;
         if !whole || heartbeats.iter().any(|(_, age)| age.progress_seconds <= timeout) {
             return None;
@@ -48,12 +53,12 @@ impl Run {
     }
 
     /// Running learners with the names of their supervisors.
-    fn heartbeats<'a>(&'a self, layout: &'a Layout) -> Vec<(&'a str, HeartbeatAge)> {
+    fn heartbeats<'a>(&'a self, layout: &'a Layout, attempt: u32) -> Vec<(&'a str, HeartbeatAge)> {
         let members = layout
             .members
             .iter()
             .filter_map(|member| Some((member.name.as_str(), self.supervisors.get(&member.name)?)));
-        let current = members.filter(|(_, report)| report.attempt == Some(self.record.attempt));
+        let current = members.filter(|(_, report)| report.attempt == Some(attempt));
         let running = |name, learner: &LearnerState| match learner {
             LearnerState::Running(age) => Some((name, *age)),
             LearnerState::Exited { .. } => None,
@@ -114,7 +119,7 @@ mod tests {
             let mut run = started();
             tell(&mut run, "t-0", heartbeat("a", first.0, first.1), at(2));
             tell(&mut run, "t-1", heartbeat("b", second.0, second.1), at(2));
-            let stage = run.record().stage.clone();
+            let stage = run.record().trainer.stage.clone();
             let found = if let super::super::Stage::Stopping { failure, .. } = stage {
                 failure.map(|failure| failure.message)
             } else {
@@ -131,9 +136,10 @@ mod tests {
         assert_eq!(tell(&mut run, "t-1", running("b", 0), at(2)), Order::Stop);
         tell(&mut run, "t-0", exited("a", 0, 137), at(3));
         tell(&mut run, "t-1", exited("b", 0, 137), at(3));
-        let counted = run.record().last_failure.as_ref().map(|failure| failure.reason.as_str());
+        let counted =
+            run.record().trainer.last_failure.as_ref().map(|failure| failure.reason.as_str());
         assert_eq!(
-            (run.record().attempt, run.record().restarts, counted),
+            (run.record().trainer.attempt, run.record().trainer.restarts, counted),
             (1, 1, Some(LEARNER_HUNG))
         );
     }

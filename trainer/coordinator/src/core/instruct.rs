@@ -77,7 +77,7 @@ impl Run {
                 self.settings.total_steps
             )));
         }
-        let world = match (&self.record.stage, &self.desired) {
+        let world = match (&self.record.trainer.stage, &self.desired) {
             (Stage::Running(layout), Some(_)) => layout.world_size,
             _ => return Ok(Instruction::Wait),
         };
@@ -93,7 +93,7 @@ impl Run {
             return Ok(self.checkpoint(steps, now));
         }
         if self.export_due(steps) {
-            let version = Version { step: steps, attempt: self.record.attempt };
+            let version = Version { step: steps, attempt: self.record.trainer.attempt };
             self.export_ordered = Some(version);
             return Ok(Instruction::Export { version, path: self.export_path(steps) });
         }
@@ -110,6 +110,7 @@ impl Run {
             Work::Validate if self.data_open => Instruction::Validate { step: steps },
             Work::Validate | Work::RolloutAhead | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
+            Work::None if self.awaits_groups(steps.saturating_add(1)) => Instruction::Wait,
             Work::None => Instruction::Train { step: steps.saturating_add(1) },
         })
     }
@@ -131,7 +132,7 @@ impl Run {
 
     /// Instructs the checkpoint once and then waits for it.
     fn checkpoint(&mut self, steps: u32, now: Now) -> Instruction {
-        let version = Version { step: steps, attempt: self.record.attempt };
+        let version = Version { step: steps, attempt: self.record.trainer.attempt };
         if self.checkpoint_ordered.is_some_and(|(ordered, at)| {
             ordered == version && now.saturating_sub(at) < CHECKPOINT_PATIENCE
         }) {
@@ -163,7 +164,7 @@ impl Run {
                 return Instruction::Wait;
             }
             return Instruction::Export {
-                version: Version { step: steps, attempt: self.record.attempt },
+                version: Version { step: steps, attempt: self.record.trainer.attempt },
                 path: self.settings.run_directory.join(EXPORT_DIR),
             };
         }
@@ -228,8 +229,9 @@ impl Run {
     /// A transfer over the group that engine and sender have, else over one with a fresh name.
     fn transfer(&self, version: Version, engine: &EngineView, world: u32) -> Transfer {
         let sender = engine.index.checked_rem(world).unwrap_or_default();
-        let is_current =
-            |group: &&KeptGroup| group.attempt == self.record.attempt && group.sender == sender;
+        let is_current = |group: &&KeptGroup| {
+            group.attempt == self.record.trainer.attempt && group.sender == sender
+        };
         let kept = engine.group.as_ref().filter(is_current).map(|group| group.name.clone());
         let fresh = || format!("{version}.{:x}-{}.{}", self.incarnation, self.serial, engine.index);
         Transfer {

@@ -2,7 +2,7 @@
 //! and names are parameters.
 //!
 //! ```text
-//!   desired ──▶┌────────────────────────────────┐──▶ orders to supervisors        learner_group
+//!   desired ──▶┌────────────────────────────────┐──▶ orders to supervisors        groups
 //!   reports ──▶│ Run = Settings + Record + Facts│──▶ instructions to learners     instruct
 //!   time    ──▶└────────────────────────────────┘──▶ work, status                 work, status
 //! ```
@@ -15,10 +15,14 @@ pub mod ahead;
 pub mod backoff;
 mod due;
 mod evaluations;
+pub mod frozen_groups;
+pub mod groups;
 pub mod hang;
 pub mod instruct;
+pub mod learner_failure;
 pub mod learner_group;
 pub mod record;
+mod rejection;
 pub mod reports;
 pub mod settings;
 pub mod status;
@@ -29,7 +33,7 @@ mod tests;
 mod without_learners;
 pub mod work;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rljob_protocol::desired::{Desired, Mode};
@@ -37,34 +41,10 @@ use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::status::Activity;
 use rljob_protocol::version::Version;
 
+use learner_group::LearnerGroup;
 pub use record::{Now, Record, Stage};
+pub use rejection::Rejection;
 pub use settings::Settings;
-use supervisors::Supervisors;
-
-/// A rejected request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// The sender was replaced (HTTP 409).
-    #[error(
-        "{what} {sent} is not the current one ({current}): the sender was replaced and must stop"
-    )]
-    Fenced {
-        /// `attempt` or `epoch`.
-        what: &'static str,
-        /// The sender's number.
-        sent: u64,
-        /// The current number.
-        current: u64,
-    },
-    /// The pod of the supervisor was replaced (HTTP 409).
-    #[error(
-        "the supervisor {0} was replaced by another process of its name: its learners must stop"
-    )]
-    Replaced(String),
-    /// The request is invalid in this state (HTTP 400).
-    #[error("{0}")]
-    Invalid(String),
-}
 
 /// Facts at start in addition to the record, from the journal and the run store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +55,8 @@ pub struct Facts {
     pub fixed_step: u32,
     /// Steps at which an evaluation is recorded.
     pub evaluated: BTreeSet<u32>,
+    /// Steps whose batch the groups of `trainer.groups` have inferred.
+    pub inferred: BTreeSet<u32>,
     /// Complete checkpoints.
     pub checkpoints: BTreeSet<Version>,
     /// Newest step with a complete intermediate export; 0 without one.
@@ -121,10 +103,9 @@ pub struct Run {
     /// Whether the complete checkpoints were verified since a group last used them.
     verified: bool,
     desired: Option<Desired>,
-    supervisors: Supervisors,
-    /// When the group last changed hands, for members that have not reported yet.
-    since: Now,
-    backoff_until: Option<Now>,
+    trainer: LearnerGroup,
+    /// Groups of `trainer.groups`, by name.
+    frozen: BTreeMap<String, LearnerGroup>,
     /// Steps done when rank 0 of the current attempt last asked; none before it did.
     position: Option<u32>,
     /// What the learners of the current attempt do or wait for; none before they ask.
@@ -156,14 +137,13 @@ impl Run {
         // The coordinator was lost between the two writes.
         record.evaluations.retain(|pending| !facts.evaluated.contains(&pending.version.step));
         Self {
+            trainer: LearnerGroup::new(settings.trainer, now),
+            frozen: LearnerGroup::by_name(&settings.groups, now),
             settings,
             record,
             verified: facts.checkpoints.is_empty(),
             facts,
             desired: None,
-            supervisors: Supervisors::default(),
-            since: now,
-            backoff_until: None,
             position: None,
             activity: None,
             checkpoint_ordered: None,
@@ -185,7 +165,8 @@ impl Run {
 
     /// The attempt whose learners are ordered to run.
     pub fn running_attempt(&self) -> Option<u32> {
-        matches!(self.record.stage, Stage::Running(_)).then_some(self.record.attempt)
+        matches!(self.record.trainer.stage, Stage::Running(_))
+            .then_some(self.record.trainer.attempt)
     }
 
     /// The operator's desired state, once received.
@@ -211,26 +192,23 @@ impl Run {
             )));
         }
         self.record.epoch = Some(desired.epoch);
-        self.supervisors.set_pods(&desired.supervisors);
+        for group in std::iter::once(&mut self.trainer).chain(self.frozen.values_mut()) {
+            group.supervisors.set_pods(&desired.supervisors);
+        }
         self.desired = Some(desired);
         Ok(())
     }
 
     /// Rejects an attempt other than the current one.
     pub fn fence(&self, attempt: u32) -> Result<(), Rejection> {
-        let current = self.record.attempt;
-        if attempt == current
-            && matches!(self.record.stage, Stage::Running(_) | Stage::Stopping { .. })
-        {
-            return Ok(());
-        }
-        Err(Rejection::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
+        self.record.trainer.fence(attempt)
     }
 
     /// Extends deadlines by a time in which the coordinator processed no requests.
     pub fn extend_deadlines(&mut self, time: Now) {
-        self.supervisors.extend_deadlines(time);
-        self.since = self.since.saturating_add(time);
+        for group in std::iter::once(&mut self.trainer).chain(self.frozen.values_mut()) {
+            group.extend_deadlines(time);
+        }
     }
 
     /// Newest reported step.
@@ -252,7 +230,7 @@ impl Run {
 
     /// Whether a group forms whose checkpoints are not verified yet.
     pub fn awaits_verification(&self) -> bool {
-        matches!(self.record.stage, Stage::Forming { .. }) && !self.verified
+        matches!(self.record.trainer.stage, Stage::Forming { .. }) && !self.verified
     }
 
     /// Complete checkpoints.
@@ -262,7 +240,7 @@ impl Run {
 
     /// Whether the run has ended or is drained.
     pub fn is_over(&self) -> bool {
-        matches!(self.record.stage, Stage::Drained | Stage::Finished | Stage::Failed)
+        matches!(self.record.trainer.stage, Stage::Drained | Stage::Finished | Stage::Failed)
     }
 
     /// The parts of the run that waiters observe.

@@ -1,5 +1,6 @@
 //! Durable part of the run: one JSON document in the journal.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
 
+use super::rejection::Rejection;
+
 /// Time since the coordinator process started. Monotonic.
 pub type Now = Duration;
 
@@ -17,10 +20,29 @@ pub const KEY: &str = "run";
 
 /// The durable part of the run's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Record {
     /// Highest epoch seen.
     pub epoch: Option<u64>,
+    /// The trainer, whose stage is that of the run.
+    #[serde(flatten)]
+    pub trainer: GroupRecord,
+    /// Newest published weights.
+    pub published: Option<Published>,
+    /// Whether the model is exported.
+    pub exported: bool,
+    /// Groups of `trainer.groups`, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, GroupRecord>,
+    /// Evaluations that wait for evaluation engines, in order; the first one is in progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<PendingEvaluation>,
+}
+
+/// The durable part of a learner group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupRecord {
     /// Number of the learner group.
     pub attempt: u32,
     /// Counted restarts.
@@ -32,13 +54,6 @@ pub struct Record {
     pub last_failure: Option<LearnerFailure>,
     /// Stage of the learner group.
     pub stage: Stage,
-    /// Newest published weights.
-    pub published: Option<Published>,
-    /// Whether the model is exported.
-    pub exported: bool,
-    /// Evaluations that wait for evaluation engines, in order; the first one is in progress.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub evaluations: Vec<PendingEvaluation>,
 }
 
 impl Record {
@@ -46,21 +61,64 @@ impl Record {
     /// weights and checkpoints are not used twice.
     #[must_use]
     pub fn rolled_back(&self) -> Self {
-        let attempt = self.attempt.saturating_add(1);
-        Self { epoch: self.epoch, attempt, ..Self::default() }
+        let next = |record: &GroupRecord| GroupRecord {
+            attempt: record.attempt.saturating_add(1),
+            ..GroupRecord::default()
+        };
+        let groups = self.groups.iter().map(|(name, record)| (name.clone(), next(record)));
+        Self {
+            epoch: self.epoch,
+            trainer: next(&self.trainer),
+            groups: groups.collect(),
+            ..Self::default()
+        }
     }
 
     /// Resets epochs and restarts for a recreated job. A failed run is retried; a finished one
     /// stays finished.
     pub fn renew(&mut self) {
         self.epoch = None;
-        self.restarts = 0;
-        self.restarts_without_progress = 0;
-        if self.stage == Stage::Failed {
-            self.stage = Stage::default();
-            self.last_failure = None;
-            self.attempt = self.attempt.saturating_add(1);
+        for record in std::iter::once(&mut self.trainer).chain(self.groups.values_mut()) {
+            record.restarts = 0;
+            record.restarts_without_progress = 0;
         }
+        if self.trainer.stage == Stage::Failed {
+            self.retry();
+        }
+    }
+
+    /// Lets a failed run start again.
+    pub fn retry(&mut self) {
+        self.trainer.reopen();
+        self.trainer.last_failure = None;
+        for record in self.groups.values_mut().filter(|record| record.stage == Stage::Failed) {
+            record.reopen();
+            record.last_failure = None;
+        }
+    }
+
+    /// Lets a finished run continue.
+    pub fn reopen(&mut self) {
+        self.exported = false;
+        self.trainer.reopen();
+        self.groups.values_mut().for_each(GroupRecord::reopen);
+    }
+}
+
+impl GroupRecord {
+    /// Lets a group that has ended form again.
+    fn reopen(&mut self) {
+        self.stage = Stage::default();
+        self.attempt = self.attempt.saturating_add(1);
+    }
+
+    /// Rejects an attempt other than the current one.
+    pub fn fence(&self, attempt: u32) -> Result<(), Rejection> {
+        if attempt == self.attempt && self.stage.layout().is_some() {
+            return Ok(());
+        }
+        let (sent, current) = (attempt.into(), self.attempt.into());
+        Err(Rejection::Fenced { what: "attempt", sent, current })
     }
 }
 
@@ -95,6 +153,14 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// The group that runs or stops.
+    pub fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Running(layout) | Self::Stopping { layout, .. } => Some(layout),
+            _ => None,
+        }
+    }
+
     /// Name for logs.
     pub fn name(&self) -> &'static str {
         match self {

@@ -32,7 +32,7 @@ impl Run {
         }
         if step > self.facts.last_step {
             self.facts.last_step = step;
-            self.record.restarts_without_progress = 0;
+            self.record.trainer.restarts_without_progress = 0;
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Run {
                 path.display()
             )));
         }
-        self.record.restarts_without_progress = 0;
+        self.record.trainer.restarts_without_progress = 0;
         self.facts.checkpoints.insert(version);
         Ok(())
     }

@@ -1,12 +1,16 @@
 //! Fixed settings of the state machine, derived from the run configuration.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
+use rljob_crds::roles::TrainerSpec;
+use rljob_crds::trainer_groups::TrainerGroupSpec;
 use rljob_protocol::supervisor::Restore;
 
 use super::admission::Admission;
+use super::learner_group::GroupSize;
 
 /// Fixed settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +22,10 @@ pub struct Settings {
     pub learners: bool,
     /// Folder of the model that the run starts from.
     pub model_directory: PathBuf,
-    /// Supervisors of a complete group.
-    pub supervisors: u32,
-    /// Learners per supervisor.
-    pub processes: u32,
+    /// Size of the trainer.
+    pub trainer: GroupSize,
+    /// Sizes of the groups of `trainer.groups`, by name.
+    pub groups: BTreeMap<String, GroupSize>,
     /// Whether batches come from engines or from the dataset.
     pub rollouts: bool,
     /// Steps between evaluations of each suite; empty without evaluation data.
@@ -50,12 +54,19 @@ impl Settings {
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
         let suites = spec.dataset.suites();
+        let size = |replicas: i32, trainer: &TrainerSpec| GroupSize {
+            supervisors: replicas.max(0).unsigned_abs(),
+            processes: trainer.processes(),
+        };
+        let of_group = |group: &TrainerGroupSpec| {
+            (group.name.clone(), size(group.replicas, &spec.trainer.of_group(group)))
+        };
         Self {
             total_steps: spec.training.steps,
             learners: spec.algorithm.has_learners(),
             model_directory: config.model_directory.clone(),
-            supervisors: spec.trainers().max(0).unsigned_abs(),
-            processes: spec.trainer.processes(),
+            trainer: size(spec.trainers(), &spec.trainer),
+            groups: spec.frozen_group().into_iter().map(of_group).collect(),
             rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: suites.iter().map(|suite| suite.data.every_steps).collect(),
             accuracy: suites.iter().any(|suite| suite.data.answer.is_some()),

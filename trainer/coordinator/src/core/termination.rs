@@ -2,18 +2,21 @@
 //! checkpoint after its step, if time permits, and exits. Failures meanwhile are not counted as
 //! restarts, and the next group excludes terminating pods.
 
+use super::learner_group::LearnerGroup;
 use super::record::Layout;
 use super::{Run, Stage};
 
 impl Run {
-    /// Whether the running group has a terminating pod.
+    /// Whether the running trainer has a terminating pod.
     pub(super) fn terminating_member(&self) -> bool {
         matches!(
-            &self.record.stage,
-            Stage::Running(layout) if !self.record.exported && self.any_terminating(layout),
+            &self.record.trainer.stage,
+            Stage::Running(layout) if !self.record.exported && self.trainer.any_terminating(layout),
         )
     }
+}
 
+impl LearnerGroup {
     /// Whether this group has a terminating pod.
     pub(super) fn any_terminating(&self, layout: &Layout) -> bool {
         let report = |name: &str| self.supervisors.get(name).filter(|report| report.terminating);
@@ -58,12 +61,16 @@ mod tests {
             "the terminating pod is excluded"
         );
         assert_eq!(
-            (run.record().attempt, run.record().restarts, run.record().stage.name()),
+            (
+                run.record().trainer.attempt,
+                run.record().trainer.restarts,
+                run.record().trainer.stage.name()
+            ),
             (1, 0, "Forming")
         );
         run.checkpoints_verified(run.checkpoints().clone());
         tell(&mut run, "t-1", super::super::tests::report("b2", None, vec![]), at(5));
-        assert_eq!(run.record().stage.name(), "Running", "its successor is");
+        assert_eq!(run.record().trainer.stage.name(), "Running", "its successor is");
     }
 
     #[test]
@@ -72,7 +79,11 @@ mod tests {
         tell(&mut run, "t-0", exited("a", 0, 1), at(3));
         tell(&mut run, "t-1", terminating(exited("b", 0, 137)), at(3));
         assert_eq!(
-            (run.record().attempt, run.record().restarts, run.record().last_failure.clone()),
+            (
+                run.record().trainer.attempt,
+                run.record().trainer.restarts,
+                run.record().trainer.last_failure.clone()
+            ),
             (1, 0, None)
         );
     }

@@ -5,7 +5,7 @@ mod instructions;
 mod supervisors;
 mod validation;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rljob_crds::job::WeightSyncMethod;
@@ -20,6 +20,7 @@ use rljob_protocol::version::Version;
 
 use super::admission::Admission;
 use super::instruct::EngineView;
+use super::learner_group::GroupSize;
 use super::work::Work;
 use super::{Facts, Now, Record, Rejection, Run, Settings};
 
@@ -28,8 +29,8 @@ pub(super) fn settings() -> Settings {
         total_steps: 4,
         learners: true,
         model_directory: PathBuf::from("/model"),
-        supervisors: 2,
-        processes: 1,
+        trainer: GroupSize { supervisors: 2, processes: 1 },
+        groups: BTreeMap::new(),
         rollouts: true,
         evaluation_every: Vec::new(),
         accuracy: true,
@@ -87,6 +88,7 @@ pub(super) fn report(
         instance: instance.to_owned(),
         started_at: instance.trim_start_matches(char::is_alphabetic).parse().unwrap_or(1),
         uid: None,
+        group: None,
         address: format!("{instance}.example"),
         rendezvous_port: 7000,
         processes: 1,
@@ -194,12 +196,12 @@ fn ranks_follow_the_numbers_in_the_names() {
 #[test]
 fn a_learner_failure_restarts_the_group_from_the_newest_checkpoint_after_backoff() {
     let mut run = started();
-    run.record.restarts_without_progress = 1;
+    run.record.trainer.restarts_without_progress = 1;
     run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
     assert_eq!(tell(&mut run, "t-1", running("b", 0), at(3)), Order::Stop);
-    assert_eq!(run.record().restarts, 0, "the verdict waits until all learners stopped");
+    assert_eq!(run.record().trainer.restarts, 0, "the verdict waits until all learners stopped");
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(4)), Order::Stop);
     let expected = LearnerFailure {
         reason: "LearnerKilled".to_owned(),
@@ -207,7 +209,10 @@ fn a_learner_failure_restarts_the_group_from_the_newest_checkpoint_after_backoff
         supervisor: Some("t-0".to_owned()),
         exit_code: Some(137),
     };
-    assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
+    assert_eq!(
+        (run.record().trainer.restarts, run.record().trainer.last_failure.clone()),
+        (1, Some(expected))
+    );
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(5)), Order::Stop, "2 to 4 s of backoff");
     tell(&mut run, "t-0", exited("a", 0, 137), at(8));
     assert_eq!(
@@ -227,13 +232,13 @@ fn a_learner_failure_restarts_the_group_from_the_newest_checkpoint_after_backoff
 fn a_spent_budget_fails_the_run_with_the_first_cause_and_lets_supervisors_go() {
     let mut run = started();
     restart(&mut run, 0);
-    assert_eq!((run.record().attempt, run.record().restarts), (1, 1));
+    assert_eq!((run.record().trainer.attempt, run.record().trainer.restarts), (1, 1));
     tell(&mut run, "t-1", exited("b", 1, 70), at(61));
     tell(&mut run, "t-0", exited("a", 1, 1), at(61));
     assert_eq!(run.phase(), Phase::Failed);
-    assert_eq!(run.record().restarts, 1);
+    assert_eq!(run.record().trainer.restarts, 1);
     assert_eq!(
-        run.record().last_failure.as_ref().unwrap().message,
+        run.record().trainer.last_failure.as_ref().unwrap().message,
         "a learner of t-1 exited with code 70: last | lines"
     );
     assert_eq!(tell(&mut run, "t-0", exited("a", 1, 1), at(62)), Order::Exit);
@@ -306,7 +311,7 @@ fn a_drained_run_continues_with_a_new_attempt_from_its_checkpoint() {
         panic!("not started")
     };
     assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));
-    assert_eq!(next.record().restarts, 0);
+    assert_eq!(next.record().trainer.restarts, 0);
 }
 
 #[test]
@@ -324,7 +329,7 @@ fn a_restarted_coordinator_keeps_the_running_attempt() {
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(21)), group(0, 0, None));
     assert_eq!(tell(&mut next, "t-1", running("b", 0), at(22)), group(0, 1, None));
     assert_eq!(ask(&mut next, 0, 0), Instruction::Train { step: 1 });
-    assert_eq!((next.record().attempt, next.record().restarts), (0, 0));
+    assert_eq!((next.record().trainer.attempt, next.record().trainer.restarts), (0, 0));
 }
 
 #[test]
@@ -340,7 +345,10 @@ fn input_that_cannot_be_used_stops_the_learners_and_fails_the_run() {
     assert_eq!(tell(&mut run, "t-0", running("a", 0), at(2)), Order::Stop);
     tell(&mut run, "t-0", exited("a", 0, 143), at(3));
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 143), at(3)), Order::Exit);
-    assert_eq!((run.phase(), run.record().last_failure.clone()), (Phase::Failed, Some(failure)));
+    assert_eq!(
+        (run.phase(), run.record().trainer.last_failure.clone()),
+        (Phase::Failed, Some(failure))
+    );
 }
 
 #[test]

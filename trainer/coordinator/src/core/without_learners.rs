@@ -19,16 +19,16 @@ use super::{Run, Stage};
 impl Run {
     /// Advances a run without learners. Returns false for stages that all runs share.
     pub(super) fn tick_without_learners(&mut self) -> bool {
-        match self.record.stage {
+        match self.record.trainer.stage {
             Stage::Forming { .. } | Stage::Running(_) if self.draining() => {
                 self.position = None;
-                self.record.stage = Stage::Drained;
+                self.record.trainer.stage = Stage::Drained;
             }
             Stage::Forming { .. } | Stage::Running(_) if self.facts.evaluated.contains(&0) => {
-                self.record.stage = Stage::Finished;
+                self.record.trainer.stage = Stage::Finished;
             }
             Stage::Forming { .. } if self.desired.is_some() => {
-                self.record.stage = Stage::Running(Layout {
+                self.record.trainer.stage = Stage::Running(Layout {
                     members: Vec::new(),
                     world_size: 0,
                     rendezvous_address: String::new(),
@@ -49,7 +49,7 @@ impl Run {
     fn evaluate_model(&mut self) {
         self.position = Some(0);
         self.activity = Some(Activity::Evaluation);
-        let version = Version { step: 0, attempt: self.record.attempt };
+        let version = Version { step: 0, attempt: self.record.trainer.attempt };
         let folder = Some(self.settings.model_directory.clone());
         self.record.published = Some(Published { version, folder });
     }
@@ -60,6 +60,7 @@ mod tests {
     use rljob_protocol::desired::Mode;
     use rljob_protocol::status::Phase;
 
+    use super::super::learner_group::GroupSize;
     use super::super::tests::{at, desired, settings};
     use super::super::work::Work;
     use super::super::{Facts, Record, Run, Settings};
@@ -70,7 +71,7 @@ mod tests {
             learners: false,
             rollouts: false,
             total_steps: 0,
-            supervisors: 0,
+            trainer: GroupSize { supervisors: 0, processes: 1 },
             evaluation_every: vec![10],
             accuracy: true,
             model_directory: "/model".into(),

@@ -26,6 +26,8 @@ pub enum SampleError {
          log-probabilities of the teacher"
     )]
     Teacher { position: u64, index: u32, tokens: usize, logprobs: usize },
+    #[error("{tokens} trained tokens of a batch have {logprobs} log-probabilities of a group")]
+    Inferred { tokens: usize, logprobs: usize },
     #[error("the prompt at position {position} (row {row}) has no tokens")]
     EmptyPrompt { position: u64, row: u64 },
     #[error(
@@ -110,6 +112,25 @@ fn from_prompt(
         segments.extend(turn(number, &later.given, &later.completion));
     }
     Ok(joined(group, reward, &segments))
+}
+
+/// Adds the log-probabilities of all trained tokens under a frozen model, sample by sample.
+/// Learners use them in place of those of a model that they hold.
+pub fn add_frozen_logprobs(
+    samples: &mut [TrainSample],
+    logprobs: &[f32],
+) -> Result<(), SampleError> {
+    let trained = |sample: &TrainSample| sample.loss_mask.iter().filter(|&&mask| mask != 0).count();
+    let tokens = samples.iter().map(trained).fold(0, usize::saturating_add);
+    if tokens != logprobs.len() {
+        return Err(SampleError::Inferred { tokens, logprobs: logprobs.len() });
+    }
+    let mut rest = logprobs.iter().copied();
+    for sample in samples {
+        let mut of = |&mask: &u8| if mask != 0 { rest.next().unwrap_or_default() } else { 0.0 };
+        sample.teacher_logprobs = sample.loss_mask.iter().map(&mut of).collect();
+    }
+    Ok(())
 }
 
 fn has_teacher(segments: &[Segment]) -> bool {

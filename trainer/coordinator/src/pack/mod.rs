@@ -41,7 +41,8 @@ pub struct TrainSample {
     pub loss_mask: Vec<u8>,
     /// `[T]` log-probability under the sampler; 0 where the mask is 0.
     pub sampler_logprobs: Vec<f32>,
-    /// `[T]` log-probability under a served teacher, 0 where the mask is 0; empty without one.
+    /// `[T]` log-probability under a served teacher, or the frozen model of a group; 0 where the
+    /// mask is 0; empty without one.
     pub teacher_logprobs: Vec<f32>,
     /// Turns and sampling weights of the tokens, as runs that add up to `T`.
     pub segments: Vec<SegmentRow>,

@@ -171,7 +171,7 @@ mod tests {
     use rljob_storage::RunStore;
 
     use super::{Identity, renew};
-    use crate::core::record::KEY;
+    use crate::core::record::{GroupRecord, KEY};
     use crate::core::{Record, Stage};
     use crate::persistence::journal::Journal;
 
@@ -192,9 +192,12 @@ mod tests {
         identity("u1").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         let failed = Record {
             epoch: Some(9),
-            attempt: 4,
-            restarts: 3,
-            stage: Stage::Failed,
+            trainer: GroupRecord {
+                attempt: 4,
+                restarts: 3,
+                stage: Stage::Failed,
+                ..GroupRecord::default()
+            },
             ..Record::default()
         };
         journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
@@ -204,11 +207,11 @@ mod tests {
         };
         assert_eq!(read(&journal), failed, "the same UID is the same job");
         identity("u2").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
-        assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
+        let fifth = GroupRecord { attempt: 5, ..GroupRecord::default() };
+        assert_eq!(read(&journal), Record { trainer: fifth.clone(), ..Record::default() });
         let finished = Record {
             epoch: Some(2),
-            attempt: 5,
-            stage: Stage::Finished,
+            trainer: GroupRecord { stage: Stage::Finished, ..fifth },
             exported: true,
             ..Record::default()
         };

@@ -1,7 +1,6 @@
 //! Learner API: orders for supervisors; instructions, batches and reports of learners.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -19,6 +18,7 @@ use rljob_protocol::version::Version;
 use serde::Deserialize;
 
 use super::error::ApiError;
+use super::held::HeldRequest;
 use super::protocol::announced;
 use crate::batches::{self, BatchRequest, ServeError};
 use crate::coordinator::Coordinator;
@@ -29,11 +29,6 @@ use crate::persistence::journal::shared::SharedJournalError;
 use crate::persistence::{checkpoints, exports};
 use crate::scheduler;
 use crate::sync::{distributed, folders};
-
-/// Time for which a request for an instruction is held while no action is due.
-const HOLD: Duration = Duration::from_secs(20);
-/// Interval at which a held instruction is recomputed, since it may depend on time alone.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// `POST /v1/supervisors/{name}`
 pub async fn supervisor(
@@ -57,29 +52,17 @@ pub async fn instructions(
     State(coordinator): State<Arc<Coordinator>>,
     Query(position): Query<Position>,
 ) -> Result<Json<Instruction>, ApiError> {
-    let asked = coordinator.clock.now();
-    let (mut run_changes, mut fleet_changes) =
-        (coordinator.run.changes(), coordinator.fleet.changes());
     coordinator.recorder.steps_begin();
+    let Position { attempt, step } = position;
+    let mut held = HeldRequest::new(&coordinator);
     loop {
-        run_changes.borrow_and_update();
-        fleet_changes.borrow_and_update();
+        held.observe();
         let engines = coordinator.fleet.views();
-        let instruction = coordinator
-            .run
-            .change(|run, now| run.instruct(position.attempt, position.step, &engines, now))
-            .await??;
-        let over = coordinator.clock.now().saturating_sub(asked) >= HOLD
-            || coordinator.stop.is_cancelled();
-        if instruction != Instruction::Wait || over {
-            tracing::debug!(step = position.step, ?instruction, "instructed");
+        let change = coordinator.run.change(|run, now| run.instruct(attempt, step, &engines, now));
+        let instruction = change.await??;
+        if instruction != Instruction::Wait || !held.wait(&coordinator).await {
+            tracing::debug!(step, ?instruction, "instructed");
             return Ok(Json(instruction));
-        }
-        tokio::select! {
-            () = coordinator.stop.cancelled() => {}
-            _ = run_changes.changed() => {}
-            _ = fleet_changes.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
@@ -96,12 +79,12 @@ pub async fn attempt(
 }
 
 /// Query of a request for a batch.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    attempt: u32,
-    rank: u32,
-    world: u32,
+    pub attempt: u32,
+    pub rank: u32,
+    pub world: u32,
 }
 
 /// `GET /v1/batches/{step}`
@@ -111,10 +94,11 @@ pub async fn batch(
     Query(part): Query<Part>,
     headers: HeaderMap,
 ) -> Result<Bytes, ApiError> {
-    let fixed =
-        coordinator.run.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
-    if !fixed {
-        return Err(Rejection::Invalid(format!("the batch of step {step} is not fixed yet")).into());
+    let is_ready =
+        coordinator.run.read(|run| run.fence(part.attempt).map(|()| run.is_ready(step))).await?;
+    if !is_ready {
+        let message = format!("the batch of step {step} is not fixed yet, or not inferred");
+        return Err(Rejection::Invalid(message).into());
     }
     let request = BatchRequest::Training(step);
     let bytes = serve(&coordinator, request, part).await?;
@@ -123,7 +107,7 @@ pub async fn batch(
 
 /// A rank's part of the data. A defect fails the run: a learner that asks again would meet it
 /// again.
-async fn serve(
+pub async fn serve(
     coordinator: &Coordinator,
     request: BatchRequest,
     part: Part,

@@ -6,6 +6,8 @@
 //!                   GET /v1/instructions · /v1/attempts/ATTEMPT · /v1/batches/STEP
 //!                   GET, POST /v1/validations/STEP
 //!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights · /v1/memory
+//!                   GET /v1/groups/GROUP/instructions · /v1/groups/GROUP/batches/STEP
+//!                   POST /v1/groups/GROUP/logprobs/STEP
 //!  no token         GET /healthz · GET /metrics, also without TLS
 //! ```
 //! The dashboard has its own server on a loopback address.
@@ -16,6 +18,8 @@ mod auth;
 pub mod dashboard;
 mod error;
 mod fenced;
+mod group;
+mod held;
 mod learner;
 mod memory;
 mod operator;
@@ -36,6 +40,8 @@ use crate::tokens::Token;
 
 /// Largest body: the manifest of a large model's tensors is well below it.
 const MAX_BODY: usize = 16 << 20;
+/// Largest body with log-probabilities: those of 64 million tokens.
+const MAX_LOGPROBS: usize = 256 << 20;
 
 /// Routes without authentication: probes and metrics.
 pub fn plain_router(coordinator: Arc<Coordinator>) -> Router {
@@ -63,6 +69,12 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
         .route("/v1/checkpoints/{step}", post(learner::checkpoint))
         .route("/v1/weights", post(learner::weights))
         .route("/v1/memory", post(memory::memory))
+        .route("/v1/groups/{group}/instructions", get(group::instructions))
+        .route("/v1/groups/{group}/batches/{step}", get(group::batch))
+        .route(
+            "/v1/groups/{group}/logprobs/{step}",
+            post(group::logprobs).layer(DefaultBodyLimit::max(MAX_LOGPROBS)),
+        )
         .route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), protocol::required))
         .route_layer(middleware::from_fn_with_state(learner, auth::bearer));
     Router::new()

@@ -101,7 +101,7 @@ async fn a_run_with_fewer_steps_than_are_done_fails_and_resumes_with_enough() {
     drop(first);
 
     let lowered = open(directory.path(), with_steps(2), 2).await;
-    let failure = lowered.run.read(|run| run.record().last_failure.clone()).await.unwrap();
+    let failure = lowered.run.read(|run| run.record().trainer.last_failure.clone()).await.unwrap();
     assert_eq!(
         failure.message,
         "training.steps is 2, but the run has done 3 steps: set it to 3 or more"
@@ -110,7 +110,7 @@ async fn a_run_with_fewer_steps_than_are_done_fails_and_resumes_with_enough() {
     drop(lowered);
 
     let raised = open(directory.path(), with_steps(4), 3).await;
-    assert_eq!(raised.run.read(|run| run.record().last_failure.clone()).await, None);
+    assert_eq!(raised.run.read(|run| run.record().trainer.last_failure.clone()).await, None);
 }
 
 impl Server {

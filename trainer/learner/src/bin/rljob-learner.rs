@@ -23,7 +23,7 @@ use rljob_learner::mesh::GroupSize;
 use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::check::check_models;
 use rljob_learner::startup::memory::memory_plan;
-use rljob_learner::startup::{StartArguments, StartError, start};
+use rljob_learner::startup::{StartArguments, StartError, start, start_group};
 use rljob_logging::Format;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_protocol::supervisor::Restore;
@@ -70,6 +70,9 @@ struct RankArguments {
     /// Number of ranks of each trainer pod.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     local_world_size: u32,
+    /// Group of `trainer.groups` that the rank belongs to. Default the trainer itself.
+    #[arg(long)]
+    group: Option<String>,
     /// Epoch of the coordinator that ordered the start.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
@@ -143,7 +146,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         rendezvous: rank.rendezvous,
         restore: restore.map(|(path, version)| Restore { version, path }),
     };
-    Ok(start(config, &arguments, threads()?)?.run()?)
+    match rank.group {
+        None => Ok(start(config, &arguments, threads()?)?.run()?),
+        Some(group) => Ok(start_group(config, &arguments, group, threads()?)?.run()?),
+    }
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {

@@ -16,6 +16,10 @@ pub enum Phase {
     Logprobs {
         tokens: i64,
     },
+    /// The same by a group of `trainer.groups`.
+    Frozen {
+        tokens: i64,
+    },
     /// Forward and backward pass of a micro-batch.
     Training {
         tokens: i64,
@@ -53,7 +57,7 @@ impl OutOfMemory {
 fn part(phase: Phase) -> String {
     match phase {
         Phase::Batch => "moving a batch to the device".to_owned(),
-        Phase::Logprobs { tokens } => {
+        Phase::Logprobs { tokens } | Phase::Frozen { tokens } => {
             format!("the forward pass of a micro-batch of {tokens} tokens")
         }
         Phase::Training { tokens } => {
@@ -67,6 +71,12 @@ fn part(phase: Phase) -> String {
 /// What reduces the memory of a phase, beginning with the cheapest that the spec does not have yet.
 fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     let training = &spec.training;
+    if matches!(phase, Phase::Frozen { .. }) {
+        return vec![
+            "lower training.maxTokensPerMicroBatch",
+            "raise replicas or the GPUs of the group in trainer.groups",
+        ];
+    }
     let in_a_pass = matches!(phase, Phase::Logprobs { .. } | Phase::Training { .. });
     let recomputes = training.activations == Some(Activations::Recompute);
     let mut remedies = Vec::new();

@@ -85,6 +85,7 @@ pub(super) fn with_settings<T>(
 ) -> T {
     let algorithm = spec.algorithm.resolve();
     let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
+    let holds_reference = has(ModelRole::Reference) && spec.frozen_group().is_none();
     let critic_optimizer =
         algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
     let critic_layout = if algorithm.is_some_and(Algorithm::has_value_head) {
@@ -105,7 +106,7 @@ pub(super) fn with_settings<T>(
         offload: spec.optimizer.offload && has_gpu,
         critic,
         adapters: spec.lora.as_ref().map(|_| &trained),
-        frozen: u64::from(has(ModelRole::Reference) && teacher.is_none() && spec.lora.is_none()),
+        frozen: u64::from(holds_reference && teacher.is_none() && spec.lora.is_none()),
         teacher,
         needs_reference: spec.algorithm.dpo.is_some(),
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),

@@ -22,6 +22,9 @@ pub enum StartError {
     /// The spec sets no algorithm, or several.
     #[error("spec.algorithm must set exactly one algorithm")]
     Algorithm,
+    /// Another run configuration than that of the supervisor.
+    #[error("the run configuration has no group `{0}` in trainer.groups")]
+    Group(String),
     /// The checkpoint has no part of a model that the algorithm trains.
     #[error("the checkpoint has no {0:?} model")]
     Role(ModelRole),
@@ -61,6 +64,7 @@ impl StartError {
         match self {
             Self::ModelFolder(_)
             | Self::Algorithm
+            | Self::Group(_)
             | Self::Role(_)
             | Self::NoCuda
             | Self::Memory(_)

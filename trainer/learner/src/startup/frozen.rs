@@ -41,7 +41,7 @@ pub(super) fn adapters(
     Some((Lora::new(model, lora), base?.clone()))
 }
 
-/// The reference model, if the algorithm needs one: the teacher, or the weights before training.
+/// The reference model, if the algorithm needs one and no group holds it.
 pub(super) fn frozen_models(
     spec: &RLJobSpec,
     model: &Model,
@@ -49,11 +49,22 @@ pub(super) fn frozen_models(
     (model_directory, base): (&Path, Option<&Base>),
 ) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
-    if !roles.contains(&ModelRole::Reference) {
+    if !roles.contains(&ModelRole::Reference) || spec.frozen_group().is_some() {
         return Ok(BTreeMap::new());
     }
+    let reference = reference(spec, model, ranks, (model_directory, base))?;
+    Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
+}
+
+/// The reference model: the teacher, or the weights before training, which `base` has.
+pub(super) fn reference(
+    spec: &RLJobSpec,
+    model: &Model,
+    ranks: &Rc<Ranks>,
+    (model_directory, base): (&Path, Option<&Base>),
+) -> Result<FrozenModel, StartError> {
     let compute = compute_kind(spec.precision());
-    let reference = if let Some(teacher) = Teacher::of(spec, model, model_directory)? {
+    Ok(if let Some(teacher) = Teacher::of(spec, model, model_directory)? {
         teacher.load(ranks, compute)?
     } else if let Some(base) = base {
         FrozenModel { model: model.clone(), parameters: base.parameters() }
@@ -61,6 +72,5 @@ pub(super) fn frozen_models(
         let blocks = initial_blocks(spec, model, model_directory)?;
         let parameters = FrozenParameters::new(Rc::clone(ranks), compute, blocks)?;
         FrozenModel { model: model.clone(), parameters }
-    };
-    Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(Box::new(reference)))]))
+    })
 }

@@ -4,6 +4,8 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+use std::ops::Range;
+
 use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
 use rljob_protocol::prompts::Prompts;
 use tch::{Device, Tensor};
@@ -101,31 +103,79 @@ pub fn micro_batches(
     prompts: Prompts,
     vocab_size: i64,
 ) -> Result<Vec<MicroBatch>, BatchError> {
-    let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
     let mut result = Vec::with_capacity(batch.header.micro_batch_minibatch.len());
+    for part in parts(batch)? {
+        let Part { minibatch, sequences: mine, tokens: range, .. } = &part;
+        let mask = &batch.loss_mask_T[range.clone()];
+        let turn_rewards_T = turn_rewards(mine, mask, &batch.header, advantages);
+        let packed =
+            part.packed(batch, &effective_mask(mine, mask, advantages), prompts, vocab_size)?;
+        let teacher_logprobs_T = batch.teacher_logprobs_T.as_ref().map(|all| &all[range.clone()]);
+        let streams = TokenStreams {
+            turn_rewards_N: turn_rewards_T.map(|own| trained(&own, &packed)),
+            reference_logprobs_N: teacher_logprobs_T.map(|own| trained(own, &packed)),
+            ..streams(mine, &packed, &batch.sampler_logprobs_T[range.clone()], advantages)
+        };
+        result.push(MicroBatch { minibatch: *minibatch, packed, streams });
+    }
+    Ok(result)
+}
+
+/// The tokens of the micro-batches in order, with all trained tokens of the batch.
+pub fn packed_tokens(
+    batch: &RankBatch,
+    prompts: Prompts,
+    vocab_size: i64,
+) -> Result<Vec<PackedTokens>, BatchError> {
+    let packed = |part: Part<'_>| {
+        let mask = &batch.loss_mask_T[part.tokens.clone()];
+        part.packed(batch, mask, prompts, vocab_size)
+    };
+    parts(batch)?.into_iter().map(packed).collect()
+}
+
+/// Sequences of a micro-batch, and their tokens in the batch.
+struct Part<'a> {
+    index: usize,
+    minibatch: u32,
+    sequences: &'a [Sequence],
+    tokens: Range<usize>,
+}
+
+impl Part<'_> {
+    /// The tokens, of which those with `mask` 1 are trained.
+    fn packed(
+        &self,
+        batch: &RankBatch,
+        mask: &[u8],
+        prompts: Prompts,
+        vocab_size: i64,
+    ) -> Result<PackedTokens, BatchError> {
+        let Self { index, sequences, .. } = *self;
+        let tokens = &batch.tokens_T[self.tokens.clone()];
+        let lengths: Vec<usize> =
+            sequences.iter().map(|sequence| sequence.tokens as usize).collect();
+        let loss_mask = &batch.loss_mask_T[self.tokens.clone()];
+        let prefixes = prefixes(sequences, (tokens, loss_mask), &batch.header, prompts);
+        PackedTokens::with_prefixes(tokens, mask, &lengths, &prefixes, vocab_size)
+            .map_err(|source| BatchError::Packed { micro_batch: index, source })
+    }
+}
+
+/// The micro-batches in order, whose masks agree with the table.
+fn parts(batch: &RankBatch) -> Result<Vec<Part<'_>>, BatchError> {
+    let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
+    let mut parts = Vec::with_capacity(batch.header.micro_batch_minibatch.len());
     for (index, &minibatch) in batch.header.micro_batch_minibatch.iter().enumerate() {
         let (mine, rest) = sequences
             .split_at(sequences.partition_point(|sequence| sequence.micro_batch as usize <= index));
         sequences = rest;
         let end = start + mine.iter().map(|sequence| sequence.tokens as usize).sum::<usize>();
-        let (tokens, mask) = (&batch.tokens_T[start..end], &batch.loss_mask_T[start..end]);
-        check_trained(mine, mask, &batch.header)?;
-        let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
-        let prefixes = prefixes(mine, (tokens, mask), &batch.header, prompts);
-        let turn_rewards_T = turn_rewards(mine, mask, &batch.header, advantages);
-        let mask = effective_mask(mine, mask, advantages);
-        let packed = PackedTokens::with_prefixes(tokens, &mask, &lengths, &prefixes, vocab_size)
-            .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
-        let teacher_logprobs_T = batch.teacher_logprobs_T.as_ref().map(|all| &all[start..end]);
-        let streams = TokenStreams {
-            turn_rewards_N: turn_rewards_T.map(|own| trained(&own, &packed)),
-            reference_logprobs_N: teacher_logprobs_T.map(|own| trained(own, &packed)),
-            ..streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages)
-        };
-        result.push(MicroBatch { minibatch, packed, streams });
+        check_trained(mine, &batch.loss_mask_T[start..end], &batch.header)?;
+        parts.push(Part { index, minibatch, sequences: mine, tokens: start..end });
         start = end;
     }
-    Ok(result)
+    Ok(parts)
 }
 
 /// Prompts that adjacent sequences of one prompt group share.

@@ -199,7 +199,7 @@ fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
         fixed_step: 4,
         evaluated: BTreeSet::from([0, 3]),
         checkpoints: BTreeSet::from([version(4, 0)]),
-        exported_step: 0,
+        ..Facts::default()
     };
     let mut run = ahead(1, 1, facts);
     assert_eq!(run.sampling_work(), Work::None);

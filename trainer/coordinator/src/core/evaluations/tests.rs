@@ -32,7 +32,7 @@ fn proceed(run: &mut Run, steps: std::ops::RangeInclusive<u32>, written: bool) -
     let mut ordered = Vec::new();
     for step in steps {
         loop {
-            match ask(run, run.record().attempt, step) {
+            match ask(run, run.record().trainer.attempt, step) {
                 Instruction::Checkpoint { version, path } => {
                     run.checkpoint_done(version.attempt, version, &path).unwrap();
                 }
@@ -132,7 +132,7 @@ fn learners_that_end_early_do_not_end_the_evaluations() {
     proceed(&mut run, 0..=8, true);
     tell(&mut run, "t-0", exited("a", 0, 1), at(3));
     tell(&mut run, "t-1", exited("b", 0, 1), at(3));
-    assert_eq!((run.phase(), run.record().restarts), (Phase::Running, 0));
+    assert_eq!((run.phase(), run.record().trainer.restarts), (Phase::Running, 0));
     for step in [0, 2, 4, 6, 8] {
         run.evaluated(step);
     }

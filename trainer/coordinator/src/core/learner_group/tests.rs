@@ -5,8 +5,9 @@ use rljob_protocol::status::{LearnerFailure, Phase};
 use rljob_protocol::desired::{Desired, RestartPolicy};
 
 use super::super::Run;
+use super::super::learner_failure::LEARNER_INPUT;
 use super::super::tests::{at, desired, exited, started, tell, version};
-use super::{LEARNER_INPUT, Stage};
+use super::Stage;
 
 #[test]
 fn unusable_learner_input_fails_the_run_without_a_restart_in_any_report_order() {
@@ -24,7 +25,7 @@ fn unusable_learner_input_fails_the_run_without_a_restart_in_any_report_order() 
             exit_code: Some(65),
         };
         assert_eq!(
-            (run.phase(), run.record().restarts, run.record().last_failure.clone()),
+            (run.phase(), run.record().trainer.restarts, run.record().trainer.last_failure.clone()),
             (Phase::Failed, 0, Some(expected)),
             "{first:?} first"
         );
@@ -34,14 +35,14 @@ fn unusable_learner_input_fails_the_run_without_a_restart_in_any_report_order() 
 #[test]
 fn what_is_found_wrong_after_the_end_is_no_failure_of_the_run() {
     let mut run = started();
-    run.record.stage = Stage::Finished;
+    run.record.trainer.stage = Stage::Finished;
     run.fail(LearnerFailure {
         reason: "CoordinatorInput".to_owned(),
         message: "the data is gone".to_owned(),
         supervisor: None,
         exit_code: None,
     });
-    assert_eq!((run.phase(), run.record().last_failure.clone()), (Phase::Finished, None));
+    assert_eq!((run.phase(), run.record().trainer.last_failure.clone()), (Phase::Finished, None));
 }
 
 /// The run's state after its learners ended with these exit codes, under these rules.
@@ -54,8 +55,8 @@ fn judged(rules: serde_json::Value, codes: [i32; 2]) -> (Phase, u32, String) {
     tell(&mut run, "t-1", exited("b", 0, codes[1]), at(3));
     (
         run.phase(),
-        run.record().restarts,
-        run.record().last_failure.as_ref().unwrap().message.clone(),
+        run.record().trainer.restarts,
+        run.record().trainer.last_failure.as_ref().unwrap().message.clone(),
     )
 }
 
@@ -95,16 +96,20 @@ fn the_first_rule_that_matches_a_learner_says_what_follows_and_is_named() {
 /// Fails the run's learners at `now`; answers how many seconds it waits before it starts them
 /// again, and does so.
 fn wait(run: &mut Run, now: u64) -> f64 {
-    let attempt = run.record().attempt;
+    let attempt = run.record().trainer.attempt;
     let exits = |run: &mut Run, now| {
         tell(run, "t-0", exited("a", attempt, 1), now);
         tell(run, "t-1", exited("b", attempt, 1), now);
     };
     exits(run, at(now));
-    let wait = run.backoff_until.map_or(0.0, |until| until.saturating_sub(at(now)).as_secs_f64());
+    let until = run.trainer.backoff_until;
+    let wait = until.map_or(0.0, |until| until.saturating_sub(at(now)).as_secs_f64());
     run.checkpoints_verified(run.checkpoints().clone());
     exits(run, at(now + wait.ceil() as u64));
-    assert_eq!((run.record().attempt, run.record().stage.name()), (attempt + 1, "Running"));
+    assert_eq!(
+        (run.record().trainer.attempt, run.record().trainer.stage.name()),
+        (attempt + 1, "Running")
+    );
     wait
 }
 
@@ -124,7 +129,7 @@ fn waits_grow_while_restarts_lead_to_nothing_and_start_over_after_a_new_step_or_
     {
         waits.push(wait(&mut run, now));
         now += waits.last().map_or(0, |wait| wait.ceil() as u64) + 1;
-        let attempt = run.record().attempt;
+        let attempt = run.record().trainer.attempt;
         match progress {
             "nothing" => {}
             "a checkpoint" => run
@@ -139,5 +144,5 @@ fn waits_grow_while_restarts_lead_to_nothing_and_start_over_after_a_new_step_or_
     }
     let within = |(wait, longest): (&f64, f64)| (longest / 2.0..=longest).contains(wait);
     assert!(waits.iter().zip([0.0, 4.0, 8.0, 0.0, 4.0, 0.0]).all(within), "{waits:?}");
-    assert_eq!(run.record().restarts, 6, "the budget is for the whole run");
+    assert_eq!(run.record().trainer.restarts, 6, "the budget is for the whole run");
 }

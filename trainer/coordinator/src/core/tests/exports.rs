@@ -15,7 +15,7 @@ fn exports_ordered(run: &mut Run, steps: std::ops::RangeInclusive<u32>, written:
     let mut exports = Vec::new();
     for step in steps {
         loop {
-            match ask(run, run.record().attempt, step) {
+            match ask(run, run.record().trainer.attempt, step) {
                 Instruction::Checkpoint { version, path } => {
                     run.checkpoint_done(version.attempt, version, &path).unwrap();
                 }

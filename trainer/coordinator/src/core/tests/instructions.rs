@@ -158,7 +158,7 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
         fixed_step: 3,
         evaluated: BTreeSet::from([0, 2]),
         checkpoints: BTreeSet::from([version(1, 0)]),
-        exported_step: 0,
+        ..Facts::default()
     };
     let mut run = started_with(Settings { evaluation_every: vec![2], ..settings() }, facts);
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });

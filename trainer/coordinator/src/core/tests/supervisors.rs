@@ -67,7 +67,11 @@ fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
     assert_eq!(run.phase(), Phase::Restarting, "the other one may still answer");
     tell(&mut run, "t-1", report("b2", None, vec![]), at(13));
     assert_eq!(
-        (run.record().attempt, run.record().restarts, run.record().last_failure.clone()),
+        (
+            run.record().trainer.attempt,
+            run.record().trainer.restarts,
+            run.record().trainer.last_failure.clone()
+        ),
         (1, 0, None)
     );
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
@@ -82,7 +86,11 @@ fn an_older_supervisor_of_the_same_name_is_rejected_while_the_newer_reports() {
     tell(&mut run, "t-1", exited("b", 0, 137), at(2));
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     assert_eq!(
-        (run.record().stage.name(), run.record().attempt, run.record().restarts),
+        (
+            run.record().trainer.stage.name(),
+            run.record().trainer.attempt,
+            run.record().trainer.restarts
+        ),
         ("Running", 1, 0),
         "the old one's pod is lost, which counts for nothing"
     );
@@ -134,8 +142,8 @@ fn a_returning_old_supervisor_never_replaces_its_successor() {
 fn a_supervisor_that_is_silent_for_more_than_ten_seconds_is_lost() {
     let mut run = started();
     tell(&mut run, "t-0", running("a", 0), at(11));
-    assert_eq!(run.record().stage.name(), "Running");
+    assert_eq!(run.record().trainer.stage.name(), "Running");
     assert_eq!(tell(&mut run, "t-0", running("a", 0), at(12)), Order::Stop);
     tell(&mut run, "t-0", exited("a", 0, 143), at(13));
-    assert_eq!((run.record().attempt, run.record().restarts), (1, 0));
+    assert_eq!((run.record().trainer.attempt, run.record().trainer.restarts), (1, 0));
 }

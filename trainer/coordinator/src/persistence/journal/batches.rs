@@ -87,10 +87,12 @@ impl Journal {
         Ok(Some(next.saturating_sub(first).saturating_sub(used) as u32))
     }
 
-    /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint
-    /// needs, if it is the oldest one's step. Returns how many.
+    /// Removes the samples at positions that were used up by `step`, and what groups inferred up to
+    /// it: what no kept checkpoint needs, if it is the oldest one's step. Returns how many samples.
     pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
         self.drop_sample_objects(step)?;
+        let unused = self.connection.execute("DELETE FROM inferred WHERE step <= ?1", [step]);
+        unused.map_err(JournalError::sqlite("prune what groups inferred"))?;
         let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches \
             WHERE step <= ?1)";
         self.connection.execute(sql, [step]).map_err(JournalError::sqlite("prune samples"))

@@ -20,6 +20,7 @@ mod blob;
 pub mod copy;
 mod error;
 mod history;
+mod inferred;
 mod migrate;
 mod open;
 mod parts;
@@ -33,6 +34,7 @@ pub mod shared;
 use rusqlite::Connection;
 
 pub use error::JournalError;
+pub use inferred::Inferred;
 pub use records::{
     Checkpoint, DETAILS, Event, FixedBatch, LENGTH, LIMIT, PassRate, Pending, STOP, Sample,
     Segment, VersionRun,

@@ -13,8 +13,9 @@ use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
 /// Tables whose changes are recorded, with their keys.
-const FOLLOWED: [(&str, &str); 7] = [
+const FOLLOWED: [(&str, &str); 8] = [
     ("batches", "step"),
+    ("inferred", "step"),
     ("pass_rates", "position"),
     ("steps", "step"),
     ("evaluations", "step"),

@@ -79,7 +79,7 @@ fn remove(
     let Version { step, attempt } = version;
     connection.execute("DELETE FROM samples WHERE position >= ?1", [next_position])?;
     connection.execute("DELETE FROM pass_rates WHERE position >= ?1", [next_position])?;
-    for table in ["batches", "steps", "evaluations"] {
+    for table in ["batches", "inferred", "steps", "evaluations"] {
         connection.execute(&format!("DELETE FROM {table} WHERE step > ?1"), [step])?;
     }
     let sql = "DELETE FROM checkpoints WHERE (step, attempt) > (?1, ?2)";

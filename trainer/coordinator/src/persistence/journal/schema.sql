@@ -33,6 +33,13 @@ CREATE TABLE IF NOT EXISTS batches (
     stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
 ) STRICT;
 
+-- What groups of `trainer.groups` inferred of the batches that a kept checkpoint needs.
+CREATE TABLE IF NOT EXISTS inferred (
+    step INTEGER PRIMARY KEY,
+    seconds REAL NOT NULL,
+    logprobs BLOB NOT NULL               -- of the trained tokens of all samples, one after the other
+) STRICT;
+
 -- Pass rates of rows in training, which a curriculum needs.
 CREATE TABLE IF NOT EXISTS pass_rates (
     position INTEGER PRIMARY KEY,        -- loader position of the prompt group

@@ -55,6 +55,9 @@ struct Arguments {
     /// Name of this trainer pod or process.
     #[arg(long)]
     name: String,
+    /// Group of `trainer.groups` that the pod or process belongs to. Default the trainer itself.
+    #[arg(long)]
+    group: Option<String>,
     /// UID of this trainer pod.
     #[arg(long, env = "POD_UID")]
     uid: Option<String>,
@@ -137,6 +140,13 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
             .context("failed to find the path of this executable; pass --learner")?
             .with_file_name("rljob-learner"),
     };
+    let own = match &arguments.group {
+        None => None,
+        Some(group) => Some(config.spec.of_group(group).with_context(|| {
+            format!("--group {group}: the run configuration has no such group in trainer.groups")
+        })?),
+    };
+    let trainer = own.as_ref().map_or(&config.spec.trainer, |spec| &spec.trainer);
     Ok(Settings {
         config: arguments.config.clone(),
         tokens: arguments.tokens.clone(),
@@ -145,8 +155,9 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         uid: arguments.uid.clone(),
         address: arguments.address.clone(),
         learner,
-        processes: config.spec.trainer.processes(),
-        environments: gpus::environments(&config.spec.trainer, |name| std::env::var(name).ok())?,
+        group: arguments.group.clone(),
+        processes: trainer.processes(),
+        environments: gpus::environments(trainer, |name| std::env::var(name).ok())?,
         grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),
         started_at: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),

@@ -46,6 +46,8 @@ pub struct Settings {
     pub coordinator: String,
     /// Name of the pod or process.
     pub name: String,
+    /// Group of `trainer.groups`; none of the trainer itself.
+    pub group: Option<String>,
     /// UID of the pod.
     pub uid: Option<String>,
     /// Address of its learners for other ranks.
@@ -201,6 +203,7 @@ impl Supervisor {
             instance: self.settings.instance.clone(),
             started_at: self.settings.started_at,
             uid: self.settings.uid.clone(),
+            group: self.settings.group.clone(),
             address: self.settings.address.clone(),
             rendezvous_port: self.rendezvous_port,
             processes: self.settings.processes,
@@ -282,6 +285,9 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
     add("--tokens", settings.tokens.clone().into());
     add("--coordinator", settings.coordinator.clone().into());
     add("--address", settings.address.clone().into());
+    if let Some(group) = &settings.group {
+        add("--group", group.into());
+    }
     add("--rank", rank.to_string().into());
     add("--world-size", group.world_size.to_string().into());
     add("--local-world-size", settings.processes.to_string().into());
@@ -329,6 +335,7 @@ mod tests {
             coordinator: "https://coordinator:8080".into(),
             name: "trainer-1".into(),
             uid: None,
+            group: None,
             address: "10.0.0.2".into(),
             learner: "/bin/rljob-learner".into(),
             processes: 2,
@@ -349,6 +356,9 @@ mod tests {
             rendezvous_port: 29400,
             restore,
         };
+        let of_group = Settings { group: Some("frozen".to_owned()), ..settings.clone() };
+        let arguments = learner_command(&of_group, &group, 3, 5).arguments;
+        assert_eq!(arguments[8..12], ["--group", "frozen", "--rank", "3"]);
         let command = learner_command(&settings, &group, 3, 5);
         assert_eq!(command.environment, device("7"));
         let arguments: Vec<_> =

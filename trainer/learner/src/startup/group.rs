@@ -1,0 +1,58 @@
+//! Startup of a learner of a group of `trainer.groups`: process group, then the frozen model.
+
+use std::time::Instant;
+
+use rljob_crds::RunConfig;
+use rljob_crds::algorithm::Sharding;
+use rljob_storage::RunStore;
+
+use super::arguments::StartArguments;
+use super::connection::{connect, prepare};
+use super::device::device;
+use super::error::StartError;
+use super::frozen::reference;
+use crate::group_learner::GroupLearner;
+use crate::heartbeat;
+use crate::mesh::Mesh;
+use crate::model::{Model, ModelConfig};
+use crate::ranks::Ranks;
+
+/// Joins the process group of a group and loads its model, divided among all ranks. `threads` is
+/// libtorch's number of threads.
+///
+/// # Errors
+/// The run has no group of this name, the model cannot be read, or a rank or the run store is
+/// unreachable.
+pub fn start_group(
+    mut config: RunConfig,
+    arguments: &StartArguments,
+    group: String,
+    threads: u32,
+) -> Result<GroupLearner, StartError> {
+    config.spec = config.spec.of_group(&group).ok_or(StartError::Group(group.clone()))?;
+    let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
+    let client = connect(&config, arguments, &run_store)?;
+    prepare(&config, threads)?;
+    let RunConfig { spec, model_directory, .. } = config;
+    let device = device(&spec)?;
+    let policy = Model::new(ModelConfig::from_folder(&model_directory)?);
+    let (host, port) = &arguments.rendezvous;
+    let ranks = Ranks::join(
+        (host, *port),
+        &arguments.address,
+        Mesh::new(arguments.rank, arguments.size, Sharding::Full),
+        device,
+        arguments.attempt,
+    )?;
+    let joined = Instant::now();
+    let model = reference(&spec, &policy, &ranks, (&model_directory, None))?;
+    tracing::info!(
+        group,
+        rank = arguments.rank,
+        world_size = arguments.size.world_size,
+        parameters = model.model.layout().numel(),
+        seconds = joined.elapsed().as_secs_f64(),
+        "loaded the frozen model of the group"
+    );
+    Ok(GroupLearner::new(group, ranks, model, client, spec))
+}
