@@ -49,8 +49,7 @@ pub const PROTOCOL: u32 = 2;
 /// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
 /// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
 /// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, `trainer.groups` or
-/// `verifiers`, which older
-/// coordinators and learners would ignore or not read.
+/// `verifiers`, which older coordinators and learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.

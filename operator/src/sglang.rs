@@ -268,7 +268,7 @@ mod tests {
         }))
         .unwrap();
         let flags = arguments(&spec, &spec.inference, Path::new("/m"), "::", Path::new("/tokens"));
-        assert_eq!(flags[13..15], ["--tp-size=24", "--nnodes=3"]);
+        assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);
         let printed = |pod: &str| {
             let mut shell = std::process::Command::new(&words[0]);

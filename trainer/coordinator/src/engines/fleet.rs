@@ -189,8 +189,8 @@ impl Fleet {
         let limits = self.client.server_info(url).await.map(|info| suitability::limits(&info));
         match &limits {
             Ok(Ok(Limits { requests })) => {
-                // SGLang's scheduler is Python: garbage collections that visit the objects of its
-                // start took 11 % of its time (docs/training.md). Other servers lack the route.
+                // SGLang's scheduler is Python, and its garbage collections visit the objects of
+                // its start (docs/training.md). Other servers lack the route.
                 if let Err(error) = self.client.freeze_garbage_collector(url).await {
                     let error = crate::error_line(&error);
                     tracing::debug!(engine = name, error, "garbage collections are not shortened");

@@ -99,11 +99,14 @@ impl<'s> Sampler<'s> {
         incarnation: u64,
         interrupted: IntCounter,
     ) -> Self {
-        let (training, engine) = (&config.spec.training, config.spec.inference.engine());
+        let training = &config.spec.training;
+        let engines = [Some(&config.spec.inference), config.spec.evaluation_engines()];
+        let mut engines = engines.into_iter().flatten();
         Self {
             fleet,
             run_seed: training.seed,
-            seeded: training.deterministic || engine == EngineKind::Embedded,
+            seeded: training.deterministic
+                || engines.all(|engines| engines.engine() == EngineKind::Embedded),
             vocabulary: input.vocabulary,
             stops: Stops::of(&config.spec.rollout, input),
             deterministic: training.deterministic,
