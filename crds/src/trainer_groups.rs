@@ -19,7 +19,7 @@ pub const MAX_GROUPS: usize = 4;
                  Teacher")
 )]
 pub struct TrainerGroupSpec {
-    /// Name of the group, a DNS label that starts with a letter. Its pods are
+    /// Name of the group, a DNS label that starts with a letter, and no role of pods. Its pods are
     /// `<job>-trainer-<name>-<n>`; without `-<n>`, that has at most 52 characters.
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,

@@ -208,7 +208,7 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
     }
     match record.trainer.stage {
         Stage::Finished => record.reopen(),
-        Stage::Drained => record.extend(),
+        Stage::Drained => record.exported = false,
         Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }
     record

@@ -15,6 +15,9 @@ const FIELDS: [&str; MAX_GROUPS] =
 /// Longest name of a StatefulSet, whose revisions have its name in a label.
 const NAME_LIMIT: usize = 52;
 
+/// Roles of pods. In the name of a pod, a group named like one would be taken for it.
+const POD_ROLES: [&str; 5] = ["inference", "evaluation", "coordinator", "trainer", "verifier"];
+
 /// Checks the groups of a job of this name.
 pub(super) fn check_groups(
     spec: &RLJobSpec,
@@ -54,6 +57,10 @@ fn check_name(
     if !starts_well || !is_dns_label(name) {
         let message = format!("must be a DNS label that starts with a letter, found \"{name}\"");
         return problems.push(Problem::new(path, message));
+    }
+    if POD_ROLES.contains(&name.as_str()) {
+        let message = format!("\"{name}\" is a role of pods: use another name");
+        problems.push(Problem::new(&path, message));
     }
     if before.iter().any(|other| other.name == *name) {
         problems.push(Problem::new(&path, format!("another group has the name \"{name}\"")));

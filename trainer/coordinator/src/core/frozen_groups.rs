@@ -25,8 +25,7 @@ impl Run {
         report: SupervisorReport,
         now: Now,
     ) -> Result<bool, Rejection> {
-        let (desired, is_done) = (self.desired.as_ref(), self.record.exported);
-        let conditions = Conditions::new(desired, is_done, self.incarnation);
+        let conditions = Conditions::new(self.desired.as_ref(), &self.record, self.incarnation);
         let state = self.frozen.get_mut(group).ok_or_else(|| unknown(group))?;
         let record = self.record.groups.entry(group.to_owned()).or_default();
         Ok(state.report(record, (name, report), &conditions, now))
@@ -34,8 +33,7 @@ impl Run {
 
     /// Advances the groups. One that has used up its restarts fails the run.
     pub(super) fn tick_frozen(&mut self, now: Now) {
-        let (desired, is_done) = (self.desired.as_ref(), self.record.exported);
-        let conditions = Conditions::new(desired, is_done, self.incarnation);
+        let conditions = Conditions::new(self.desired.as_ref(), &self.record, self.incarnation);
         let mut failure = None;
         for (name, group) in &mut self.frozen {
             let record = self.record.groups.entry(name.clone()).or_default();

@@ -25,7 +25,7 @@ impl Run {
         let is_its_name = match &group {
             None => {
                 let conditions =
-                    Conditions::new(self.desired.as_ref(), self.record.exported, self.incarnation);
+                    Conditions::new(self.desired.as_ref(), &self.record, self.incarnation);
                 self.trainer.report(&mut self.record.trainer, (name, report), &conditions, now)
             }
             Some(group) => self.frozen_report(group, name, report, now)?,
@@ -42,12 +42,10 @@ impl Run {
         if !self.settings.learners && self.tick_without_learners() {
             return;
         }
-        let (desired, is_done) = (self.desired.as_ref(), self.record.exported);
         let conditions = Conditions {
             may_form: self.verified,
-            may_finish: self.record.evaluations.is_empty(),
             restore: self.restore(),
-            ..Conditions::new(desired, is_done, self.incarnation)
+            ..Conditions::new(self.desired.as_ref(), &self.record, self.incarnation)
         };
         match self.trainer.tick(&mut self.record.trainer, &conditions, now) {
             Change::None => {}

@@ -21,7 +21,7 @@ use rljob_protocol::status::SupervisorState;
 use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
 
 use super::learner_failure::{consequence, failure_of, learner_failed};
-use super::record::{GroupRecord, Layout, Member};
+use super::record::{GroupRecord, Layout, Member, Record};
 use super::supervisors::{self, Standing, Supervisors};
 use super::{Now, Stage, backoff};
 
@@ -72,8 +72,15 @@ pub enum Change {
 
 impl<'a> Conditions<'a> {
     /// Those of a group that may form and starts from no checkpoint.
-    pub fn new(desired: Option<&'a Desired>, is_done: bool, incarnation: u64) -> Self {
-        Self { desired, may_form: true, is_done, may_finish: true, restore: None, incarnation }
+    pub fn new(desired: Option<&'a Desired>, record: &Record, incarnation: u64) -> Self {
+        Self {
+            desired,
+            may_form: true,
+            is_done: record.exported,
+            may_finish: record.evaluations.is_empty(),
+            restore: None,
+            incarnation,
+        }
     }
 
     fn is_draining(&self) -> bool {

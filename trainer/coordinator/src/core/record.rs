@@ -97,13 +97,6 @@ impl Record {
         }
     }
 
-    /// Lets a run continue whose last step was exported, and which was drained before its end.
-    pub fn extend(&mut self) {
-        self.exported = false;
-        let groups = self.groups.values_mut();
-        groups.filter(|record| record.stage == Stage::Finished).for_each(GroupRecord::reopen);
-    }
-
     /// Lets a finished run continue.
     pub fn reopen(&mut self) {
         self.exported = false;
@@ -242,27 +235,4 @@ pub struct PendingEvaluation {
     /// Loss of the evaluation data at this step, if the learners measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<ValidationReport>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_that_was_drained_after_its_export_continues_with_groups_that_had_finished() {
-        let group = |stage, attempt| GroupRecord { attempt, stage, ..GroupRecord::default() };
-        let mut record = Record {
-            trainer: group(Stage::Drained, 2),
-            exported: true,
-            groups: BTreeMap::from([("reference".to_owned(), group(Stage::Finished, 4))]),
-            ..Record::default()
-        };
-        record.extend();
-        let expected = Record {
-            trainer: group(Stage::Drained, 2),
-            groups: BTreeMap::from([("reference".to_owned(), group(Stage::default(), 5))]),
-            ..Record::default()
-        };
-        assert_eq!(record, expected);
-    }
 }

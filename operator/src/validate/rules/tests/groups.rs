@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::problems_with;
+use crate::desired::Role;
 
 /// Problems of groups in a job with this algorithm, without their common path.
 fn problems(algorithm: &Value, groups: &Value) -> Vec<String> {
@@ -64,6 +65,12 @@ fn names_of_groups_are_parts_of_names_of_pods() {
     for name in ["0", "A", "a_b", "a-", ""] {
         let message =
             format!("[0].name: must be a DNS label that starts with a letter, found \"{name}\"");
+        assert_eq!(named(name), [message]);
+    }
+    let roles: Vec<&str> = Role::ALL.map(Role::as_str).into();
+    let single_words = roles.into_iter().filter(|role| !role.contains('-'));
+    for name in single_words {
+        let message = format!("[0].name: \"{name}\" is a role of pods: use another name");
         assert_eq!(named(name), [message]);
     }
     let long = "a".repeat(40);

@@ -20,8 +20,12 @@ fn of_group(report: SupervisorReport) -> SupervisorReport {
 
 /// A run with two trainers and a group of one, all of which run learners of attempt 0.
 fn grouped(facts: Facts) -> Run {
+    grouped_with(settings(), facts)
+}
+
+fn grouped_with(settings: Settings, facts: Facts) -> Run {
     let groups = BTreeMap::from([("g".to_owned(), GroupSize { supervisors: 1, processes: 1 })]);
-    let mut run = started_with(Settings { groups, rollouts: false, ..settings() }, facts);
+    let mut run = started_with(Settings { groups, rollouts: false, ..settings }, facts);
     tell(&mut run, "g-0", of_group(report("c", None, vec![])), at(1));
     tell(&mut run, "g-0", of_group(running("c", 0)), at(1));
     run
@@ -130,6 +134,45 @@ fn a_drained_or_finished_run_ends_its_groups() {
     tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(4));
     let order = tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(4));
     assert!(matches!(order, Order::Run(group) if group.attempt == 1));
+}
+
+#[test]
+fn a_group_ends_with_the_evaluations_that_wait_and_continues_after_a_drain_before() {
+    let evaluating =
+        Settings { total_steps: 1, evaluation_every: vec![1], max_pending: Some(8), ..settings() };
+    let facts = Facts { fixed_step: 1, inferred: [1].into(), ..Facts::default() };
+    let mut run = grouped_with(evaluating, facts);
+    for step in [0, 1] {
+        loop {
+            match ask(&mut run, 0, step) {
+                Instruction::Export { version, path } => {
+                    run.folder_ready(version.attempt, version, &path).unwrap();
+                }
+                Instruction::Checkpoint { version, path } => {
+                    run.checkpoint_done(version.attempt, version, &path).unwrap();
+                }
+                _ => break,
+            }
+        }
+    }
+    assert!(run.record().exported, "{:?}", run.record());
+    assert_eq!(run.record().evaluations.len(), 2);
+    tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(3));
+    assert_eq!(stages(&run)[1], (0, "Running"));
+
+    run.set_desired(Desired { generation: 2, mode: Mode::Drain, ..desired() }).unwrap();
+    tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(4));
+    assert_eq!(stages(&run)[1], (0, "Drained"));
+    run.set_desired(Desired { generation: 3, ..desired() }).unwrap();
+    tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(5));
+    let order = tell(&mut run, "g-0", of_group(exited("c", 0, 0)), at(5));
+    assert!(matches!(order, Order::Run(ref group) if group.attempt == 1), "{order:?}");
+
+    run.evaluated(0);
+    run.evaluated(1);
+    tell(&mut run, "g-0", of_group(running("c", 1)), at(6));
+    assert_eq!(tell(&mut run, "g-0", of_group(exited("c", 1, 0)), at(6)), Order::Exit);
+    assert_eq!(stages(&run)[1], (0, "Finished"));
 }
 
 #[test]
