@@ -49,6 +49,7 @@ use crate::reward::Rewards;
 use crate::text::{DemonstratedTurn, PromptStyle, TextTokenizer, Tools};
 
 /// A prompt with its tokens and its reference answer or completion.
+#[cfg_attr(test, derive(Default))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     /// Loader position, from 0; continues across epochs.

@@ -25,18 +25,10 @@ fn workflow() -> Workflow {
 
 fn prompt() -> Prompt {
     Prompt {
-        position: 0,
-        row: 0,
         text: "1+1".to_owned(),
         tokens: vec![5, 6],
         answer: Some("2".to_owned()),
-        rewards: std::sync::Arc::default(),
-        category: None,
-        completion_tokens: None,
-        later_turns: Vec::new(),
-        pair_tokens: None,
-        tools: None,
-        fields: None,
+        ..Prompt::default()
     }
 }
 

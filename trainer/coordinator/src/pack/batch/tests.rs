@@ -48,16 +48,9 @@ fn prompt(position: u64) -> Prompt {
     Prompt {
         position,
         row: 3,
-        text: String::new(),
         tokens: vec![5, 6],
-        answer: None,
-        rewards: std::sync::Arc::default(),
-        category: None,
         completion_tokens: Some(vec![7, 2]),
-        later_turns: Vec::new(),
-        pair_tokens: None,
-        tools: None,
-        fields: None,
+        ..Prompt::default()
     }
 }
 

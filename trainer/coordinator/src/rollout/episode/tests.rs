@@ -53,20 +53,7 @@ fn turn(index: u32, given: (&[i64], &str), tokens: &[i64], text: &str, value: f6
 }
 
 fn prompt() -> Prompt {
-    Prompt {
-        position: 4,
-        row: 9,
-        text: "1+1=".to_owned(),
-        tokens: vec![5, 6],
-        answer: None,
-        rewards: std::sync::Arc::default(),
-        category: None,
-        completion_tokens: None,
-        later_turns: Vec::new(),
-        pair_tokens: None,
-        tools: None,
-        fields: None,
-    }
+    Prompt { position: 4, row: 9, text: "1+1=".to_owned(), tokens: vec![5, 6], ..Prompt::default() }
 }
 
 fn workflow() -> Workflow {
