@@ -76,8 +76,9 @@ pub struct ConversationSpec {
     /// Field with the tools that the chat template describes: a list of `{"type": "function",
     /// "function": {"name": text, "description": text, "parameters": JSON schema}}`, or its JSON
     /// text. Null, an empty list and a row without the field are no tools. With
-    /// `rollout.workflow.tools`, each is the name of a tool of the workflow, or an object with such
-    /// a name, and the row offers no other tools. Default the tools of the workflow, if it has any.
+    /// `rollout.workflow.tools`, every row needs the field, each item is the name of a tool of the
+    /// workflow, or an object with such a name, and the row offers no other tools. Default the
+    /// tools of the workflow, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub tools: Option<String>,

@@ -65,7 +65,12 @@ impl Demand {
                 spec.evaluation_engines().map_or(0, InferenceSpec::gpus),
             ),
             demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
-            demand("group trainer", "spec.trainer.groups[0].resources.limits", replicas, gpus),
+            demand(
+                "trainer.groups replica",
+                "spec.trainer.groups[0].resources.limits",
+                replicas,
+                gpus,
+            ),
         ]
     }
 
@@ -270,12 +275,13 @@ mod tests {
         let expected = [
             "engines run on GPUs [4]",
             "trainers run on GPUs [5,6]",
-            "group trainers run on GPUs [7] [8]",
+            "trainer.groups replicas run on GPUs [7] [8]",
         ];
         assert_eq!(lines(&gpus, &spec.spec), expected);
         let shortage = shortage(&spec.spec, 4).unwrap();
         assert!(
-            shortage.contains("5 GPUs") && shortage.contains("2 group trainers with 1 GPU each")
+            shortage.contains("5 GPUs")
+                && shortage.contains("2 trainer.groups replicas with 1 GPU each")
         );
     }
 

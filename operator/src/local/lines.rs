@@ -5,9 +5,9 @@ use std::fmt::Write;
 use rljob_protocol::metrics::{self, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
-/// Line of a step: step, reward, loss, accuracy and margin of pairs, KL, entropy, clip fraction,
-/// mismatch mean/max, speed.
-/// Metrics that the algorithm lacks are omitted.
+/// Line of a step: step, reward, loss, accuracy and margin of pairs, KL of sampler and learner, KL
+/// to the reference, entropy, clip fraction, mismatch mean/max, speed. Metrics that the algorithm
+/// lacks are omitted.
 pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     let scalars = &step.scalars;
     let mut line = counter("step", step.step, total_steps);
@@ -24,6 +24,9 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     push_pairs(&mut line, scalars);
     if let Some(kl) = step.get(metrics::KL) {
         push(&mut line, "kl", &format!("{kl:.1e}"));
+    }
+    if let Some(kl) = step.get(metrics::REFERENCE_KL) {
+        push(&mut line, "ref-kl", &format!("{kl:.3}"));
     }
     if let Some(entropy) = step.get(metrics::ENTROPY) {
         push(&mut line, "entropy", &format!("{entropy:.3}"));
@@ -154,6 +157,9 @@ mod tests {
         let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  \
             mismatch 1.2e-7/3.4e-6  1234 tok/s";
         assert_eq!(step(&grpo(), 30), line);
+        let reference = [(metrics::KL, 6e-14), (metrics::REFERENCE_KL, 0.054_8)];
+        let line = "step  6/30  loss   0.0000  kl 6.0e-14  ref-kl 0.055  0 tok/s";
+        assert_eq!(step(&StepMetrics::with_scalars(6, reference), 30), line);
         let sft = StepMetrics::with_scalars(
             300,
             [

@@ -11,7 +11,7 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
-use devices::check_devices;
+use devices::{check_cpus, check_devices};
 use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
 use policy::check_policy;
@@ -33,6 +33,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
     check_fields(spec, &mut warnings);
     check_devices(spec, &mut warnings);
+    check_cpus(spec, &mut warnings);
     if let Some(algorithm) = spec.algorithm.resolve() {
         check_policy(spec, algorithm, &mut warnings);
     }

@@ -1,4 +1,4 @@
-//! Names of resources that look like those of GPUs.
+//! Names of resources that look like those of GPUs, and roles that lack them.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::gpus::is_gpu;
@@ -26,6 +26,26 @@ pub(super) fn check_devices(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
                 let path = format!("spec.{role}.resources.{kind}.{name}");
                 warnings.push(Problem::new(path, message));
             }
+        }
+    }
+}
+
+/// Roles without GPUs whose models another role has on GPUs: nothing is inherited.
+pub(super) fn check_cpus(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let mut warn = |path: String, other: &str| {
+        let message = format!(
+            "has no GPUs, while {other} has: its model runs on CPUs, with the default requests if \
+                none are set; resources are not inherited"
+        );
+        warnings.push(Problem::new(path, message));
+    };
+    if spec.inference.gpus() > 0 && spec.evaluation_engines().is_some_and(|own| own.gpus() == 0) {
+        warn("spec.evaluation.engines.resources.limits".to_owned(), "inference");
+    }
+    let groups = spec.trainer.groups.iter().enumerate();
+    for (index, _) in groups.filter(|(_, group)| spec.trainer.of_group(group).gpus() == 0) {
+        if spec.trainer.gpus() > 0 {
+            warn(format!("spec.trainer.groups[{index}].resources.limits"), "trainer");
         }
     }
 }
@@ -63,6 +83,33 @@ mod tests {
 
     use super::*;
     use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn roles_on_cpus_beside_others_on_gpus_are_named() {
+        let of = |gpus: u32| {
+            let limits = json!({"limits": {"nvidia.com/gpu": gpus}});
+            let spec = &with_spec(&json!({
+                "algorithm": {"grpo": {"klCoefficient": 0.1}},
+                "dataset": {"evaluation": {
+                    "path": "/data/test.jsonl", "prompt": "{{ question }}", "answer": "answer",
+                }},
+                "inference": {"sglang": {}, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+                "evaluation": {"engines": {"sglang": {}, "resources": limits}},
+                "trainer": {
+                    "processesPerReplica": null, "resources": {"limits": {"nvidia.com/gpu": 1}},
+                    "groups": [{"name": "frozen", "roles": ["Reference"], "resources": limits}],
+                },
+            }))
+            .spec;
+            let mut warnings = Vec::new();
+            check_cpus(spec, &mut warnings);
+            warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
+        };
+        let paths =
+            ["spec.evaluation.engines.resources.limits", "spec.trainer.groups[0].resources.limits"];
+        assert_eq!(of(0), paths);
+        assert_eq!(of(1), [""; 0]);
+    }
 
     #[test]
     fn misspelled_names_of_gpus_differ_from_other_resources() {

@@ -278,10 +278,14 @@ fn every_field_is_explained() {
     let mut missing = Vec::new();
     undescribed(spec, "spec", &mut missing);
     assert_eq!(missing, Vec::<String>::new());
-    let explained = cluster().kubectl().run(&["explain", "rljob.spec.rewards.weight"]).unwrap();
+    // It lists the resource, which kubectl looks up, later still.
+    let explain = |path| cluster().kubectl().run(&["explain", path]);
+    let path = "rljob.spec.rewards.weight";
+    wait_until("the resource in kubectl's list", LIMIT, || Ok(explain(path).is_ok())).unwrap();
+    let explained = explain(path).unwrap();
     assert!(explained.contains("FIELD: weight <number>"), "{explained}");
     let path = "rljob.spec.algorithm.grpo.klEstimator";
-    let explained = cluster().kubectl().run(&["explain", path]).unwrap();
+    let explained = explain(path).unwrap();
     assert!(["- `K1`: x", "- `K3`: e"].iter().all(|line| explained.contains(line)), "{explained}");
 }
 

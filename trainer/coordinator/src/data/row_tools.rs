@@ -25,9 +25,17 @@ impl ToolsField {
         Self { field: field.to_owned(), defined: defined.clone() }
     }
 
-    /// Reads the tools of a row in their order. A row without the field has none.
+    /// Reads the tools of a row in their order. A row without the field has none, unless the
+    /// workflow has tools: a misspelled field would remove them.
     pub fn read(&self, location: &RowLocation, fields: &Fields) -> Result<Tools, DataError> {
-        let value = fields.get(&self.field).unwrap_or(&Value::Null);
+        let value = match fields.get(&self.field) {
+            Some(value) => value,
+            None if self.defined.is_empty() => &Value::Null,
+            None => {
+                let (location, field) = (location.clone(), self.field.clone());
+                return Err(DataError::MissingField { location, field });
+            }
+        };
         self.tools(value).map_err(|problem| DataError::RowField {
             location: location.clone(),
             field: self.field.clone(),

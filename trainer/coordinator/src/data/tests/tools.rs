@@ -55,6 +55,19 @@ fn a_prompt_shows_the_tools_of_its_row_only() {
 }
 
 #[test]
+fn rows_without_the_field_are_errors_if_the_workflow_has_tools() {
+    let (_folder, tokenizer) = tokenizer();
+    let file = File::new("{\"q\": \"1 + 2?\"}\n");
+    let spec = json!({"path": file.path(), "prompt": "{{q}}", "tools": "tolls"});
+    let spec: TrainDataset = serde_json::from_value(spec).unwrap();
+    let open = |tokenizer| Dataset::open_train(&spec, tokenizer, 1, &KeptFields::None);
+    let error = open(&tokenizer).err().unwrap().to_string();
+    assert!(error.ends_with(" line 1 has no field `tolls`"), "{error}");
+    let without = open(&tokenizer.with_tools(Tools::default())).unwrap();
+    assert!(without.prompt(0).unwrap().tools.unwrap().is_empty());
+}
+
+#[test]
 fn a_prompt_without_a_field_of_tools_shows_those_of_the_workflow() {
     let row = json!({"q": "1 + 2?", "tools": ["halve"]});
     let (all, offered, _) = prompt_and_fingerprint(&row, json!({"prompt": "{{q}}"}));
