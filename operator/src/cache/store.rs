@@ -29,6 +29,8 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Tables {
     children: BTreeMap<Kind, Table<ObservedChild>>,
+    /// Names of children by the UID of their controlling owner.
+    children_of: HashMap<Box<str>, BTreeSet<ChildName>>,
     pods: Table<Pod>,
     /// Names of the pods with a job's label, by namespace and job.
     pods_of: HashMap<Name, BTreeSet<String>>,
@@ -84,6 +86,17 @@ impl Cache {
         self.lock().children.get(kind)?.get(&(namespace.to_owned(), name.clone())).cloned()
     }
 
+    /// Every child that this object controls, by name.
+    pub fn children_of(&self, namespace: &str, uid: &str) -> Vec<(ChildName, Arc<ObservedChild>)> {
+        let tables = self.lock();
+        let names = tables.children_of.get(uid).into_iter().flatten();
+        let found = names.filter_map(|(kind, name)| {
+            let child = tables.children.get(kind)?.get(&(namespace.to_owned(), name.clone()))?;
+            Some(((*kind, name.clone()), child.clone()))
+        });
+        found.collect()
+    }
+
     /// Every pod with the job's label and any owner, by name.
     pub fn pods(&self, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
         let tables = self.lock();
@@ -98,23 +111,15 @@ impl Cache {
     /// Stores the API server's response to a write of a child.
     pub fn store_written(&self, kind: Kind, object: &DynamicObject) -> ObservedChild {
         let child = ObservedChild::new(kind, object);
-        if let Some(table) = self.lock().children.get_mut(&kind) {
-            // The watch may already have stored a newer version.
-            let _ = table.put(
-                name_of(object),
-                number(object.metadata.resource_version.as_deref()),
-                child.clone(),
-            );
-        }
+        self.lock().put_child(kind, object, child.clone());
         child
     }
 
     /// Drops a child that was deleted at this version, so that no pass deletes it again before the
     /// watch reports the deletion. The watch restores a child that finalizers keep.
     pub fn drop_deleted(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
-        if let Some(table) = self.lock().children.get_mut(&kind) {
-            table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
-        }
+        let name = (namespace.to_owned(), name.to_owned());
+        self.lock().remove_child(kind, &name, number(Some(version)));
     }
 
     /// Applies a watch event of a child. Returns the jobs to reconcile.
@@ -124,27 +129,25 @@ impl Cache {
         event: Event<DynamicObject>,
     ) -> Vec<ObjectRef<RLJob>> {
         let mut tables = self.lock();
-        let Some(table) = tables.children.get_mut(&kind) else { return Vec::new() };
-        let version = |object: &DynamicObject| number(object.metadata.resource_version.as_deref());
         match event {
             Event::Apply(object) | Event::InitApply(object) => {
-                let _ = table.put(
-                    name_of(&object),
-                    version(&object),
-                    ObservedChild::new(kind, &object),
-                );
+                tables.put_child(kind, &object, ObservedChild::new(kind, &object));
                 job_of(&object).into_iter().collect()
             }
             Event::Delete(object) => {
-                table.remove(&name_of(&object), version(&object));
+                let version = number(object.metadata.resource_version.as_deref());
+                tables.remove_child(kind, &name_of(&object), version);
                 job_of(&object).into_iter().collect()
             }
             Event::Init => {
-                table.begin_list();
+                tables.children.get_mut(&kind).map(Table::begin_list);
                 Vec::new()
             }
             Event::InitDone => {
-                let gone = table.end_list();
+                let gone = tables.children.get_mut(&kind).map(Table::end_list).unwrap_or_default();
+                for ((_, name), child) in &gone {
+                    tables.disown(kind, name, child);
+                }
                 self.signal_listed(&tables);
                 // Owners are not kept: names of children start with the job's name, and passes of
                 // jobs that do not exist are ignored.
@@ -196,6 +199,38 @@ impl Cache {
 }
 
 impl Tables {
+    /// Stores a child, unless a newer version is known.
+    fn put_child(&mut self, kind: Kind, object: &DynamicObject, child: ObservedChild) {
+        let (name, version) =
+            (name_of(object), number(object.metadata.resource_version.as_deref()));
+        let owner = child.owner.clone();
+        let Some(table) = self.children.get_mut(&kind) else { return };
+        let Ok(old) = table.put(name.clone(), version, child) else { return };
+        if let Some(old) = old {
+            self.disown(kind, &name.1, &old);
+        }
+        if let Some(owner) = owner {
+            self.children_of.entry(owner).or_default().insert((kind, name.1));
+        }
+    }
+
+    fn remove_child(&mut self, kind: Kind, name: &Name, version: u64) {
+        let table = self.children.get_mut(&kind);
+        if let Some(old) = table.and_then(|table| table.remove(name, version)) {
+            self.disown(kind, &name.1, &old);
+        }
+    }
+
+    fn disown(&mut self, kind: Kind, name: &str, child: &ObservedChild) {
+        let Some(owner) = &child.owner else { return };
+        if let Some(names) = self.children_of.get_mut(owner) {
+            names.remove(&(kind, name.to_owned()));
+            if names.is_empty() {
+                self.children_of.remove(owner);
+            }
+        }
+    }
+
     fn put_pod(&mut self, pod: Pod) {
         let (name, version) = (name_of(&pod), number(pod.metadata.resource_version.as_deref()));
         let job = pod.labels().get(LABEL_JOB).cloned();

@@ -9,7 +9,7 @@ use rljob_http::Role;
 use super::gang;
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
-use crate::children::{Child, Kind, children};
+use crate::children::{Child, ChildName, Kind, children, readable};
 use crate::decide::{
     Decision, Obstacle, Recorded, Wanted, desired_for_coordinator, num_verifiers, wanted_roles,
 };
@@ -46,7 +46,7 @@ pub(super) fn actions(
             }
             _ => blocked_child_action(decision),
         },
-        pod_groups: gang::obsolete(job, observed, decision),
+        obsolete: obsolete(job, observed, decision, is_blocked),
         workload: (workload_name(job), workload),
         coordinator: coordinator_action(job, observed, decision, tokens),
     }
@@ -111,6 +111,33 @@ fn child_action(
         observed.unmounted_since.is_some_and(|since| now.duration_since(since) >= MOUNT_PATIENCE);
     let secrets = if is_unmounted { Secrets::Always } else { Secrets::WithOthers };
     if is_expired { ChildAction::Remove(children) } else { ChildAction::Apply(children, secrets) }
+}
+
+/// Children that the job needs no longer: PodGroups, and objects of roles and servers that its spec
+/// lost while it was suspended.
+fn obsolete(
+    job: &Subject,
+    observed: &Observed,
+    decision: &Decision,
+    is_blocked: bool,
+) -> Vec<ChildName> {
+    if matches!(
+        decision,
+        // The children are kept, or all of them are deleted.
+        Decision::Stall { .. } | Decision::AskCoordinator | Decision::Expired(_)
+    ) {
+        return Vec::new();
+    }
+    let mut obsolete = gang::obsolete(job, observed, decision);
+    if matches!(job, Subject::Valid(_)) && !is_blocked {
+        let needed = readable(job);
+        let has_own_rules = |kind: Kind| matches!(kind, Kind::PodGroup(_) | Kind::Workload);
+        let own = observed.children.iter().filter(|(name, child)| {
+            !child.terminating && !has_own_rules(name.0) && !needed.contains(name)
+        });
+        obsolete.extend(own.map(|(name, _)| name.clone()));
+    }
+    obsolete
 }
 
 /// The coordinator receives its desired state once it has an address and holds the recorded epoch.

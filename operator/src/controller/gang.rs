@@ -22,12 +22,7 @@ pub(super) fn pod_group(
 
 /// PodGroups that no pod needs: of a job without pods, and of another scheduler than the gang's.
 pub(super) fn obsolete(job: &Job, observed: &Observed, decision: &Decision) -> Vec<ChildName> {
-    let is_kept = matches!(
-        decision,
-        // The children are kept, or all of them are deleted.
-        Decision::Stall { .. } | Decision::AskCoordinator | Decision::Expired(_)
-    );
-    if is_kept || has_members(observed) {
+    if has_members(observed) {
         return Vec::new();
     }
     let wanted = pod_group_name(job).filter(|_| decision.keeps_running());

@@ -84,13 +84,13 @@ fn job_policy(job: &ValidatedJob, settings: &Settings) -> NetworkPolicy {
     let to_dns =
         NetworkPolicyEgressRule { to: None, ports: Some(vec![port(53, "UDP"), port(53, "TCP")]) };
     let mut pods = labelled(&[(LABEL_JOB, &job.name)]);
-    pods.match_expressions = job.spec.verifiers.as_ref().map(|_| {
-        vec![LabelSelectorRequirement {
-            key: LABEL_ROLE.to_owned(),
-            operator: "NotIn".to_owned(),
-            values: Some(vec![Role::Verifier.as_str().to_owned()]),
-        }]
+    let except_verifiers = job.spec.verifiers.as_ref().map(|_| LabelSelectorRequirement {
+        key: LABEL_ROLE.to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(vec![Role::Verifier.as_str().to_owned()]),
     });
+    // An empty list, not an absent one, which would be satisfied by the list of an earlier spec.
+    pods.match_expressions = Some(except_verifiers.into_iter().collect());
     NetworkPolicy {
         metadata: meta::child(job, job.name.clone(), None),
         spec: Some(NetworkPolicySpec {
@@ -264,7 +264,10 @@ mod tests {
         });
         let scrapers = json!({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}});
         let expected = json!({
-            "podSelector": own["podSelector"],
+            "podSelector": {
+                "matchExpressions": [],
+                "matchLabels": {"rljob.dev/job": "sums"},
+            },
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [
                 {"from": [own]},

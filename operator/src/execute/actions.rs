@@ -14,8 +14,8 @@ pub struct Actions {
     /// `None` if the pods must not be touched in this pass.
     pub pods: Option<PodPlan>,
     pub children: ChildAction,
-    /// PodGroups to delete.
-    pub pod_groups: Vec<ChildName>,
+    /// Children to delete, because the job needs them no longer.
+    pub obsolete: Vec<ChildName>,
     /// Name of the Workload of Kueue, and the action on it.
     pub workload: (String, WorkloadAction),
     pub coordinator: CoordinatorAction,

@@ -1,16 +1,16 @@
-//! Side effects of a pass, in this order: status and events, pod actions, children, PodGroups that
-//! no pod needs, Workload of Kueue, coordinator.
+//! Side effects of a pass, in this order: status and events, pod actions, children, children
+//! that the job needs no longer, Workload of Kueue, coordinator.
 //!
 //! The status is written first, so that every other side effect is recorded before it happens. All
 //! requests name the UID and the version of the object that was observed: if it has changed, the
 //! next pass decides again.
 //!
 //! ```text
-//!  Actions { status, pods, children, pod_groups, workload, coordinator }
-//!              │       │       │           │         │        └─▶ PUT /v1/desired, by a task
-//!              │       │       │           │         │            ([`crate::poll`])
-//!              │       │       │           │         └─▶ PATCH workloads/status, DELETE workloads
-//!              │       │       │           └─▶ DELETE podgroups
+//!  Actions { status, pods, children, obsolete, workload, coordinator }
+//!              │       │       │         │         │        └─▶ PUT /v1/desired, by a task
+//!              │       │       │         │         │            ([`crate::poll`])
+//!              │       │       │         │         └─▶ PATCH workloads/status, DELETE workloads
+//!              │       │       │         └─▶ DELETE
 //!              │       │       └─▶ apply, release (replicas 0) or remove
 //!              │       └─▶ DELETE pods, PATCH pods/status
 //!              └─▶ PUT rljobs/status, POST events
@@ -50,7 +50,7 @@ pub async fn execute(
     actions: Actions,
     now: Timestamp,
 ) -> Result<Executed, ExecuteError> {
-    let Actions { status, pods, children, pod_groups, workload, coordinator } = actions;
+    let Actions { status, pods, children, obsolete, workload, coordinator } = actions;
     let uid = object.uid().unwrap_or_default();
     let namespace = object.namespace().unwrap_or_default();
     write_status(context, object, &status).await?;
@@ -69,7 +69,7 @@ pub async fn execute(
         uid: &uid,
     };
     let executed = act_on_children(context, &target, observed, children, now).await?;
-    remove::remove_named(&target, &pod_groups, &observed.children).await?;
+    remove::remove_named(&target, &obsolete, &observed.children).await?;
     let (name, action) = workload;
     workload::act(&target, &name, observed.queue.child.as_deref(), action).await?;
     direct_coordinator(context, object, coordinator);

@@ -1,5 +1,5 @@
-//! Removal of children of a finished job, and of PodGroups that no pod needs: each by the UID and
-//! resourceVersion that were observed.
+//! Removal of children of a finished job, and of those that a job needs no longer: each by the UID
+//! and resourceVersion that were observed.
 //! The ConfigMap is deleted last: while it exists, an interrupted removal is continued.
 
 use futures::future::join_all;

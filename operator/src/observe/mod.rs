@@ -51,17 +51,19 @@ pub async fn observe(
     old: &RLJobStatus,
     now: Timestamp,
 ) -> kube::Result<Observed> {
-    let mut found: Vec<_> = queue
+    let mut found: ObservedChildren = queue
         .child
         .iter()
         .map(|child| ((Kind::Workload, workload_name(job)), child.clone()))
         .collect();
-    found.extend(gang::obsolete(context, job));
+    let own = context.cache.children_of(&job.namespace, &job.uid);
+    found.extend(own.into_iter().filter(|((kind, _), _)| *kind != Kind::Workload));
     let mut unknown = Vec::new();
     let mut unreadable = Vec::new();
-    for name in readable(job).into_iter().chain(gang::wanted(job, old)) {
+    let wanted = readable(job).into_iter().chain(gang::wanted(job, old));
+    for name in wanted.filter(|name| !found.contains_key(name)).collect::<Vec<_>>() {
         match context.cache.child(&job.namespace, &name) {
-            Some(child) => found.push((name, child)),
+            Some(child) => drop(found.insert(name, child)),
             None => unknown.push(name),
         }
     }
@@ -69,7 +71,7 @@ pub async fn observe(
         let requests = unknown.into_iter().map(|name| get(&context.client, &job.namespace, name));
         for answer in try_join_all(requests).await? {
             match answer {
-                Lookedup::Found(name, child) => found.push((name, child)),
+                Lookedup::Found(name, child) => drop(found.insert(name, child)),
                 Lookedup::Free => {}
                 Lookedup::Forbidden(name, message) => unreadable.push((name, message)),
             }

@@ -63,7 +63,7 @@ pub(super) struct Unexplained {
 impl Objects {
     pub(super) fn sort(
         job: &Job,
-        found: Vec<(ChildName, Arc<ObservedChild>)>,
+        found: impl IntoIterator<Item = (ChildName, Arc<ObservedChild>)>,
         pods: Vec<Arc<Pod>>,
     ) -> Self {
         let mut objects = Self::default();

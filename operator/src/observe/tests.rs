@@ -231,8 +231,7 @@ fn a_child_is_identified_by_the_uid_of_its_controlling_owner() {
     let job = validated();
     let found = [("sums-run", job.uid.as_str()), ("sums", "another")]
         .map(|(name, owner)| child(Kind::ConfigMap, name, "u", owner, &json!({})));
-    let facts_of =
-        observed(Objects::sort(&job, found.into(), Vec::new()), &job, Remembered::default());
+    let facts_of = observed(Objects::sort(&job, found, Vec::new()), &job, Remembered::default());
     let own: Vec<String> =
         facts_of.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
     assert_eq!(own, ["ConfigMap sums-run"]);

@@ -89,3 +89,31 @@ fn a_change_reconciles_the_owner_and_a_missing_child_every_possible_owner() {
     );
     assert_eq!(jobs_by_name("lab", "rljob-a-0e264"), [job("a"), job("a-0e264")]);
 }
+
+#[test]
+fn children_are_found_by_their_current_owner() {
+    let cache = Cache::default();
+    let service = |name: &str, owner: &str, version: &str| -> DynamicObject {
+        let owner = json!({
+            "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sums", "uid": owner,
+            "controller": true,
+        });
+        let metadata = json!({
+            "name": name, "namespace": "lab", "resourceVersion": version,
+            "ownerReferences": [owner],
+        });
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    };
+    let names = |uid: &str| -> Vec<String> {
+        cache.children_of("lab", uid).into_iter().map(|((_, name), _)| name).collect()
+    };
+    cache.handle_child(Kind::Service, Event::Apply(service("sums-trainer", "first", "1")));
+    cache.store_written(Kind::Service, &service("sums-evaluation", "first", "2"));
+    assert_eq!(names("first"), ["sums-evaluation", "sums-trainer"]);
+    cache.handle_child(Kind::Service, Event::Apply(service("sums-trainer", "second", "3")));
+    assert_eq!((names("first").len(), names("second")), (1, vec!["sums-trainer".to_owned()]));
+    cache.drop_deleted(Kind::Service, "lab", "sums-evaluation", "2");
+    cache.handle_child(Kind::Service, Event::Init);
+    cache.handle_child(Kind::Service, Event::InitDone);
+    assert_eq!((names("first"), names("second")), (Vec::new(), Vec::new()));
+}

@@ -8,6 +8,7 @@ use rljob_tests::files::{binary, kubernetes};
 use rljob_tests::process::{run, wait_until};
 use serde_json::{Value, json};
 
+use super::fixture::Fixture;
 use super::operator::{
     KINDS, LIMIT, OWN, Operator, field, namespace_with, wait_for_condition, wait_for_pods,
 };
@@ -396,4 +397,39 @@ fn the_operator_has_minimal_permissions() {
     ];
     let seen = rights.map(|(verb, resource, _)| (verb, resource, may(verb, resource)));
     assert_eq!(seen, rights);
+}
+
+/// Roles that a job without them has no objects of.
+fn added_roles() -> Value {
+    json!({
+        "evaluation": {"engines": {"replicas": 2}},
+        "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"]}]},
+        "verifiers": {"minReplicas": 1, "maxReplicas": 2},
+    })
+}
+
+#[test]
+fn roles_that_a_suspended_job_drops_lose_their_objects() {
+    let spec = json!({
+        "algorithm": {"grpo": {"klCoefficient": 0.1}},
+        "dataset": {"evaluation": {
+            "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer",
+        }},
+        "rewards": [{"name": "tests", "code": {}}],
+    });
+    let fixture = Fixture::running("dropped-roles", &json!({ "spec": spec }));
+    fixture.patch(&json!({"suspend": true}));
+    fixture.wait_for("Suspended");
+    fixture.wait_until_idle();
+    let without = fixture.end_state();
+    fixture.patch(&added_roles());
+    let added = ["sample-evaluation", "sample-trainer-frozen", "sample-verifier"];
+    wait_until("the StatefulSets of the roles", LIMIT, || {
+        let sets = fixture.list("apis/apps/v1", "statefulsets");
+        let names: Vec<_> = sets.iter().map(|set| &set["metadata"]["name"]).collect();
+        Ok(added.iter().all(|name| names.contains(&&json!(name))))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
+    fixture.patch(&json!({"evaluation": null, "trainer": {"groups": null}, "verifiers": null}));
+    fixture.wait_for_end_state(&without, "the roles were dropped");
 }
