@@ -1,7 +1,8 @@
 //! `rljob-chaos`: jobs under fault injection on a cluster of two nodes. Environment:
 //! `CHAOS_MINUTES` (default 30), `CHAOS_SEED` (default: clock), `CHAOS_ENGINE` (Embedded or
-//! SGLang), `CHAOS_FAULTS` (part of the target and name of the faults to draw). Prints a table of
-//! faults by target and phase and a summary line; exits with 1 if an invariant was violated.
+//! SGLang), `CHAOS_FAULTS` (parts of the target and name of the faults to draw, separated by
+//! commas). Prints a table of faults by target and phase and a summary line; exits with 1 if an
+//! invariant was violated.
 
 #![expect(clippy::print_stdout, reason = "the last line is the result")]
 

@@ -77,7 +77,7 @@ pub(super) fn run_with_faults(
 ) -> Result<Summary> {
     let namespace = format!("chaos-{seed}");
     testbed.use_namespace(&namespace)?;
-    let workload = Workload::of_seed(seed);
+    let workload = Workload::of(seed, faults);
     let (_, manifest) = manifests(testbed, workload)?;
     // Alternates the weight-sync method, and pruning of the journal.
     let manifest = if seed.is_multiple_of(2) {

@@ -54,7 +54,7 @@ pub use testbed::{Testbed, allow_host_path};
 use workload::Workload;
 
 /// Runs jobs under faults until the time is up, and finishes the last one. Draws only faults whose
-/// target and name contain `only`.
+/// target and name contain one of the texts of `only`, which commas separate.
 pub fn run(minutes: f64, seed: u64, engine: Engine, only: &str) -> Result<Summary> {
     let faults = faults::matching(only)?;
     let start = Instant::now();
@@ -66,7 +66,7 @@ pub fn run(minutes: f64, seed: u64, engine: Engine, only: &str) -> Result<Summar
     let (mut summary, chaos) = (Summary::default(), Instant::now());
     while summary.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
         let seed = seed + u64::from(summary.jobs);
-        let workload = Workload::of_seed(seed);
+        let workload = Workload::of(seed, &faults);
         if testbed.engine == Engine::Embedded && !baselines.contains_key(&workload) {
             baselines.insert(workload, job::baseline(&testbed, workload)?);
         }

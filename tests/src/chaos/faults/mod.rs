@@ -50,10 +50,14 @@ pub(super) fn all() -> impl Iterator<Item = &'static Fault> {
     SUBJECTS.into_iter().flatten()
 }
 
-/// Faults whose target and name contain `text`.
-pub(super) fn matching(text: &str) -> Result<Vec<&'static Fault>> {
-    let found: Vec<_> = all().filter(|fault| fault.to_string().contains(text)).collect();
-    ensure!(!found.is_empty(), "no fault's target and name contain {text:?}");
+/// Faults whose target and name contain one of these texts, which commas separate.
+pub(super) fn matching(texts: &str) -> Result<Vec<&'static Fault>> {
+    let contains_any = |fault: &&'static Fault| {
+        let fault = fault.to_string();
+        texts.split(',').any(|text| fault.contains(text))
+    };
+    let found: Vec<_> = all().filter(contains_any).collect();
+    ensure!(!found.is_empty(), "no fault's target and name contain one of {texts:?}");
     Ok(found)
 }
 
