@@ -165,6 +165,14 @@ char* rljob_nccl_add(Nccl* group, at::Tensor* sum, at::Tensor* term) {
   });
 }
 
+// Copies `in` to `out`, whose kind may be another, on the group's stream.
+char* rljob_nccl_copy(Nccl* group, at::Tensor* out, at::Tensor* in) {
+  return guarded([&] {
+    const c10::cuda::CUDAStreamGuard guard(group->stream);
+    out->copy_(*in, /*non_blocking=*/true);
+  });
+}
+
 // Waits on the host until every operation of the group is complete.
 char* rljob_nccl_finish(Nccl* group) {
   return guarded([&] {

@@ -102,7 +102,7 @@ impl DeviceGroup {
     }
 
     /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of
-    /// rank.
+    /// rank. `input` may be this rank's part of `out`.
     ///
     /// # Errors
     /// Sizes do not match, or the group has failed.
@@ -143,6 +143,15 @@ impl DeviceGroup {
     /// libtorch fails.
     pub fn add(&self, sum: &Tensor, term: &Tensor) -> Result<(), CollectiveError> {
         self.member.of_tensor("add", sum, self.handle.add(sum, term))
+    }
+
+    /// Copies `input` to `out` of the same shape, converted to its kind, after the group's earlier
+    /// operations.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub fn copy(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
+        self.member.of_tensor("copy", input, self.handle.copy(out, input))
     }
 
     /// Waits on the host until all operations are complete.
@@ -229,6 +238,10 @@ mod without_cuda {
         }
 
         pub fn add(&self, _: &Tensor, _: &Tensor) -> Result<(), String> {
+            match *self {}
+        }
+
+        pub fn copy(&self, _: &Tensor, _: &Tensor) -> Result<(), String> {
             match *self {}
         }
 

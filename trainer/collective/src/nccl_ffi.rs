@@ -52,6 +52,11 @@ mod raw {
             sum: *mut c_void,
             term: *mut c_void,
         ) -> *mut c_char;
+        pub fn rljob_nccl_copy(
+            group: *mut c_void,
+            out: *mut c_void,
+            input: *mut c_void,
+        ) -> *mut c_char;
         pub fn rljob_nccl_finish(group: *mut c_void) -> *mut c_char;
         pub fn rljob_event_new(out: *mut *mut c_void) -> *mut c_char;
         pub fn rljob_event_free(event: *mut c_void);
@@ -125,6 +130,11 @@ impl NcclHandle {
     pub fn add(&self, sum: &Tensor, term: &Tensor) -> Result<(), String> {
         // SAFETY: as for all_gather.
         check(unsafe { raw::rljob_nccl_add(self.0.as_ptr(), tensor(sum), tensor(term)) })
+    }
+
+    pub fn copy(&self, out: &Tensor, input: &Tensor) -> Result<(), String> {
+        // SAFETY: as for all_gather.
+        check(unsafe { raw::rljob_nccl_copy(self.0.as_ptr(), tensor(out), tensor(input)) })
     }
 
     pub fn finish(&self) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::gathered::{ComputeShard, GatheredWeights};
+use super::gathered::{GatheredWeights, LocalShard};
 use super::shards::{Buffers, failed, gather, into_shard, no_block};
 use crate::model::{Gradient, ModelError, Parameters};
 use crate::ranks::Ranks;
@@ -44,9 +44,10 @@ impl FrozenParameters {
         };
         let shards: Vec<_> = blocks.into_iter().map(shard).collect::<Result<_, ModelError>>()?;
         let weights = if ranks.device().is_cuda() {
-            let shard = |(numel, local)| ComputeShard { numel, local };
+            let shard = |(numel, local)| LocalShard { numel, local };
             let shards = shards.into_iter().map(shard).collect();
-            Weights::OnDevice(GatheredWeights::new(Rc::clone(&ranks), shards, Buffers::Ring)?)
+            let ranks = Rc::clone(&ranks);
+            Weights::OnDevice(GatheredWeights::new(ranks, compute, shards, Buffers::Ring)?)
         } else {
             Weights::OnHost(shards)
         };

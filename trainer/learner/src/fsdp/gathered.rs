@@ -7,7 +7,9 @@
 //! ```
 //! Layers share a ring of two buffers. The first and the last block, which a pass uses several
 //! times, have a buffer each and are gathered once after each update; so is every block if each has
-//! a buffer ([`Buffers::Own`]). With one shard there are no buffers: it is the block.
+//! a buffer ([`Buffers::Own`]). A rank converts its shard into its part of the buffer before the
+//! gather, so that no copy of the shards in the compute kind is kept. With one shard there are no
+//! buffers: it is the block.
 
 use std::rc::Rc;
 
@@ -22,7 +24,7 @@ use crate::ranks::Ranks;
 #[derive(Debug)]
 pub struct GatheredWeights {
     ranks: Rc<Ranks>,
-    shards: Vec<ComputeShard>,
+    shards: Vec<LocalShard>,
     buffers: Buffers,
     /// Empty with one shard.
     slots: Vec<Slot>,
@@ -32,11 +34,12 @@ pub struct GatheredWeights {
     changed: Option<DeviceEvent>,
 }
 
-/// A rank's part of a block in the compute kind.
+/// A rank's part of a block.
 #[derive(Debug)]
-pub struct ComputeShard {
+pub struct LocalShard {
     /// Elements of the whole block, without padding.
     pub numel: i64,
+    /// In the compute kind if the model has one shard, else in any kind.
     pub local: Tensor,
 }
 
@@ -63,19 +66,20 @@ impl Slot {
 }
 
 impl GatheredWeights {
-    /// The weights whose shards on this rank are `shards`, which may change later
-    /// ([`Self::invalidate`]).
+    /// The weights, in the kind `compute`, whose shards on this rank are `shards`, which may change
+    /// later ([`Self::invalidate`]).
     ///
     /// # Errors
     /// Memory or CUDA.
     pub fn new(
         ranks: Rc<Ranks>,
-        shards: Vec<ComputeShard>,
+        compute: Kind,
+        shards: Vec<LocalShard>,
         buffers: Buffers,
     ) -> Result<Self, ModelError> {
         let (mut slots, mut changed) = (Vec::new(), None);
         if let (Some(_), Some(first)) = (ranks.shard_device_group(), shards.first()) {
-            let options = (first.local.kind(), first.local.device());
+            let options = (compute, first.local.device());
             let count = i64::from(ranks.mesh().shards());
             let slot = |length: i64| Slot::new(length * count, options);
             let lengths = buffers.lengths(shards.iter().map(|shard| shard.local.numel()));
@@ -144,8 +148,15 @@ impl GatheredWeights {
             changed.wait(Stream::Of(group))?;
         }
         slot.free.wait(Stream::Of(group))?;
-        let length = shard.local.numel() as i64 * i64::from(self.ranks.mesh().shards());
-        group.all_gather(&slot.buffer.narrow(0, 0, length), &shard.local)?;
+        let (mesh, length) = (self.ranks.mesh(), shard.local.numel() as i64);
+        let whole = slot.buffer.narrow(0, 0, length * i64::from(mesh.shards()));
+        if shard.local.kind() == whole.kind() {
+            group.all_gather(&whole, &shard.local)?;
+        } else {
+            let part = whole.narrow(0, length * i64::from(mesh.shard()), length);
+            group.copy(&part, &shard.local)?;
+            group.all_gather(&whole, &part)?;
+        }
         slot.ready.record(Stream::Of(group))?;
         slot.block = Some(block);
         Ok(())

@@ -6,7 +6,7 @@ use rljob_crds::algorithm::Sharding;
 use tch::{Device, Kind, Tensor};
 
 use super::flat::Flat;
-use super::gathered::{ComputeShard, GatheredWeights};
+use super::gathered::{GatheredWeights, LocalShard};
 use super::held::HeldBlocks;
 use super::reduced::ReducedGradients;
 use super::replicas::sum_over_replicas;
@@ -68,7 +68,7 @@ pub struct DeviceVectors {
     pub master: Tensor,
     /// fp32 gradients.
     pub gradient: Tensor,
-    /// The weights in bfloat16, if passes use these.
+    /// The weights in bfloat16, if passes use these and this rank has them whole.
     pub copy: Option<Tensor>,
 }
 
@@ -109,14 +109,16 @@ impl ShardedParameters {
         let lengths: Vec<i64> = masters.iter().map(|master| master.numel() as i64).collect();
         let master = Flat::of(masters, Kind::Float, device)?;
         let gradient = Flat::zeros(&lengths, Kind::Float, device)?;
-        let copy = (compute == Kind::BFloat16)
+        let is_whole = ranks.shard_device_group().is_none();
+        let copy = (is_whole && compute == Kind::BFloat16)
             .then(|| Flat::of(masters, Kind::BFloat16, device))
             .transpose()?;
         let locals = copy.as_ref().map_or(&master.blocks, |copy| &copy.blocks).iter();
         let local =
-            |(&numel, local): (&i64, &Tensor)| ComputeShard { numel, local: local.shallow_clone() };
+            |(&numel, local): (&i64, &Tensor)| LocalShard { numel, local: local.shallow_clone() };
         let weights = GatheredWeights::new(
             Rc::clone(&ranks),
+            compute,
             numels.iter().zip(locals).map(local).collect(),
             buffers,
         )?;

@@ -4,7 +4,7 @@
 //! compute type:
 //!
 //! ```text
-//!  weights       4 · S, and 2 · S for the copy in BF16
+//!  weights       4 · S, and 2 · S for the copy in BF16 if N = 1
 //!  gradients     4 · S
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
@@ -181,7 +181,7 @@ impl Trained {
         let largest = if count > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
         let whole = whole_blocks(Buffers::of(settings.sharding), &shards, count);
         Self {
-            weights: share * if element == 2 { 6 } else { 4 },
+            weights: share * if element == 2 && count == 1 { 6 } else { 4 },
             gradients: share * 4,
             optimizer: if offload { 0 } else { share * 8 },
             buffers: whole * (element + 4) + largest * 4,
