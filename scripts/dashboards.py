@@ -104,7 +104,9 @@ OPERATOR = [
 RUNNING = [
     number("Step", "none", "Steps done.", (f"rljob_step{{{RUN}}}", "")),
     number("Reward", "none", "Mean of the newest step.", (f"rljob_reward{{{RUN}}}", "")),
-    number("Restarts", "none", "Of the learners.", (f"rljob_job_restarts_total{{{JOB}}}", "")),
+    number("Restarts", "none", "Of the learners, and of groups of the trainer.",
+           (f"rljob_job_restarts_total{{{JOB}}}", "learners"),
+           (f"rljob_job_group_restarts_total{{{JOB}}} or on () vector(0)", "group {{group}}")),
     number("Checkpoint", "s", "Age of the newest one.",
            (f"time() - rljob_job_checkpoint_timestamp_seconds{{{JOB}}}", "")),
     panel("Reward", "none", "Mean of a step's samples; of held-out prompts in evaluations.",
@@ -137,8 +139,13 @@ RUNNING = [
           (f'{{__name__="sglang:num_queue_reqs", {RUN}}}', "queued {{pod}}")),
     panel("Throughput of engines", "none", "Tokens per second, as engines measure it.",
           (f'{{__name__="sglang:gen_throughput", {RUN}}}', "{{pod}}")),
-    panel("Idle engines", "none", "Engines without a request, in the mean.",
+    panel("Idle engines", "none", "Engines of rollouts without a request, in the mean.",
           (f"rate(rljob_engine_idle_seconds_total{{{RUN}}}[$__rate_interval])", "idle")),
+    panel("Pods", "none", "Ready and desired pods by role.",
+          (f"sum by (role) (rljob_job_replicas_ready{{{JOB}}})", "{{role}} ready"),
+          (f"sum by (role) (rljob_job_replicas_desired{{{JOB}}})", "{{role}} desired")),
+    panel("Evaluations that wait", "none", "For engines that only evaluate, or run there.",
+          (f"rljob_pending_evaluations{{{RUN}}}", "evaluations")),
 ]
 
 

@@ -16,9 +16,9 @@ use crate::roles::InferenceSpec;
         .message("evaluation.engines.replicas must be at least 1")
 )]
 pub struct SeparateEvaluationSpec {
-    /// The engines, with the fields of `inference`. Engines of `inference` sample no evaluations
-    /// then.
-    #[serde(default)]
+    /// The engines, with the fields of `inference`, of which nothing is inherited: `sglang`,
+    /// `embedded` or GPUs in `resources.limits` must be set if `inference` runs SGLang. Engines of
+    /// `inference` sample no evaluations then. Required.
     pub engines: InferenceSpec,
     /// Evaluations that may wait or run at a time. Each keeps a folder with the weights of its step
     /// in the run directory. An evaluation that is due beyond them is of a later step, as soon as

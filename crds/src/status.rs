@@ -112,7 +112,7 @@ pub struct AppliedRules {
 pub struct Failure {
     /// CamelCase reason.
     pub reason: String,
-    /// Message with the failed process and its last log lines.
+    /// Message with the failed process and its last log lines, except those of level INFO.
     pub message: String,
     /// Pod of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -65,6 +65,10 @@ pub enum Preset {
     Evaluation,
     /// Evaluation on several suites without training.
     Suites,
+    /// GRPO with SGLang engines that only evaluate.
+    EvaluationEngines,
+    /// The same without GPUs, from the weights of the quick start.
+    EvaluationEnginesCpu,
     /// Two runs from the same weights, which `rljob compare` compares.
     Ab,
     /// GRPO on a mixture of two datasets, filtered by pass rate.
@@ -84,6 +88,10 @@ pub enum Preset {
     ServedTeacher,
     /// A replica of the model in each trainer pod, divided among its GPUs.
     HybridSharding,
+    /// A reference model in a group of the trainer, on separate GPUs.
+    TrainerGroup,
+    /// The same without GPUs, from the weights of the quick start.
+    TrainerGroupCpu,
     /// Engines and trainers that get nodes all together or not at all.
     Gang,
     /// A job in a queue of Kueue.
@@ -138,6 +146,8 @@ impl Preset {
             Self::Verifiers => sample!("verifiers"),
             Self::Evaluation => sample!("evaluation", "math-500"),
             Self::Suites => sample!("suites"),
+            Self::EvaluationEngines => sample!("evaluation-engines"),
+            Self::EvaluationEnginesCpu => sample!("evaluation-engines-cpu"),
             Self::Ab => sample!("ab"),
             Self::Mixture => sample!("mixture"),
             Self::Tools => sample!("tools"),
@@ -147,6 +157,8 @@ impl Preset {
             Self::Curriculum => sample!("curriculum"),
             Self::ServedTeacher => sample!("served-teacher"),
             Self::HybridSharding => sample!("hybrid-sharding"),
+            Self::TrainerGroup => sample!("trainer-group"),
+            Self::TrainerGroupCpu => sample!("trainer-group-cpu"),
             Self::Gang => sample!("gang"),
             Self::Queue => sample!("kueue", "queued"),
         }

@@ -100,6 +100,40 @@ impl ValidateArgs {
             evaluation: None,
         })
     }
+
+    /// Makes the checks of a valid file that the flags ask for; returns the lines to print.
+    fn check_inputs(&self, file: &Path, sets: &[Set], problems: &mut Vec<String>) -> Vec<String> {
+        let nothing = |()| Vec::new();
+        let checks = [
+            self.local.then(|| self.check_local(file).map(nothing)),
+            self.local.then(|| model_check::check(file, sets, &self.dir).map(nothing)),
+            self.data.then(|| data::check(file, sets)),
+            self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib)),
+        ];
+        let mut lines = Vec::new();
+        for found in checks.into_iter().flatten() {
+            match found {
+                Ok(found) => lines.extend(found),
+                Err(error) => problems.push(format!("{error:#}")),
+            }
+        }
+        lines
+    }
+
+    /// Warnings about a job, and the line that says that it is valid.
+    fn lines_of(&self, file: &Path, job: &RLJob) -> Vec<String> {
+        let (file, name) = (file.display(), job.name_any());
+        let mut found = warnings(&job.spec);
+        if self.local {
+            found.extend(local_warnings(&job.spec));
+        } else if !self.data {
+            found.extend(cluster_warnings(job));
+        }
+        let warning = |warning| format!("{file}: warning: rljob {name}: {warning}");
+        let mut lines: Vec<String> = found.iter().map(warning).collect();
+        lines.push(format!("{file}: rljob {name} is valid"));
+        lines
+    }
 }
 
 /// Checks all files; returns one line for each valid job, after its warnings.
@@ -110,39 +144,13 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     let sets = arguments.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     for file in &arguments.files {
-        let read = read_jobs(file, &sets).and_then(|jobs| {
-            if arguments.local {
-                arguments.check_local(file)?;
-                model_check::check(file, &sets, &arguments.dir)?;
-            }
-            Ok(jobs)
-        });
-        match read {
+        match read_jobs(file, &sets) {
             Ok(jobs) => {
-                for job in &jobs {
-                    let (file, name) = (file.display(), job.name_any());
-                    let mut found = warnings(&job.spec);
-                    if arguments.local {
-                        found.extend(local_warnings(&job.spec));
-                    } else if !arguments.data {
-                        found.extend(cluster_warnings(job));
-                    }
-                    valid.extend(
-                        found
-                            .iter()
-                            .map(|warning| format!("{file}: warning: rljob {name}: {warning}")),
-                    );
-                    valid.push(format!("{file}: rljob {name} is valid"));
-                }
-                let checks = [
-                    arguments.data.then(|| data::check(file, &sets)),
-                    arguments.gpu_memory.map(|gib| memory_plan::plan(file, &sets, gib)),
-                ];
-                for found in checks.into_iter().flatten() {
-                    match found {
-                        Ok(lines) => valid.extend(lines),
-                        Err(error) => problems.push(format!("{error:#}")),
-                    }
+                let before = problems.len();
+                let lines = arguments.check_inputs(file, &sets, &mut problems);
+                if problems.len() == before {
+                    valid.extend(jobs.iter().flat_map(|job| arguments.lines_of(file, job)));
+                    valid.extend(lines);
                 }
             }
             Err(error) => problems.push(format!("{error:#}")),

@@ -8,12 +8,13 @@ use rljob_crds::algorithm::Algorithm;
 use rljob_crds::names::EXPORT_COMPLETE_FILE;
 
 use super::job_check;
-use crate::local::jobs;
 use crate::local::set::Set;
+use crate::local::{jobs, lacks_model_files};
 use crate::validate::ValidatedJob;
 
 /// Checks the models of all jobs of a file that are on this machine and have not finished. Those of
-/// the Hugging Face Hub, and exports that are not complete, are checked when the job starts.
+/// the Hugging Face Hub, and exports that are not complete, are checked when the job starts. A
+/// folder that lacks files is a problem of the job's inputs ([`crate::local::check`]).
 ///
 /// # Errors
 /// What would fail a run at its start.
@@ -24,7 +25,7 @@ pub fn check(file: &Path, sets: &[Set], runs: &Path) -> anyhow::Result<()> {
     for job in jobs::read(file, sets, None)? {
         let folder = jobs::model_directory(&runs, &job);
         let exists = job.spec.model.path.is_some() || folder.join(EXPORT_COMPLETE_FILE).is_file();
-        if !exists || jobs::is_exported(&runs, &job) {
+        if !exists || jobs::is_exported(&runs, &job) || lacks_model_files(&runs, &job) {
             continue;
         }
         let at = || format!("{}: rljob {}", file.display(), job.name);

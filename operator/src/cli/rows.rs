@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::CONDITION_SUCCEEDED;
-use rljob_crds::status::MemoryStatus;
+use rljob_crds::status::{MemoryStatus, RoleStatus, TrainerGroupStatus};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, GroupState};
 use serde::Serialize;
 
 use super::job_view::outcome;
@@ -31,6 +32,12 @@ pub struct Row {
     /// Memory of the learners' GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryStatus>,
+    /// Engines that only evaluate, while the run has processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evaluation: Option<RoleStatus>,
+    /// Groups of `trainer.groups`, while the run has processes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    trainer_groups: Vec<TrainerGroupStatus>,
     #[serde(skip)]
     pub has_ended: bool,
 }
@@ -53,9 +60,13 @@ fn run_row(run: &Run) -> Row {
         _ => run.directory.display().to_string(),
     };
     let plan = run.report.as_ref().and_then(|report| report.memory.as_ref());
+    // The last report of a run that has ended is about processes that have exited.
+    let report = run.report.as_ref().filter(|_| run.running);
     Row {
         name: format!("{}/{}", run.config.namespace, run.config.name),
         memory: plan.map(|plan| planned(plan, run.metrics.as_ref())),
+        evaluation: report.and_then(evaluation_engines),
+        trainer_groups: report.iter().flat_map(|report| &report.groups).map(group).collect(),
         status: run.status().to_owned(),
         step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
         total_steps: Some(run.config.spec.training.steps),
@@ -68,12 +79,37 @@ fn run_row(run: &Run) -> Row {
     }
 }
 
+/// Engines that only evaluate; none in runs without them.
+fn evaluation_engines(report: &CoordinatorStatus) -> Option<RoleStatus> {
+    let engines = &report.evaluation_engines;
+    let ready = engines.iter().filter(|engine| engine.state == EngineCondition::Ready);
+    let (desired, ready) = (number(engines.len()), number(ready.count()));
+    (desired > 0).then_some(RoleStatus { desired, ready })
+}
+
+fn group(group: &GroupState) -> TrainerGroupStatus {
+    let running = group.supervisors.iter().filter(|own| own.alive && own.learners > 0);
+    TrainerGroupStatus {
+        name: group.name.clone(),
+        desired: number(group.supervisors.len()),
+        ready: number(running.count()),
+        attempt: group.attempt,
+        restarts: group.restarts,
+    }
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
 /// A run whose files cannot be read. The others are still shown.
 fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
     let name = directory.strip_prefix(dir).ok().filter(|name| name.components().next().is_some());
     Row {
         name: name.unwrap_or(directory).display().to_string(),
         memory: None,
+        evaluation: None,
+        trainer_groups: Vec::new(),
         status: "Unreadable".to_owned(),
         step: None,
         total_steps: None,
@@ -97,10 +133,13 @@ pub fn job_row(job: &RLJob) -> Row {
         reward: progress.and_then(|progress| progress.reward),
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
         memory: status.memory.clone(),
+        evaluation: status.evaluation.clone(),
+        trainer_groups: status.trainer_groups.clone(),
     }
 }
 
-/// The rows as a table; below a single one, the memory of its learners.
+/// The rows as a table; below a single one, its evaluation engines, its groups and the memory of
+/// its learners.
 pub fn table(rows: &[Row]) -> String {
     let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"];
     let cells = rows.iter().map(|row| {
@@ -115,18 +154,76 @@ pub fn table(rows: &[Row]) -> String {
         ]
     });
     let mut text = table::table(head, &cells.collect::<Vec<_>>());
-    if let [Row { memory: Some(memory), .. }] = rows {
+    if let [row] = rows {
+        push_details(&mut text, row);
+    }
+    text
+}
+
+/// What a table has no column for.
+fn push_details(text: &mut String, row: &Row) {
+    if let Some(RoleStatus { desired, ready }) = &row.evaluation {
+        let _ = write!(text, "\n\nevaluation engines  {ready} of {desired} ready");
+    }
+    for group in &row.trainer_groups {
+        let TrainerGroupStatus { name, desired, ready, attempt, restarts } = group;
+        let restarts = format!("attempt {attempt}, counted restarts {restarts}");
+        let _ = write!(text, "\n\ngroup {name}  {ready} of {desired} ready, {restarts}");
+    }
+    if let Some(memory) = &row.memory {
         let _ = write!(text, "\n\nmemory  {memory}");
         for part in memory_parts(memory) {
             let _ = write!(text, "\n  {part}");
         }
     }
-    text
 }
 
 #[cfg(test)]
 mod tests {
+    use rljob_protocol::status::{EngineState, SupervisorState};
+
     use super::*;
+    use crate::decide::test_support::report;
+
+    #[test]
+    fn evaluation_engines_and_groups_are_below_a_single_run() {
+        let engine = |index, state| EngineState {
+            name: format!("evaluation-{index}"),
+            state,
+            version: None,
+            silent_seconds: None,
+            uid: None,
+            unsuitable: None,
+        };
+        let supervisor = |learners| SupervisorState {
+            name: "trainer-frozen-0".to_owned(),
+            alive: true,
+            learners,
+        };
+        let own = GroupState {
+            name: "frozen".to_owned(),
+            attempt: 2,
+            restarts: 1,
+            running: true,
+            last_failure: None,
+            supervisors: vec![supervisor(2), supervisor(0)],
+        };
+        let report = CoordinatorStatus {
+            evaluation_engines: vec![
+                engine(0, EngineCondition::Ready),
+                engine(1, EngineCondition::Unreachable),
+            ],
+            groups: vec![own],
+            ..report()
+        };
+        let mut row = job_row(&crate::validate::test_support::minimal());
+        row.evaluation = evaluation_engines(&report);
+        row.trainer_groups = report.groups.iter().map(group).collect();
+        let expected = "evaluation engines  1 of 2 ready\n\ngroup frozen  1 of 2 ready, attempt 2, \
+                        counted restarts 1";
+        let text = table(&[row]);
+        assert_eq!(text.split_once("\n\n").unwrap().1, expected);
+    }
 
     #[test]
     fn rows_of_rljobs_show_their_conditions() {

@@ -21,6 +21,7 @@ fn with_local_what_a_run_needs_on_this_machine_is_checked() {
     assert!(validate(&arguments(&[&path])).is_ok());
     let error = local(&|_| ()).unwrap_err();
     assert!(error.contains("pass --engine-command"), "{error}");
+    assert!(error.contains("train.jsonl does not exist"), "{error}");
     let command = |arguments: &mut ValidateArgs| {
         arguments.engine_command = Some("python3 -m sglang.launch_server".to_owned());
     };

@@ -67,9 +67,10 @@ pub fn progress_due(job: &Job, facts: &Facts) -> Option<Timestamp> {
     // An evaluation has no steps.
     let trains = job.spec.algorithm.has_learners();
     let report = facts.report().filter(|report| report.phase == Phase::Running && trains)?;
-    // The last evaluations follow the last step.
+    // The last evaluations follow the last step, and may take longer. Without an engine they wait.
     let is_evaluated = report.step >= report.total_steps
-        && report.pending_evaluations.is_some_and(|pending| pending > 0);
+        && report.pending_evaluations.is_some_and(|pending| pending > 0)
+        && facts.roles.evaluation.ready > 0;
     if is_evaluated {
         return None;
     }
@@ -183,6 +184,18 @@ mod tests {
         assert_eq!(decide(&validated(), &facts, at(29)), Decision::Run);
         let unresponsive = Decision::Start(Wait::Unresponsive);
         assert_eq!(decide(&validated(), &facts, at(30)), unresponsive);
+    }
+
+    #[test]
+    fn evaluations_after_the_last_step_make_no_progress_without_an_engine_for_them() {
+        let mut facts = facts();
+        facts.recorded.progress = Some((10, at(0)));
+        let last = |report| CoordinatorStatus { step: 10, pending_evaluations: Some(1), ..report };
+        facts.coordinator = facts.coordinator.map(last);
+        let late = at(validated().spec.failure_policy.hang_timeout_seconds.into());
+        assert_eq!(decide(&validated(), &facts, late), Decision::Start(Wait::NoProgress));
+        facts.roles.evaluation = RoleCounts { wanted: 1, existing: 1, ready: 1 };
+        assert_eq!(decide(&validated(), &facts, late), Decision::Run);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Sets a field of every job, or of the named one, before validation, for example
-    /// `spec.training.steps=3`. Repeatable.
+    /// `spec.training.steps=3`; `null` as VALUE removes the field. Repeatable.
     #[arg(long, value_name = "[NAME:]PATH=VALUE")]
     pub set: Vec<String>,
     /// Folder of run directories, one per job: `<namespace>/<name>`.

@@ -41,6 +41,11 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     missing
 }
 
+/// Whether the model of a job lacks files that [`missing`] names.
+pub fn lacks_model_files(runs: &Path, job: &ValidatedJob) -> bool {
+    missing_model(runs, job, &[]).is_some()
+}
+
 fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let model = model_directory(runs, job);
     match job.spec.model.job() {

@@ -55,6 +55,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
+pub use inputs::lacks_model_files;
 use inspect::Run;
 use interrupts::Interrupts;
 pub use prepare::check;

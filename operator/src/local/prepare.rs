@@ -40,17 +40,22 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     let runs = std::path::absolute(&args.dir)
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let runs = jobs::normal(&runs);
-    let machine = machine(args, &jobs)?;
-    let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
-    missing.extend(unusable_folder(&runs));
-    missing.extend(inputs::missing(&runs, &jobs));
-    missing.extend(jobs.iter().filter_map(|job| {
-        Some(format!("{}: {}", job.name, gpus::shortage(&job.spec, machine.gpus.len())?))
+    let gpus = gpus::available();
+    let mut problems = unsuitable_engines(args, &jobs);
+    let engine_command = engine_command(args).unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        Vec::new()
+    });
+    problems.extend(jobs::storage_problems(args.use_bucket, &jobs));
+    problems.extend(unusable_folder(&runs));
+    problems.extend(inputs::missing(&runs, &jobs));
+    problems.extend(jobs.iter().filter_map(|job| {
+        Some(format!("{}: {}", job.name, gpus::shortage(&job.spec, gpus.len())?))
     }));
-    if !missing.is_empty() {
-        bail!(missing.join("\n"));
+    if !problems.is_empty() {
+        bail!(problems.join("\n"));
     }
-    Ok(Prepared { jobs, runs, machine })
+    Ok(Prepared { jobs, runs, machine: Machine { engine_command, gpus } })
 }
 
 /// Why run directories cannot be created in a folder that need not exist.
@@ -68,22 +73,26 @@ fn unusable_folder(runs: &Path) -> Option<String> {
 /// Checks all that `rljob run` checks before it starts a process, and starts none.
 ///
 /// # Errors
-/// What `rljob run` with these arguments would reject.
+/// What `rljob run` with these arguments would reject, of each run directory the first problem.
 pub fn check(args: &RunArgs) -> anyhow::Result<()> {
     let Prepared { jobs, runs, .. } = prepare(args)?;
-    for job in &jobs {
-        let path = jobs::run_directory(&runs, job);
-        if !path.is_dir() {
-            continue;
-        }
-        let rejected = || format!("failed to run {}", job.name);
-        let directory = RunDirectory::open(&path).with_context(rejected)?;
-        directory.check_inside(&runs).with_context(rejected)?;
-        let start = Start::new(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
-        start.reject_changes(&directory).with_context(rejected)?;
-        reject_fewer_steps(job, &directory).with_context(rejected)?;
+    let rejected = |job: &ValidatedJob| {
+        let error = check_directory(args, &runs, job).err()?;
+        Some(format!("{:#}", error.context(format!("failed to run {}", job.name))))
+    };
+    let problems: Vec<String> = jobs.iter().filter_map(rejected).collect();
+    if problems.is_empty() { Ok(()) } else { bail!(problems.join("\n")) }
+}
+
+fn check_directory(args: &RunArgs, runs: &Path, job: &ValidatedJob) -> anyhow::Result<()> {
+    let path = jobs::run_directory(runs, job);
+    if !path.is_dir() {
+        return Ok(());
     }
-    Ok(())
+    let directory = RunDirectory::open(&path)?;
+    directory.check_inside(runs)?;
+    Start::new(job, runs, args.use_bucket, &directory)?.reject_changes(&directory)?;
+    reject_fewer_steps(job, &directory)
 }
 
 /// Engines of a job that are SGLang servers, with their fields in the spec.
@@ -93,37 +102,42 @@ fn sglang_engines(job: &ValidatedJob) -> impl Iterator<Item = (&'static str, &In
     all.filter(|(_, own)| own.engine() == EngineKind::SGLang && own.replicas > 0)
 }
 
-/// The engine command and the GPUs.
-fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
+/// Engines that this machine cannot run, or an engine command that none uses.
+fn unsuitable_engines(args: &RunArgs, jobs: &[ValidatedJob]) -> Vec<String> {
     let engines = |job| sglang_engines(job).map(move |(field, own)| (job, field, own));
-    let all: Vec<_> = jobs.iter().flat_map(engines).collect();
-    if let Some((job, field, _)) = all.iter().find(|(_, _, own)| own.pods_per_engine() > 1) {
-        bail!(
+    let all: Vec<(&ValidatedJob, &str, &InferenceSpec)> = jobs.iter().flat_map(engines).collect();
+    let spans = all.iter().filter(|(_, _, own)| own.pods_per_engine() > 1).map(|(job, field, _)| {
+        format!(
             "{}: spec.{field}.podsPerReplica: on one machine an engine is one process: set it to \
                 1, and resources.limits to all GPUs of an engine",
             job.name
-        );
-    }
-    let Some(text) = &args.engine_command else {
-        if let Some((job, field, own)) = all.first() {
+        )
+    });
+    let mut problems: Vec<String> = spans.collect();
+    match (&args.engine_command, all.first()) {
+        (None, Some((job, field, own))) => {
             let cause = if own.sglang.is_some() { "sglang" } else { "resources.limits" };
-            bail!(
+            problems.push(format!(
                 "{}: spec.{field}.{cause}: the job runs SGLang, which must be installed on this \
                     machine: pass --engine-command 'python3 -m sglang.launch_server'",
                 job.name
-            );
+            ));
         }
-        return Ok(Machine { engine_command: Vec::new(), gpus: gpus::available() });
-    };
-    let engine_command = shlex::split(text)
+        (Some(_), None) => problems.push(format!(
+            "--engine-command: no job of {} has spec.inference.sglang",
+            args.file.display()
+        )),
+        _ => {}
+    }
+    problems
+}
+
+/// The words of the engine command; none without it.
+fn engine_command(args: &RunArgs) -> anyhow::Result<Vec<String>> {
+    let Some(text) = &args.engine_command else { return Ok(Vec::new()) };
+    shlex::split(text)
         .filter(|words| !words.is_empty())
-        .with_context(|| format!("--engine-command: `{text}` is not a command"))?;
-    anyhow::ensure!(
-        !all.is_empty(),
-        "--engine-command: no job of {} has spec.inference.sglang",
-        args.file.display()
-    );
-    Ok(Machine { engine_command, gpus: gpus::available() })
+        .with_context(|| format!("--engine-command: `{text}` is not a command"))
 }
 
 /// Rejects a spec with fewer steps than the run has done.

@@ -385,8 +385,10 @@ impl<'a> Session<'a> {
             if before.is_none_or(|before| before >= group.attempt) {
                 continue;
             }
-            let cause =
-                group.last_failure.as_ref().map(|failure| lines::one_line(&failure.message));
+            let cause = group
+                .last_failure
+                .as_ref()
+                .map(|failure| self.with_log(&failure.message, failure.supervisor.as_deref()));
             let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
             self.screen.line(&format!("restarting group {}{cause}", group.name))?;
         }
@@ -411,6 +413,11 @@ impl<'a> Session<'a> {
     fn cause(&self, message: &str, facts: &Facts) -> String {
         let supervisor =
             facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
+        self.with_log(message, supervisor)
+    }
+
+    /// A message of a failure in one line, with the log of its supervisor, or of the coordinator.
+    fn with_log(&self, message: &str, supervisor: Option<&str>) -> String {
         let log = self.directory.log(supervisor.unwrap_or("coordinator"));
         format!("{} (log: {})", lines::one_line(message), log.display())
     }

@@ -1,5 +1,5 @@
-//! `--set [NAME:]path=value`: edits the YAML of jobs before validation. Pure; knows no fields,
-//! because validation rejects unknown ones.
+//! `--set [NAME:]path=value`: edits the YAML of jobs before validation; the value `null` removes a
+//! field. Pure; knows no fields, because validation rejects unknown ones.
 
 use std::str::FromStr;
 
@@ -14,6 +14,7 @@ pub struct Set {
     /// the item's index from 0, written `rewards[0]` or `rewards.0`.
     pub path: Vec<String>,
     /// The new value, typed as YAML: `3` is a number, `true` a boolean, `{}` an empty mapping.
+    /// Null removes the field, or the item of a list.
     pub value: Value,
 }
 
@@ -47,6 +48,9 @@ pub enum SetError {
         /// The part of the path that exists.
         part: String,
     },
+    /// A field to remove that no job has.
+    #[error("`--set {path}=null`: no job has this field")]
+    NotSet { path: String },
     /// No job of that name.
     #[error("`--set {job}:{path}`: the file has no job `{job}`")]
     NoJob { job: String, path: String },
@@ -82,21 +86,25 @@ impl FromStr for Set {
     }
 }
 
-/// Applies every `--set` to its documents. Missing parts of a path are created.
+/// Applies every `--set` to its documents. Missing parts of a path are created, unless the field is
+/// removed.
 ///
 /// # Errors
-/// [`SetError::NoJob`] and [`SetError::NoParts`].
+/// [`SetError::NoJob`], [`SetError::NoParts`] and [`SetError::NotSet`].
 pub fn apply_all(documents: &mut [Value], sets: &[Set]) -> Result<(), SetError> {
     for set in sets {
-        let mut found = set.job.is_none();
+        let (mut found, mut changed) = (set.job.is_none(), false);
         for document in &mut *documents {
             if set.job.is_none() || set.job.as_deref() == name(document) {
                 found = true;
-                apply(document, set)?;
+                changed |= apply(document, set)?;
             }
         }
         if let (false, Some(job)) = (found, &set.job) {
             return Err(SetError::NoJob { job: job.clone(), path: set.path.join(".") });
+        }
+        if !changed {
+            return Err(SetError::NotSet { path: set.path.join(".") });
         }
     }
     Ok(())
@@ -106,7 +114,11 @@ fn name(document: &Value) -> Option<&str> {
     document.get("metadata")?.get("name")?.as_str()
 }
 
-fn apply(document: &mut Value, set: &Set) -> Result<(), SetError> {
+/// Returns whether the document has changed: false if it lacks the field to remove.
+fn apply(document: &mut Value, set: &Set) -> Result<bool, SetError> {
+    if set.value.is_null() {
+        return remove(document, set);
+    }
     let mut place = document;
     for part in &set.path {
         if place.is_null() {
@@ -121,7 +133,31 @@ fn apply(document: &mut Value, set: &Set) -> Result<(), SetError> {
         };
     }
     *place = set.value.clone();
-    Ok(())
+    Ok(true)
+}
+
+fn remove(document: &mut Value, set: &Set) -> Result<bool, SetError> {
+    let Some((last, parents)) = set.path.split_last() else { return Ok(false) };
+    let mut place = document;
+    for part in parents {
+        let child = match place {
+            Value::Mapping(mapping) => mapping.get_mut(part.as_str()),
+            Value::Sequence(items) => item(items, part),
+            Value::Null => None,
+            _ => return Err(no_parts(set, part)),
+        };
+        let Some(child) = child else { return Ok(false) };
+        place = child;
+    }
+    match place {
+        Value::Mapping(mapping) => Ok(mapping.remove(last.as_str()).is_some()),
+        Value::Sequence(items) => {
+            let index = last.parse::<usize>().ok().filter(|index| *index < items.len());
+            Ok(index.map(|index| items.remove(index)).is_some())
+        }
+        Value::Null => Ok(false),
+        _ => Err(no_parts(set, last)),
+    }
 }
 
 fn item<'a>(items: &'a mut [Value], part: &str) -> Option<&'a mut Value> {
@@ -191,6 +227,25 @@ mod tests {
             r#"{"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"}}"#
         );
         assert_eq!(set.unwrap(), expected);
+    }
+
+    #[test]
+    fn null_removes_a_field_or_an_item() {
+        assert_eq!(
+            after(&["spec.training.steps=null", "a:spec.volumes[0]=null"]).unwrap(),
+            r#"{"training":{},"volumes":[]} {"training":{}}"#
+        );
+        // Only one of the jobs has the field.
+        assert_eq!(
+            after(&["spec.volumes=null"]).unwrap(),
+            r#"{"training":{"steps":9}} {"training":{"steps":8}}"#
+        );
+        for path in ["spec.volumes[1]", "spec.storage.s3", "spec.steps"] {
+            let error = after(&[&format!("a:{path}=null")]).unwrap_err();
+            let place = path.replace('[', ".").replace(']', "");
+            assert_eq!(error, format!("`--set {place}=null`: no job has this field"));
+        }
+        assert!(after(&["spec.training.steps.x=null"]).is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Metrics of RLJobs: counts, and the state of each job. Computed from the objects at each scrape,
 //! without state between two scrapes, which may run at the same time.
 //!
-//! A job has at most ten samples. Their labels are its namespace and name, condition types,
-//! statuses and reasons, and roles.
+//! A job has at most 20 samples. Their labels are its namespace and name, condition types,
+//! statuses and reasons, roles, and names of groups.
 
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ const CONDITIONS: [&str; 4] =
 struct JobMetrics {
     conditions: IntGaugeVec,
     restarts: IntCounterVec,
+    group_restarts: IntCounterVec,
     unsaved_since: IntGaugeVec,
     desired: IntGaugeVec,
     ready: IntGaugeVec,
@@ -61,6 +62,11 @@ impl JobMetrics {
                 "Restarts of a job's learners, whether they count against its budget or not.",
                 &["namespace", "name"],
             )?,
+            group_restarts: register.counters(
+                "rljob_job_group_restarts_total",
+                "Restarts of a group of spec.trainer.groups, counted or not.",
+                &["namespace", "name", "group"],
+            )?,
             unsaved_since: register.gauges(
                 "rljob_job_checkpoint_timestamp_seconds",
                 "Unix time of the newest checkpoint of a job in training, or of the start or \
@@ -90,6 +96,10 @@ impl JobMetrics {
             }
         }
         self.restarts.with_label_values(&[namespace, name]).inc_by(status.attempt.into());
+        for group in &status.trainer_groups {
+            let labels = [namespace, name, &group.name];
+            self.group_restarts.with_label_values(&labels).inc_by(group.attempt.into());
+        }
         if let Some(time) = unsaved_since(status) {
             self.unsaved_since.with_label_values(&[namespace, name]).set(time);
         }

@@ -17,6 +17,7 @@ use optimizer::check_optimizer;
 use policy::check_policy;
 use running::check_running;
 use sampling::check_unsampled;
+use templates::check_templates;
 use tracking::check_tracking;
 
 mod devices;
@@ -25,6 +26,7 @@ mod optimizer;
 mod policy;
 mod running;
 mod sampling;
+mod templates;
 mod tracking;
 mod verifiers;
 
@@ -113,6 +115,7 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     let mut warnings = rules::problems(job, Policy::of_operator(false));
     check_mounts(spec, &mut warnings);
     check_programs(spec, &mut warnings);
+    check_templates(spec, &mut warnings);
     verifiers::check_pods(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \

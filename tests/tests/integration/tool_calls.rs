@@ -250,6 +250,18 @@ fn write_tools_by_row(folder: &Path, lacking: bool) {
     }
 }
 
+/// Lines for readers have the names of the tools of their rows.
+fn check_shown_tools(directory: &Path) {
+    for name in ["samples.jsonl", "evaluation-samples.jsonl"] {
+        let text = fs::read_to_string(directory.join(name)).unwrap();
+        for line in text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+            let first: usize = line["prompt"].as_str().unwrap()[..2].parse().unwrap();
+            let tools = if first % 4 < 2 { json!(["add"]) } else { json!([]) };
+            assert_eq!(line["tools"], tools, "{name}: {line}");
+        }
+    }
+}
+
 #[test]
 fn rows_offer_the_tools_that_they_name() {
     let (folder, adder) = (folder(), Adder::start(Path::new("python3"), "adder.py"));
@@ -272,6 +284,8 @@ fn rows_offer_the_tools_that_they_name() {
     let without = format!("{called} AND NOT {offers}");
     assert!(count(&directory, &format!("{without} AND {result} = '{unknown}'")) > 0);
     assert_eq!(count(&directory, &format!("{without} AND {result} NOT LIKE 'error: %'")), 0);
+
+    check_shown_tools(&directory);
 
     write_tools_by_row(folder.path(), true);
     copy_first_job(folder.path(), "by-row", "lacking");

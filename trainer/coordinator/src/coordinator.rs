@@ -88,7 +88,7 @@ impl Coordinator {
         status.requests = Some(self.fleet.request_counts());
         if let Some(fleet) = &self.evaluation_fleet {
             let (current, pending) = self.run.read(Run::evaluation_progress).await;
-            status.evaluation_engines = fleet.states(current);
+            status.evaluation_engines = fleet.evaluation_states(current);
             status.pending_evaluations = Some(pending);
         }
         status.verifiers = self.verifier_pods().map(VerifierPods::load);

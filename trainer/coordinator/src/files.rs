@@ -9,10 +9,10 @@
 //! The names of the files contain the process ([`Fence::file`]), so that a superseded coordinator
 //! does not write to those of its successor. Readers use symbolic links to the current ones.
 
+mod shown;
 mod tail;
 mod turns;
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -30,13 +30,11 @@ use serde::Serialize;
 
 use crate::data::Dataset;
 use crate::persistence::fence::{self, Fence};
-use crate::persistence::journal::{DETAILS, Journal, JournalError, Sample};
-use turns::of_sample;
+use crate::persistence::journal::{Journal, JournalError};
+use shown::shown;
 
 pub use turns::ShownTurn;
 
-/// Number of prompts per step whose first sample is written.
-const SAMPLES_SHOWN: usize = 4;
 /// Size of `evaluation-prompts.jsonl` in bytes beyond which the next evaluation replaces it.
 const MAX_PROMPT_RESULTS: u64 = 64 << 20;
 /// Size of `traces.jsonl` in bytes beyond which the next step replaces it.
@@ -107,29 +105,6 @@ struct Lines {
     /// Size in bytes beyond which earlier lines are removed.
     max_bytes: u64,
     open: Mutex<(File, Option<u32>)>,
-}
-
-/// A rollout to read.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown<'a> {
-    step: u32,
-    position: u64,
-    prompt: String,
-    answer: Option<String>,
-    completion: String,
-    reward: f64,
-    finish_reason: &'a str,
-    tokens: usize,
-    /// Components of the reward, if there are several.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    rewards: BTreeMap<&'a str, f64>,
-    /// Empty for a sample of one turn.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    turns: Vec<ShownTurn<'a>>,
-    /// What verifiers found, by reward name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a serde_json::Value>,
 }
 
 impl Files {
@@ -214,31 +189,6 @@ impl Files {
             .for_each(|file| file.link());
         Ok(())
     }
-}
-
-fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>> {
-    let show = |sample: &'a Sample| {
-        let (prompt, completion) = sample.texts();
-        Shown {
-            step,
-            position: sample.position,
-            prompt,
-            answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),
-            completion,
-            reward: sample.reward,
-            finish_reason: &sample.finish_reason,
-            tokens: sample.trained_tokens(),
-            rewards: components(sample),
-            turns: of_sample(sample),
-            details: sample.metadata.get(DETAILS),
-        }
-    };
-    samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()
-}
-
-fn components(sample: &Sample) -> BTreeMap<&str, f64> {
-    let all = sample.reward_components.iter().map(|(name, value)| (name.as_str(), *value));
-    if sample.reward_components.len() > 1 { all.collect() } else { BTreeMap::new() }
 }
 
 impl Lines {

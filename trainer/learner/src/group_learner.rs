@@ -88,7 +88,7 @@ impl GroupLearner {
         self.client.send_logprobs(&self.group, step, (rank, world_size), &found)?;
         // Rank 0 asks again once the parts of all ranks have arrived.
         self.ranks.sum([0.0])?;
-        tracing::info!(step, seconds = found.seconds, "inferred a batch");
+        tracing::debug!(step, seconds = found.seconds, "inferred a batch");
         Ok(())
     }
 

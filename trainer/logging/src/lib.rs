@@ -50,6 +50,15 @@ pub fn init(format: Format) {
     let _ = thread::Builder::new().name("log-limits".to_owned()).spawn(move || report(limits));
 }
 
+/// Whether a line of the format [`Format::Text`] is below the level of warnings: it reports
+/// progress and is no cause of a failure.
+pub fn is_progress(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let is_time = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
+    words.next().is_some_and(|word| is_time(word) && word.ends_with('Z'))
+        && words.next().is_some_and(|level| ["INFO", "DEBUG", "TRACE"].contains(&level))
+}
+
 /// Rejects events beyond the limits.
 struct Limited(&'static Limits);
 
@@ -74,6 +83,26 @@ fn report(limits: &Limits) {
         thread::sleep(REPORT_INTERVAL);
         for LeftOut { place, count } in limits.take_left_out() {
             tracing::warn!(place, count, "left out repeated log lines");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_progress;
+
+    #[test]
+    fn lines_of_progress_differ_from_warnings_and_lines_of_libraries() {
+        for (line, expected) in [
+            ("2026-01-01T00:00:00.5Z  INFO rljob_learner: trained step=3", true),
+            ("2026-01-01T00:00:00.5Z DEBUG rljob_learner: forward", true),
+            ("2026-01-01T00:00:00.5Z  WARN rljob_learner: late", false),
+            ("2026-01-01T00:00:00.5Z ERROR rljob_learner: lost", false),
+            ("error: out of memory", false),
+            ("NCCL INFO version 2.28", false),
+            ("", false),
+        ] {
+            assert_eq!(is_progress(line), expected, "{line}");
         }
     }
 }

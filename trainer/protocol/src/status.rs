@@ -274,7 +274,7 @@ pub struct LearnerFailure {
     /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`,
     /// `CoordinatorInput`, `RewardUnavailable`.
     pub reason: String,
-    /// Message with the failed process and its last log lines.
+    /// Message with the failed process and its last log lines, except those of level INFO.
     pub message: String,
     /// Supervisor of the learner.
     pub supervisor: Option<String>,

@@ -60,6 +60,11 @@ impl Tools {
         self.0.iter()
     }
 
+    /// Names in the order of the tools.
+    pub fn names(&self) -> Vec<String> {
+        self.iter().map(|tool| tool.name().to_owned()).collect()
+    }
+
     /// Value of the variable `tools`; none without tools, as in transformers.
     pub(crate) fn template_value(&self) -> Value {
         if self.is_empty() { Value::from(()) } else { Value::from_serialize(&self.0[..]) }

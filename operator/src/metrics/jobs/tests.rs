@@ -5,7 +5,7 @@ use prometheus::{Encoder, TextEncoder};
 use rljob_crds::names::{
     CONDITION_RECONCILING, REASON_AS_EXPECTED, REASON_COORDINATOR_UNRESPONSIVE, REASON_OVERDUE,
 };
-use rljob_crds::status::{CheckpointStatus, InferenceStatus, RoleStatus};
+use rljob_crds::status::{CheckpointStatus, InferenceStatus, RoleStatus, TrainerGroupStatus};
 
 use super::*;
 use crate::decide::test_support::at;
@@ -107,6 +107,36 @@ fn a_job_has_its_conditions_restarts_checkpoint_and_pods() {
     let mut expected = expected.to_vec();
     expected.sort();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn evaluation_engines_and_groups_have_their_pods_and_restarts() {
+    let group = TrainerGroupStatus {
+        name: "frozen".to_owned(),
+        desired: 2,
+        ready: 1,
+        attempt: 4,
+        restarts: 1,
+    };
+    let status = RLJobStatus {
+        evaluation: Some(RoleStatus { desired: 2, ready: 0 }),
+        trainer_groups: vec![group],
+        ..RLJobStatus::default()
+    };
+    let own = r#"name="sums",namespace="lab""#;
+    let pods = |kind: &str, role: &str, count: u32| {
+        format!("rljob_job_replicas_{kind}{{{own},role=\"{role}\"}} {count}")
+    };
+    let expected = [
+        format!("rljob_job_group_restarts_total{{group=\"frozen\",{own}}} 4"),
+        pods("desired", "evaluation", 2),
+        pods("desired", "trainer-group", 2),
+        pods("ready", "evaluation", 0),
+        pods("ready", "trainer-group", 1),
+        format!("rljob_job_restarts_total{{{own}}} 0"),
+        "rljob_jobs{state=\"Starting\"} 1".to_owned(),
+    ];
+    assert_eq!(samples(&[job("lab", "sums", Some(status))]), expected);
 }
 
 #[test]

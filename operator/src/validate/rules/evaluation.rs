@@ -4,6 +4,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::evaluation::SeparateEvaluationSpec;
+use rljob_crds::roles::{EngineKind, InferenceSpec};
 
 use super::common::EVALUATION;
 use super::roles::check_inference;
@@ -21,6 +22,11 @@ pub(super) fn check_evaluation(
     let mut problem = |path: String, message: &str| problems.push(Problem::new(path, message));
     if engines.replicas < 1 {
         problem(format!("{PATH}.engines.replicas"), "must be at least 1");
+    }
+    if is_unset(engines) && spec.inference.engine() == EngineKind::SGLang {
+        let message = "must set sglang, or embedded for a small model on CPUs: inference runs \
+                       SGLang, and nothing is inherited";
+        problem(format!("{PATH}.engines"), message);
     }
     if engines.min_replicas.is_some() {
         let message = "has no effect: a queue admits all of them; remove it";
@@ -48,4 +54,9 @@ pub(super) fn check_evaluation(
                        evaluation";
         problem(format!("{PATH}.engines"), message);
     }
+}
+
+/// Whether the kind of the engines follows from nothing in their spec.
+fn is_unset(engines: &InferenceSpec) -> bool {
+    engines.sglang.is_none() && engines.embedded.is_none() && engines.gpus() == 0
 }

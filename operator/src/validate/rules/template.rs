@@ -10,7 +10,7 @@ use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
 use serde_json::Value;
 
-use super::common::{COORDINATOR, Role, VERIFIERS};
+use super::common::{COORDINATOR, Role, TRAINER, VERIFIERS};
 use super::sources::{HOST_PATH, RESERVED_FOLDERS, RESERVED_PREFIX, covers};
 use crate::validate::{Policy, Problem};
 
@@ -131,7 +131,10 @@ fn check_container(
     }
     for (field, instead) in CONTAINER_FIELDS {
         if container.get(field).is_some() {
-            let instead = instead.map(|field| format!("spec.{}.{field}", role.field));
+            // Groups of the trainer have its image.
+            let is_shared = field == "image" && role.container == TRAINER.container;
+            let owner = if is_shared { TRAINER.field } else { role.field };
+            let instead = instead.map(|field| format!("spec.{owner}.{field}"));
             problems.push(owned(&format!("{path}.{field}"), instead.as_deref()));
         }
     }

@@ -36,6 +36,13 @@ fn rules() -> Value {
     spec
 }
 
+/// Changes of the sample: a run that is long enough, and is soon without progress.
+fn watched_job() -> Value {
+    json!({"spec": {
+        "training": {"steps": 1000}, "failurePolicy": {"hangTimeoutSeconds": 10},
+    }})
+}
+
 /// A job in training, its operator, and Prometheus.
 struct Watched {
     fixture: Fixture,
@@ -44,10 +51,14 @@ struct Watched {
 
 impl Watched {
     fn start(prefix: &str) -> Self {
-        let patch = json!({"spec": {
-            "training": {"steps": 1000}, "failurePolicy": {"hangTimeoutSeconds": 10},
-        }});
-        let fixture = Fixture::running(prefix, &patch);
+        let mut fixture = Fixture::new(prefix, &watched_job());
+        fixture.start_operator();
+        Self::of(fixture)
+    }
+
+    /// A job whose operator has started.
+    fn of(fixture: Fixture) -> Self {
+        fixture.wait_for("Ready");
         let operator = fixture.metrics_address().unwrap();
         let coordinator = fixture.api.get(&fixture.path("api/v1", "pods/sample-coordinator-0"));
         let coordinator = coordinator.unwrap()["status"]["podIP"].take();
@@ -93,10 +104,11 @@ impl Watched {
         self.fixture.pods.run.lock().step += 1;
     }
 
-    /// Sets whether the containers of the engine are ready.
-    fn set_engine(&self, ready: &str) {
-        let conditions = json!({"conditions": [{"type": "ContainersReady", "status": ready}]});
-        set_status(&self.fixture.namespace, "sample-inference-0", &conditions);
+    /// Sets whether a pod and its containers are ready.
+    fn set_pod(&self, pod: &str, ready: &str) {
+        let condition = |type_: &str| json!({"type": type_, "status": ready});
+        let conditions = ["ContainersReady", "Ready"].map(condition);
+        set_status(&self.fixture.namespace, pod, &json!({ "conditions": conditions }));
     }
 }
 
@@ -111,9 +123,9 @@ fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
     watched.wait_for(&[("RLJobNoProgress", none.clone())], |_| {});
     watched.wait_for(&[], Watched::train);
 
-    watched.set_engine("False");
+    watched.set_pod("sample-inference-0", "False");
     watched.wait_for(&[("RLJobEngineLost", none.clone())], Watched::train);
-    watched.set_engine("True");
+    watched.set_pod("sample-inference-0", "True");
     watched.wait_for(&[], Watched::train);
 
     watched.fixture.pods.run.lock().reward_outage = Some("connection refused");
@@ -144,6 +156,41 @@ fn a_silent_coordinator_fires_its_alert_until_it_answers() {
     watched.wait_for(&[("RLJobCoordinatorUnresponsive", json!({}))], |_| {});
     watched.fixture.pods.run.lock().is_silent = false;
     watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn evaluation_engines_and_groups_fire_their_alerts_until_they_are_back() {
+    let mut patch = watched_job();
+    let spec = json!({
+        "dataset": {"evaluation": {
+            "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer",
+        }},
+        "evaluation": {"engines": {"replicas": 1}},
+        "algorithm": {"grpo": {"klCoefficient": 0.1}},
+        "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"]}]},
+    });
+    super::merge(&mut patch, &json!({ "spec": spec }));
+    let group = |attempt: u32| {
+        json!([{
+            "name": "frozen", "attempt": attempt, "restarts": 0, "running": true, "supervisors": [],
+        }])
+    };
+    let mut fixture = Fixture::new("alerts-roles", &patch);
+    fixture.pods.run.lock().groups = group(0);
+    fixture.start_operator();
+    let watched = Watched::of(fixture);
+    for (alert, pod) in [
+        ("RLJobEvaluationEngineLost", "sample-evaluation-0"),
+        ("RLJobGroupLost", "sample-trainer-frozen-0"),
+    ] {
+        watched.set_pod(pod, "False");
+        watched.wait_for(&[(alert, json!({}))], Watched::train);
+        watched.set_pod(pod, "True");
+        watched.wait_for(&[], Watched::train);
+    }
+    watched.fixture.pods.run.lock().groups = group(3);
+    let loops = ("RLJobGroupRestartLoop", json!({"group": "frozen"}));
+    watched.wait_for(&[loops], Watched::train);
 }
 
 #[test]

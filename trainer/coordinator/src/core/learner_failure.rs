@@ -72,7 +72,7 @@ fn lost_its_peer(failure: &LearnerFailure) -> bool {
     failure.exit_code == Some(EXIT_LEARNER_PEER)
 }
 
-/// Failure that a report shows.
+/// Failure that a report shows, with the last lines of the log except those of progress.
 pub fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
     let (code, log_tail) = supervisors::failed(report)?;
     let (reason, how) = match code {
@@ -80,7 +80,9 @@ pub fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailur
         128.. => ("LearnerKilled", format!("was killed by signal {}", code.saturating_sub(128))),
         _ => ("LearnerExited", format!("exited with code {code}")),
     };
-    let tail = log_tail.trim().replace('\n', " | ");
+    let lines = log_tail.lines().map(str::trim).filter(|line| !line.is_empty());
+    let tail: Vec<&str> = lines.filter(|line| !rljob_logging::is_progress(line)).collect();
+    let tail = tail.join(" | ");
     let message = if tail.is_empty() {
         format!("a learner of {name} {how}")
     } else {

@@ -103,10 +103,11 @@ pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
 }
 
 pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
+    let log_tail = "2026-01-01T00:00:00.5Z  INFO rljob_learner: trained\nlast\nlines";
     report(
         instance,
         Some(attempt),
-        vec![LearnerState::Exited { code, log_tail: "last\nlines".to_owned() }],
+        vec![LearnerState::Exited { code, log_tail: log_tail.to_owned() }],
     )
 }
 

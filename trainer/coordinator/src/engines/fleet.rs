@@ -71,6 +71,11 @@ impl Fleet {
         self.slots().states(current, self.clock.now())
     }
 
+    /// States of engines that only evaluate, given the weights of the evaluation in progress.
+    pub fn evaluation_states(&self, current: Option<Version>) -> Vec<EngineState> {
+        self.slots().evaluation_states(current, self.clock.now())
+    }
+
     /// Version of an engine's weights, if it is known.
     pub fn version(&self, engine: &str) -> Option<Version> {
         self.slots().get_mut(engine).and_then(|slot| slot.version())

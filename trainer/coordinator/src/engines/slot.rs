@@ -233,12 +233,17 @@ impl Slot {
         self.usable(now) && self.resumed && self.missed == 0
     }
 
-    pub(super) fn condition(&self, current: Option<Version>, now: Duration) -> EngineCondition {
+    /// `is_current` tells whether weights of a version are those that the engine must hold.
+    pub(super) fn condition(
+        &self,
+        is_current: impl Fn(Option<Version>) -> bool,
+        now: Duration,
+    ) -> EngineCondition {
         if !self.answers || now < self.backoff_until {
             EngineCondition::Unreachable
         } else if self.syncing {
             EngineCondition::Syncing
-        } else if current.is_some() && self.version() == current && self.is_suitable() {
+        } else if is_current(self.version()) && self.is_suitable() {
             EngineCondition::Ready
         } else {
             EngineCondition::Stale

@@ -128,9 +128,23 @@ impl Slots {
 
     /// States for the operator, given the current weights.
     pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
+        self.states_by(|version| current.is_some() && version == current, now)
+    }
+
+    /// States of engines that only evaluate, given the weights of the evaluation in progress.
+    /// Between evaluations an engine may hold any weights.
+    pub fn evaluation_states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
+        self.states_by(|version| current.is_none() || version == current, now)
+    }
+
+    fn states_by(
+        &self,
+        is_current: impl Fn(Option<Version>) -> bool,
+        now: Duration,
+    ) -> Vec<EngineState> {
         let state = |(name, slot): (&String, &Slot)| EngineState {
             name: name.clone(),
-            state: slot.condition(current, now),
+            state: slot.condition(&is_current, now),
             version: slot.version(),
             silent_seconds: slot.silent_seconds(now),
             uid: slot.uid.clone(),

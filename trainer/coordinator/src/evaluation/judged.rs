@@ -14,6 +14,7 @@ use crate::files::ShownTurn;
 use crate::reward::{Reward, Rewards};
 use crate::rollout::episode::{Episode, Turn};
 use crate::rollout::score::Scored;
+use crate::text::Tools;
 use crate::workflow::Workflow;
 
 /// Number of prompts whose completions are stored for reading.
@@ -30,6 +31,9 @@ pub struct Shown {
     index: u32,
     greedy: bool,
     prompt: String,
+    /// Names of the tools that the row offers, if it selects them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<Vec<String>>,
     answer: Option<String>,
     completion: String,
     reward: f64,
@@ -244,6 +248,7 @@ fn shown(
         index,
         greedy: index == samples,
         prompt: prompt.text.clone(),
+        tools: prompt.tools.as_ref().map(Tools::names),
         answer: prompt.answer.clone(),
         completion: completed.text,
         reward: completed.scored.reward.value,

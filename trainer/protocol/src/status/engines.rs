@@ -54,7 +54,8 @@ pub enum EngineCondition {
     Stale,
     /// Weights are being updated.
     Syncing,
-    /// Holds the current weights and receives requests.
+    /// Holds the current weights and receives requests; of an engine that only evaluates, also
+    /// between evaluations.
     Ready,
 }
 

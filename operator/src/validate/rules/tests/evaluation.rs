@@ -58,8 +58,22 @@ fn evaluation_engines_need_prompts_a_volume_and_training() {
             "spec.evaluation.engines.resources.limits: the embedded engine runs on CPUs: remove \
              the GPUs or use sglang",
         ),
+        (
+            json!({"inference": {"sglang": {}}}),
+            "spec.evaluation.engines: must set sglang, or embedded for a small model on CPUs: \
+             inference runs SGLang, and nothing is inherited",
+        ),
     ] {
         assert_eq!(problems_of(&change), [expected], "{change}");
+    }
+}
+
+#[test]
+fn engines_of_evaluations_beside_sglang_are_chosen_explicitly() {
+    let gpu = json!({"limits": {"nvidia.com/gpu": 1}});
+    for own in [json!({"sglang": {}}), json!({"embedded": {}}), json!({"resources": gpu})] {
+        let change = json!({"inference": {"sglang": {}}, "evaluation": {"engines": own}});
+        assert_eq!(problems_of(&change), Vec::<String>::new(), "{own}");
     }
 }
 

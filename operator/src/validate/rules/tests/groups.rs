@@ -125,3 +125,15 @@ fn the_loss_of_evaluation_pairs_needs_the_reference_in_the_learners() {
                    dataset.evaluation: remove the group or dataset.evaluation";
     assert_eq!(problems_with(&patch(data("test"))), [message]);
 }
+
+#[test]
+fn the_image_of_a_group_is_that_of_the_trainer() {
+    let template = json!({"spec": {"containers": [{"name": "trainer", "image": "a:1"}]}});
+    let problems = problems_with(&json!({
+        "algorithm": {"grpo": {"klCoefficient": 0.1}},
+        "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"], "template": template}]},
+    }));
+    let expected = "spec.trainer.groups[0].template.spec.containers[0].image: the operator sets \
+                    this field; remove it and use spec.trainer.image";
+    assert_eq!(problems, [expected]);
+}

@@ -48,7 +48,7 @@ fn a_prompt_shows_the_tools_of_its_row_only() {
     };
     let (one, offered, fingerprint) = of(json!(["halve"]));
     assert!(one.contains("halve") && !one.contains("add"), "{one}");
-    assert_eq!(offered.unwrap().iter().map(Tool::name).collect::<Vec<_>>(), ["halve"]);
+    assert_eq!(offered.unwrap().names(), ["halve"]);
     let (none, offered, other) = of(json!([]));
     assert!(!none.contains("# Tools") && offered.unwrap().is_empty(), "{none}");
     assert_ne!(fingerprint, other);

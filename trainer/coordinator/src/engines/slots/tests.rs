@@ -137,6 +137,18 @@ fn an_engine_is_stale_after_a_failed_update_even_if_it_reports_the_version() {
 }
 
 #[test]
+fn an_engine_that_only_evaluates_is_ready_between_evaluations() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let later = Version { step: CURRENT.step + 1, ..CURRENT };
+    let state = |current| slots.evaluation_states(current, NOW)[0].state;
+    assert_eq!(state(Some(CURRENT)), EngineCondition::Ready);
+    assert_eq!(state(Some(later)), EngineCondition::Stale);
+    assert_eq!(state(None), EngineCondition::Ready);
+    assert_eq!(slots.states(None, NOW)[0].state, EngineCondition::Stale);
+}
+
+#[test]
 fn an_engine_is_not_routable_before_this_process_resumed_it() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
