@@ -20,6 +20,7 @@ use kube::runtime::events::Reporter;
 use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
+use rljob_http::StopSignals;
 use rljob_operator::cache::Cache;
 use rljob_operator::children::Kind;
 use rljob_operator::context::Context;
@@ -36,7 +37,6 @@ use rljob_operator::requests;
 use rljob_operator::server::{self, App};
 use rljob_operator::token_key;
 use rljob_operator::validate::Policy;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// A reconciliation makes many small JSON allocations. jemalloc takes a third less CPU time for
@@ -246,15 +246,11 @@ async fn check_crd(client: &Client, namespace: Option<&str>) -> anyhow::Result<(
 }
 
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    let mut signals = StopSignals::listen().context("failed to listen for SIGTERM")?;
     let stop = CancellationToken::new();
     let cancel = stop.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signals.next().await;
         cancel.cancel();
     });
     Ok(stop)

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use rljob_crds::RLJobSpec;
 
 use super::job_check;
 use crate::local::jobs;
@@ -35,10 +36,10 @@ fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], gib: u32) -> anyhow::Resu
     if !job.spec.algorithm.has_learners() {
         return Ok("it has no learners, and no memory plan".to_owned());
     }
-    if job.spec.trainer.gpus() == 0 {
-        return Ok("its learners have no GPUs, and no memory plan; set \
-                   trainer.resources.limits to plan for them"
-            .to_owned());
+    let without = without_gpus(&job.spec);
+    let groups = usize::from(job.spec.frozen_group().is_some()).saturating_add(1);
+    if without.len() == groups {
+        return Ok(without.concat());
     }
     let Some(model) = folder(job, jobs, jobs.len()) else {
         bail!(
@@ -47,7 +48,26 @@ fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], gib: u32) -> anyhow::Resu
         );
     };
     let bytes = (u64::from(gib) << 30).to_string();
-    job_check::check(job, model, "rljob-learner", &["--plan-memory", &bytes])
+    let planned = job_check::check(job, model, "rljob-learner", &["--plan-memory", &bytes])?;
+    Ok(planned + &without.concat())
+}
+
+/// A line for each of the trainer and its group that has no GPUs.
+fn without_gpus(spec: &RLJobSpec) -> Vec<String> {
+    let trainer = (spec.trainer.gpus() == 0).then(|| {
+        "its learners have no GPUs, and no memory plan; set trainer.resources.limits to plan for \
+         them\n"
+            .to_owned()
+    });
+    let group = spec.frozen_group().filter(|group| spec.trainer.of_group(group).gpus() == 0);
+    let of_group = group.map(|group| {
+        format!(
+            "its group {} has no GPUs, and no memory plan; set resources.limits of the group to \
+             plan for it\n",
+            group.name
+        )
+    });
+    trainer.into_iter().chain(of_group).collect()
 }
 
 /// Folder of a job's model: its own, or that of the job of the same file whose export it trains,

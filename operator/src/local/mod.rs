@@ -35,7 +35,6 @@ pub mod evaluate;
 pub mod gpus;
 mod inputs;
 pub mod inspect;
-pub mod interrupts;
 pub mod jobs;
 pub mod lines;
 mod paths;
@@ -57,10 +56,10 @@ use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
 pub use inputs::lacks_model_files;
 use inspect::Run;
-use interrupts::Interrupts;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};
 use processes::Processes;
+use rljob_http::StopSignals;
 use screen::print_line;
 use session::{Ending, Session};
 
@@ -82,7 +81,7 @@ pub enum Outcome {
 /// A job cannot be started. A failed job is not an error: it is printed and sets the exit code.
 pub async fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     let Prepared { jobs, runs, machine } = prepare(args)?;
-    let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
+    let mut interrupts = StopSignals::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
         match run_job(job, &runs, args, &machine, &mut interrupts)
             .await
@@ -113,7 +112,7 @@ async fn run_job(
     runs: &Path,
     args: &RunArgs,
     machine: &Machine,
-    interrupts: &mut Interrupts,
+    interrupts: &mut StopSignals,
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     directory.check_inside(runs)?;

@@ -16,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_dashboard::records::Tail;
+use rljob_http::StopSignals;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{
     CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
@@ -25,7 +26,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::client::Coordinator;
 use super::commands::Role;
 use super::directory::{DirectoryError, RunDirectory, State};
-use super::interrupts::Interrupts;
 use super::lines;
 use super::processes::Processes;
 use super::results;
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`SessionError`].
-    pub async fn run(mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
+    pub async fn run(mut self, interrupts: &mut StopSignals) -> Result<Ending, SessionError> {
         let ending = self.run_until_end(interrupts).await;
         self.screen.progress(self.screen.position(), "stopping");
         match &ending {
@@ -161,7 +161,10 @@ impl<'a> Session<'a> {
         ending
     }
 
-    async fn run_until_end(&mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
+    async fn run_until_end(
+        &mut self,
+        interrupts: &mut StopSignals,
+    ) -> Result<Ending, SessionError> {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -18,6 +18,7 @@ mod agents;
 mod bucket;
 mod dashboard;
 mod gpus;
+mod groups;
 mod logs;
 mod network;
 mod pods;

@@ -120,7 +120,7 @@ pub(crate) fn assert_same_result(found: &Path, expected: &Path) {
 }
 
 /// The lines of a JSONL file without fields that depend on time or on the attempt.
-fn untimed_lines(file: &Path) -> Vec<Value> {
+pub(crate) fn untimed_lines(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap();
     let untimed = |line: &str| {
         let mut value: Value = serde_json::from_str(line).unwrap();

@@ -37,6 +37,8 @@ mod s3_run;
 #[cfg(test)]
 mod site;
 #[cfg(test)]
+mod termination;
+#[cfg(test)]
 mod tool_calls;
 #[cfg(test)]
 mod traces;

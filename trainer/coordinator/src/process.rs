@@ -12,12 +12,11 @@ use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
-use rljob_http::{ClientTls, Limits, Role, Routes, ServerTls, TlsError};
+use rljob_http::{ClientTls, Limits, Role, Routes, ServerTls, StopSignals, TlsError};
 use rljob_protocol::run_config;
 use rljob_storage::{RunStore, coordinator_resolver};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -60,10 +59,23 @@ pub struct Options {
     pub incarnation: u64,
 }
 
-/// Downloads the Hugging Face model of a run in a bucket into the scratch space of this pod.
+/// Downloads the Hugging Face model of a run in a bucket into the scratch space of this pod, until
+/// SIGTERM or SIGINT.
+///
+/// # Errors
+/// It is incomplete: the download failed, or a signal ended it.
 pub async fn download_model(options: &Options) -> anyhow::Result<()> {
+    let mut signals = listen()?;
     rljob_http::check_authorities()?;
-    Ok(hub::download_model(&read_config(options)?).await?)
+    let config = read_config(options)?;
+    tokio::select! {
+        downloaded = hub::download_model(&config) => Ok(downloaded?),
+        () = signals.next() => anyhow::bail!("the download was interrupted by a signal"),
+    }
+}
+
+fn listen() -> anyhow::Result<StopSignals> {
+    StopSignals::listen().context("failed to listen for SIGTERM")
 }
 
 /// Raises the limit of open files to the hard limit: each request to an engine has a connection.
@@ -76,8 +88,7 @@ fn raise_open_files() {
 
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = listen()?;
     raise_open_files();
     rljob_http::check_authorities()?;
     let config = Arc::new(read_config(options)?);
@@ -100,11 +111,13 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     ));
     let epoch = tokio::select! {
         epoch = gate.asked() => epoch,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        () = signals.next() => return Ok(()),
     };
     let runner = reward_runner(options, &config.uid)?;
-    let coordinator = Arc::new(open(config, client, runner, options.incarnation, epoch).await?);
+    let coordinator = tokio::select! {
+        opened = open(config, client, runner, options.incarnation, epoch) => Arc::new(opened?),
+        () = signals.next() => return Ok(()),
+    };
     let files = coordinator.recorder.files.clone();
     coordinator.journal.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
@@ -122,8 +135,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     gate.open(Arc::clone(&coordinator));
     shut.cancel();
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = signals.next() => {}
         ended = &mut server => return ended.context("the server ended"),
         panicked = panicked(&mut tasks) => return Err(panicked).context("a task ended"),
         result = unable_to_act(&coordinator) => return result,

@@ -6,15 +6,13 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
-use std::future::Future;
-
 use anyhow::Context as _;
 use clap::Parser as _;
 use rljob_engine::arguments::Arguments;
 use rljob_engine::server::Server;
+use rljob_http::StopSignals;
 use rljob_logging::Format;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -34,27 +32,14 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let stop = stop_signal()?;
-    tokio::pin!(stop);
+    let mut signals = StopSignals::listen().context("failed to listen for SIGTERM")?;
     let server = tokio::select! {
         server = Server::start(arguments) => server?,
-        () = &mut stop => return Ok(()),
+        () = signals.next() => return Ok(()),
     };
     let address = server.address().context("the listener has no address")?;
     tracing::info!("listening on {}://{address}", server.scheme());
-    server.serve(stop).await
-}
-
-/// Completes at the first SIGTERM or SIGINT.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+    server.serve(signals.next()).await
 }
 
 /// Requests a SIGTERM for the exit of the parent thread. A parent that exited before the request is

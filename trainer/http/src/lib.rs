@@ -1,5 +1,5 @@
-//! HTTP servers and reads with limits, mutual TLS between the roles of a job, and TLS of clients of
-//! servers outside the job.
+//! HTTP servers and reads with limits, signals that stop servers, mutual TLS between the roles of a
+//! job, and TLS of clients of servers outside the job.
 //!
 //! ```text
 //!  accept ─▶ Connections ── room, or the oldest idle connection is closed ─▶ task
@@ -23,6 +23,7 @@ mod outside;
 mod read;
 mod role;
 mod serve;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -35,4 +36,5 @@ pub use outside::{
 pub use read::{ReadError, read};
 pub use role::Role;
 pub use serve::{Limits, Routes, configure, listen, serve};
+pub use stop::StopSignals;
 pub use tls::{ClientTls, ServerTls, is_plain_server};

@@ -78,10 +78,9 @@ fn validate_checks_tokenizer_and_weights_against_the_model() {
     assert!(text.contains("a vocab_size of 4: one of the two is another model's"), "{text}");
 }
 
-#[test]
-fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
+/// Creates the folder of a model of the shape of Qwen2.5-7B, without weights.
+fn folder_of_shape() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // The shape of Qwen2.5-7B; the folder has no weights.
     let config = json!({
         "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152_064, "hidden_size": 3584,
         "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
@@ -90,6 +89,20 @@ fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
         "tie_word_embeddings": false, "eos_token_id": 2,
     });
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
+/// Exit code and output of `rljob validate --gpu-memory`, without warnings of a job for this
+/// machine.
+fn plan(folder: &Path, gib: u32) -> (Option<i32>, String) {
+    let (code, text) = validate(folder, &format!("--gpu-memory={gib}"));
+    let lines = text.split_inclusive('\n');
+    (code, lines.filter(|line| !line.starts_with("jobs.yaml: warning: ")).collect())
+}
+
+#[test]
+fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
+    let folder = folder_of_shape();
     let job = json!({
         "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "large"},
         "spec": {
@@ -104,32 +117,77 @@ fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
     });
     fs::write(folder.path().join("jobs.yaml"), job.to_string()).unwrap();
     let at = "jobs.yaml: rljob large";
-    let of = |gib: u32| {
-        let (code, text) = validate(folder.path(), &format!("--gpu-memory={gib}"));
-        // Without warnings of a job for this machine.
-        let lines = text.split_inclusive('\n');
-        (code, lines.filter(|line| !line.starts_with("jobs.yaml: warning: ")).collect::<String>())
-    };
-    let plan = format!(
+    let expected = format!(
         "{at} is valid\n{at}: memory of each of 2 learners: 132.3 GiB = weights 21.3 GiB + \
          gradients 14.2 GiB + optimizer states 28.4 GiB + buffers of whole blocks 9.7 GiB + the \
          copy for engines and exports 14.2 GiB + activations 41.3 GiB + temporaries 3.3 GiB; 6 \
          layers are computed again; sharding Full; 132.5 GiB of 141.0 GiB that are free can be \
          used\n"
     );
-    assert_eq!(of(141), (Some(0), plan));
+    assert_eq!(plan(folder.path(), 141), (Some(0), expected));
     let error = format!(
         "error: {at}: the model does not fit: of 79.0 GiB on the GPU, 74.3 GiB can be used, and \
          87.7 GiB are needed without activations (optimizer states 28.4 GiB, weights 21.3 GiB, \
          gradients 14.2 GiB, the copy for engines and exports 14.2 GiB, buffers of whole blocks \
          9.7 GiB): set optimizer.offload to true, or use at least 3 GPUs (now 2)\n"
     );
-    assert_eq!(of(79), (Some(1), error));
+    assert_eq!(plan(folder.path(), 79), (Some(1), error));
     let on_cpus = job.to_string().replace("nvidia.com/gpu", "cpu");
     fs::write(folder.path().join("jobs.yaml"), on_cpus).unwrap();
     let none = format!(
         "{at} is valid\n{at}: its learners have no GPUs, and no memory plan; set \
          trainer.resources.limits to plan for them\n"
     );
-    assert_eq!(of(79), (Some(0), none));
+    assert_eq!(plan(folder.path(), 79), (Some(0), none));
+}
+
+#[test]
+fn validate_plans_the_memory_of_a_group_beside_that_of_the_trainer() {
+    let folder = folder_of_shape();
+    let gpus = |count: u32| json!({"limits": {"nvidia.com/gpu": count}});
+    let mut job = json!({
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "large"},
+        "spec": {
+            "model": {"path": "."},
+            "storage": {"hostPath": {"path": "/runs"}},
+            "dataset": {"train": {
+                "path": "/d.jsonl", "prompt": "{{q}}", "chosen": "{{a}}", "rejected": "{{b}}",
+            }},
+            "algorithm": {"dpo": {}},
+            "training": {"steps": 1},
+            "inference": {"replicas": 0},
+            "trainer": {
+                "replicas": 2, "resources": gpus(2),
+                "groups": [{"name": "frozen", "roles": ["Reference"], "resources": gpus(2)}],
+            },
+        },
+    });
+    let planned = |job: &Value, gib: u32| {
+        fs::write(folder.path().join("jobs.yaml"), job.to_string()).unwrap();
+        let (code, text) = plan(folder.path(), gib);
+        let at = "jobs.yaml: rljob large: ";
+        let lines = text.lines().filter_map(|line| line.split_once(at));
+        (code, lines.map(|(_, line)| line.to_owned()).collect::<Vec<_>>())
+    };
+    let of_group = "memory of each of 2 learners of group frozen: 12.5 GiB = the reference model \
+        10.0 GiB + temporaries 2.5 GiB; sharding Full; 75.2 GiB of 80.0 GiB that are free can be \
+        used";
+    let (code, lines) = planned(&job, 80);
+    assert_eq!((code, lines.len()), (Some(0), 2), "{lines:?}");
+    assert!(lines[0].starts_with("memory of each of 4 learners: "), "{lines:?}");
+    assert!(!lines[0].contains("reference"), "{lines:?}");
+    assert_eq!(lines[1], of_group);
+
+    job["spec"]["trainer"]["groups"][0]["resources"] = json!({});
+    let without = "its group frozen has no GPUs, and no memory plan; set resources.limits of the \
+        group to plan for it";
+    assert_eq!(planned(&job, 80).1[1], without);
+    job["spec"]["trainer"]["groups"][0]["resources"] = gpus(1);
+    job["spec"]["trainer"]["resources"] = json!({});
+    let (code, lines) = planned(&job, 12);
+    assert_eq!((code, lines.len()), (Some(1), 1), "{lines:?}");
+    let message = "group frozen: the model does not fit: of 12.0 GiB on the GPU, 11.3 GiB can be \
+        used, and 14.2 GiB are needed without activations (the reference model 14.2 GiB): use at \
+        least 2 GPUs (now 1)";
+    assert_eq!(lines[0], message);
 }

@@ -17,6 +17,14 @@ const MAX_RANKS: u32 = 8000;
 #[error("{0}")]
 pub struct DoesNotFit(String);
 
+impl DoesNotFit {
+    /// The error of a group of `trainer.groups`.
+    #[must_use]
+    pub fn of_group(self, group: &str) -> Self {
+        Self(format!("group {group}: {}", self.0))
+    }
+}
+
 /// Bytes of a GPU that tensors can use.
 pub fn usable(bytes: u64) -> u64 {
     bytes / 100 * (100 - RESERVE_PERCENT)
@@ -141,7 +149,7 @@ pub fn warning(settings: &Settings<'_>, plan: &MemoryPlan, free: u64) -> Option<
         let tokens = fitting * 256;
         remedies.push(format!("lower training.maxTokensPerMicroBatch to {tokens}"));
     }
-    if plan.recomputed_layers < settings.config.num_hidden_layers {
+    if settings.trains && plan.recomputed_layers < settings.config.num_hidden_layers {
         remedies.push("set training.activations to Recompute".to_owned());
     }
     let of_pod = if settings.sharding == Sharding::Hybrid { " in each trainer pod" } else { "" };

@@ -12,4 +12,4 @@ mod start;
 pub use out_of_memory::{OutOfMemory, Phase};
 pub use plan::{MemoryPlan, Settings};
 pub use report::of_all_ranks;
-pub use start::{Planned, described, planned};
+pub use start::{Planned, described, described_group, planned};

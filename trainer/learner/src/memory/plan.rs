@@ -20,6 +20,9 @@
 //! With adapters, which are fp32, P is their number in the first five lines. The reference is their
 //! base.
 //!
+//! A learner of a group of `trainer.groups` has the lines `frozen` and `work` only, with the
+//! temporaries of a layer's forward pass.
+//!
 //! Symbols as in `model`. Context of CUDA, libraries and fragmentation are not part of it
 //! ([`super::fit`]).
 
@@ -38,6 +41,8 @@ pub struct Settings<'a> {
     pub size: GroupSize,
     /// Bytes of an element in the compute type, 2 or 4.
     pub element: u64,
+    /// Whether a policy is trained. Otherwise the frozen models are all that the learner has.
+    pub trains: bool,
     pub sharding: Sharding,
     /// Whether the moments are in memory of the host.
     pub offload: bool,
@@ -72,7 +77,7 @@ pub struct Critic<'a> {
 }
 
 /// Parts of the memory of a learner, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     pub weights: u64,
     pub gradients: u64,
@@ -92,18 +97,16 @@ impl MemoryPlan {
     /// The plan with `recomputed_layers` layers that keep only their input.
     pub fn new(settings: &Settings<'_>, recomputed_layers: usize) -> Self {
         let Settings { layout, element, frozen, .. } = *settings;
+        let count = settings.shards();
+        let held = |layout| element * held(layout, count);
+        let frozen = frozen * held(layout) + settings.teacher.map_or(0, held);
+        if !settings.trains {
+            return Self { frozen, work: forward_pass(settings), ..Self::default() };
+        }
         let Trained { weights, gradients, optimizer, buffers } =
             Trained::new(settings, settings.adapters.unwrap_or(layout), settings.offload);
-        let count = settings.shards();
-        let shards = shards(layout, count);
-        let share: u64 = shards.iter().sum();
-        let ring = whole_blocks(Buffers::Ring, &shards, count);
-        let of_teacher = |teacher: &ModelLayout| {
-            let shards = self::shards(teacher, count);
-            let share: u64 = shards.iter().sum();
-            share + whole_blocks(Buffers::Ring, &shards, count)
-        };
         let largest = layout.block_numels().into_iter().max().unwrap_or(0).unsigned_abs();
+        let merged = |_| held(layout) + (element + 4) * largest;
         let (activations, work) = passes(settings, recomputed_layers);
         Self {
             weights,
@@ -113,12 +116,8 @@ impl MemoryPlan {
             critic: settings
                 .critic
                 .map_or(0, |critic| Trained::new(settings, critic.layout, critic.offload).total()),
-            frozen: element * (frozen * (share + ring) + settings.teacher.map_or(0, of_teacher)),
-            base: if settings.adapters.is_some() {
-                element * (share + ring) + (element + 4) * largest
-            } else {
-                0
-            },
+            frozen,
+            base: settings.adapters.map_or(0, merged),
             publication: layout.numel().unsigned_abs() * element,
             activations,
             work,
@@ -205,8 +204,18 @@ impl std::fmt::Display for MemoryPlan {
         for (index, (name, bytes)) in self.parts().filter(|(_, bytes)| *bytes > 0).enumerate() {
             write!(formatter, "{}{name} {}", if index == 0 { " = " } else { " + " }, gib(bytes))?;
         }
+        // A learner without a policy has no backward pass.
+        if self.weights == 0 {
+            return Ok(());
+        }
         write!(formatter, "; {} layers are computed again", self.recomputed_layers)
     }
+}
+
+/// Elements that a rank holds of a frozen model: its shard, and buffers of whole blocks.
+fn held(layout: &ModelLayout, count: u32) -> u64 {
+    let shards = shards(layout, count);
+    shards.iter().sum::<u64>() + whole_blocks(Buffers::Ring, &shards, count)
 }
 
 /// Elements of the buffers of whole blocks, of `count` shards each.
@@ -218,30 +227,54 @@ fn whole_blocks(buffers: Buffers, shards: &[u64], count: u32) -> u64 {
     lengths.iter().map(|length| length.unsigned_abs()).sum::<u64>() * u64::from(count)
 }
 
+/// Bytes of a layer's passes for each token.
+struct LayerBytes {
+    /// What the forward pass keeps for the backward pass.
+    kept: u64,
+    /// Temporaries of the forward pass besides.
+    forward: u64,
+    /// Temporaries of the backward pass.
+    backward: u64,
+}
+
+impl LayerBytes {
+    fn new(config: &ModelConfig, element: u64) -> Self {
+        let [hidden, inner, heads, keys, size] = [
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        ]
+        .map(i64::unsigned_abs);
+        let (queries, row) = (heads * size, (heads + 2 * keys) * size);
+        // Copies of queries and keys before the norms of their heads.
+        let norms = if config.qk_norm { (heads + keys) * (element * size + 4) } else { 0 };
+        let kept = element * (4 * hidden + row + queries + 2 * inner) + 4 * (heads + 2) + norms;
+        let backward = element * (4 * inner + 4 * hidden + row + 2 * queries) + 4 * queries;
+        Self { kept, forward: element * (inner + hidden), backward }
+    }
+}
+
 /// Bytes of a pass: what the forward pass keeps, and the largest temporaries besides.
 fn passes(settings: &Settings<'_>, recomputed_layers: usize) -> (u64, u64) {
     let Settings { config, element, tokens, .. } = *settings;
+    let LayerBytes { kept, backward, .. } = LayerBytes::new(config, element);
     let layers = config.num_hidden_layers as u64;
     let recomputed = (recomputed_layers as u64).min(layers);
-    let [hidden, inner, heads, keys, size] = [
-        config.hidden_size,
-        config.intermediate_size,
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
-    ]
-    .map(i64::unsigned_abs);
-    let (queries, row) = (heads * size, (heads + 2 * keys) * size);
-    // Copies of queries and keys before the norms of their heads.
-    let norms = if config.qk_norm { (heads + keys) * (element * size + 4) } else { 0 };
+    let hidden = config.hidden_size.unsigned_abs();
     let input = element * hidden;
-    let kept = element * (4 * hidden + row + queries + 2 * inner) + 4 * (heads + 2) + norms;
-    let backward = element * (4 * inner + 4 * hidden + row + 2 * queries) + 4 * queries;
     let layer = backward + if recomputed == layers { kept } else { 0 };
     let activations = tokens * ((layers - recomputed) * kept + recomputed * input);
     let table = config.vocab_size.unsigned_abs() * hidden * 4;
     let embedding = if config.tie_word_embeddings { 0 } else { table };
     (activations, head(settings).max(tokens * layer).max(embedding))
+}
+
+/// Bytes of a forward pass that keeps nothing.
+fn forward_pass(settings: &Settings<'_>) -> u64 {
+    let LayerBytes { kept, forward, .. } = LayerBytes::new(settings.config, settings.element);
+    head(settings).max(settings.tokens * (kept + forward))
 }
 
 /// Bytes of the head: the logits of a chunk, in FP32 with their softmax, and the hidden states of

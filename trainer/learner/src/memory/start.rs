@@ -62,15 +62,56 @@ pub fn described(
     with_settings(model, teacher, spec, learner, compute, |settings| {
         let capacity = Capacity { free: bytes, total: bytes };
         let (settings, plan) = decided(settings, spec, Some(capacity))?;
-        let learners = match learner.1.world_size {
-            1 => "the learner".to_owned(),
-            ranks => format!("each of {ranks} learners"),
-        };
-        let warning = fit::warning(&settings, &plan, bytes);
-        let warning = warning.map(|warning| format!("warning: {warning}\n")).unwrap_or_default();
-        let (sharding, of_gpu) = (settings.sharding, fit::of_gpu(bytes));
-        Ok(format!("memory of {learners}: {plan}; sharding {sharding:?}; {of_gpu}\n{warning}"))
+        Ok(lines(&learners(learner.1), &settings, &plan, bytes))
     })
+}
+
+/// The plan of each learner of a group that holds `model` alone, on GPUs of `bytes`, as
+/// [`described`]; `spec` is that which the group sees.
+///
+/// # Errors
+/// The model does not fit.
+pub fn described_group(
+    model: &Model,
+    (group, spec): (&str, &RLJobSpec),
+    bytes: u64,
+    compute: Kind,
+) -> Result<String, DoesNotFit> {
+    let is_teacher = spec.algorithm.resolve().and_then(Algorithm::teacher).is_some();
+    let settings = Settings {
+        config: model.config(),
+        layout: model.layout(),
+        size: GroupSize::of(&spec.trainer),
+        element: compute.elt_size_in_bytes() as u64,
+        trains: false,
+        sharding: Sharding::Full,
+        offload: false,
+        critic: None,
+        adapters: None,
+        frozen: 1,
+        teacher: None,
+        needs_reference: is_teacher || spec.algorithm.dpo.is_some(),
+        tokens: u64::from(spec.training.max_tokens_per_micro_batch),
+    };
+    fit::check(&settings, bytes).map_err(|error| error.of_group(group))?;
+    let learners = format!("{} of group {group}", learners(settings.size));
+    Ok(lines(&learners, &settings, &MemoryPlan::new(&settings, 0), bytes))
+}
+
+/// How many learners have a plan.
+fn learners(size: GroupSize) -> String {
+    match size.world_size {
+        1 => "the learner".to_owned(),
+        ranks => format!("each of {ranks} learners"),
+    }
+}
+
+/// The plan of `learners`, and a warning if micro-batches may not fit.
+fn lines(learners: &str, settings: &Settings<'_>, plan: &MemoryPlan, bytes: u64) -> String {
+    let warning = fit::warning(settings, plan, bytes);
+    let warning = warning.map(|warning| format!("warning: {warning}\n")).unwrap_or_default();
+    let (sharding, of_gpu) = (settings.sharding, fit::of_gpu(bytes));
+    format!("memory of {learners}: {plan}; sharding {sharding:?}; {of_gpu}\n{warning}")
 }
 
 /// Calls `decide` with the settings of a learner, given by whether it has a GPU and the size of its
@@ -102,6 +143,7 @@ pub(super) fn with_settings<T>(
         layout: model.layout(),
         size,
         element: compute.elt_size_in_bytes() as u64,
+        trains: true,
         sharding: Sharding::Full,
         offload: spec.optimizer.offload && has_gpu,
         critic,

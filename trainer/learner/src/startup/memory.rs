@@ -1,23 +1,36 @@
 //! The memory plan of a job, before it has a machine.
 
-use rljob_crds::RunConfig;
+use rljob_crds::{RLJobSpec, RunConfig};
 
 use super::device::compute_kind;
 use super::error::StartError;
 use super::heads::headed;
-use crate::memory::described;
+use crate::memory::{described, described_group};
 use crate::model::{Model, ModelConfig};
 use crate::teacher::Teacher;
 
-/// The plan of the learners of a job on GPUs of `bytes`, as lines. Reads the shapes of the model
-/// and the teacher, no weights.
+/// The plans of a job's learners and of its group of `trainer.groups`, of those that have GPUs, on
+/// GPUs of `bytes`, as lines. Reads the shapes of the model and the teacher, no weights.
 ///
 /// # Errors
 /// A shape cannot be read, or the model does not fit.
 pub fn memory_plan(config: &RunConfig, bytes: u64) -> Result<String, StartError> {
     let RunConfig { spec, model_directory, .. } = config;
-    let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
-    let teacher = Teacher::of(spec, &model, model_directory)?;
-    let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
-    Ok(described(&model, teacher, spec, bytes, compute_kind(spec.precision()))?)
+    let policy = Model::new(ModelConfig::from_folder(model_directory)?);
+    let of = |spec: &RLJobSpec| Teacher::of(spec, &policy, model_directory);
+    let mut lines = String::new();
+    if spec.trainer.gpus() > 0 {
+        let (model, teacher) = (headed(spec, policy.clone())?, of(spec)?);
+        let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
+        lines += &described(&model, teacher, spec, bytes, compute_kind(spec.precision()))?;
+    }
+    let group = spec.frozen_group().map(|group| group.name.as_str());
+    let group = group.and_then(|group| Some((group, spec.of_group(group)?)));
+    if let Some((group, spec)) = group.filter(|(_, spec)| spec.trainer.gpus() > 0) {
+        let teacher = of(&spec)?;
+        let model = teacher.as_ref().map_or(&policy, |teacher| &teacher.model);
+        let compute = compute_kind(spec.precision());
+        lines += &described_group(model, (group, &spec), bytes, compute)?;
+    }
+    Ok(lines)
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use rljob_http::ServerTls;
+use rljob_http::{ServerTls, StopSignals};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+
+use crate::limits::filter_calls;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 4096;
@@ -36,26 +37,31 @@ pub struct Arguments {
     tls_client_name: String,
 }
 
-/// Opens the listening socket once the runner accepts connections. Later, the filter of system
-/// calls allows no further one.
-pub fn listen(arguments: &Arguments) -> anyhow::Result<std::net::TcpListener> {
-    while std::os::unix::net::UnixStream::connect(&arguments.socket).is_err() {
-        std::thread::sleep(RETRY);
+/// Opens the listening socket once the runner accepts connections.
+async fn listen(arguments: &Arguments) -> anyhow::Result<TcpListener> {
+    while UnixStream::connect(&arguments.socket).await.is_err() {
+        tokio::time::sleep(RETRY).await;
     }
-    rljob_http::listen(arguments.listen)
-        .with_context(|| format!("failed to listen on {}", arguments.listen))
+    let listener = rljob_http::listen(arguments.listen)
+        .with_context(|| format!("failed to listen on {}", arguments.listen))?;
+    Ok(TcpListener::from_std(listener)?)
 }
 
-/// Serves until SIGTERM.
-pub async fn run(listener: std::net::TcpListener, arguments: Arguments) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+/// Serves until SIGTERM. Filters the system calls of this thread once the listening socket is open:
+/// the filter allows no further one.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let mut signals = StopSignals::listen().context("failed to listen for SIGTERM")?;
+    let listener = tokio::select! {
+        listener = listen(&arguments) => listener?,
+        () = signals.next() => return Ok(()),
+    };
+    filter_calls(false)?;
     let Arguments { socket, tls_file, tls_client_name, .. } = arguments;
     let tls = ServerTls::of_file(&tls_file, &[tls_client_name])?;
-    let listener = TcpListener::from_std(listener)?;
     let (socket, free) = (Arc::new(socket), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
     loop {
         let stream = tokio::select! {
-            _ = terminate.recv() => return Ok(()),
+            () = signals.next() => return Ok(()),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {

@@ -80,11 +80,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             limits::filter_calls(network)?;
             runtime(serve::serve(&socket, network))
         }
-        Arguments::Bridge(arguments) => {
-            let listener = bridge::listen(&arguments)?;
-            limits::filter_calls(false)?;
-            runtime(bridge::run(listener, arguments))
-        }
+        Arguments::Bridge(arguments) => runtime(bridge::run(arguments)),
         Arguments::Session { network } => {
             limits::filter_calls(network)?;
             runtime(session::run())

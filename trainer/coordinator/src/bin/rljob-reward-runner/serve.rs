@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use rljob_http::StopSignals;
 use rljob_sandbox::children::{kill_children, reap};
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Sessions at a time. A reward has at most 256 processes.
 const MAX_SESSIONS: usize = 4096;
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM.
 pub async fn serve(socket: &Path, network: bool) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut signals = StopSignals::listen().context("failed to listen for SIGTERM")?;
     // As PID 1 it is one already.
     set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     // Of an earlier container of the pod.
@@ -29,7 +29,7 @@ pub async fn serve(socket: &Path, network: bool) -> anyhow::Result<()> {
     let (mut sessions, mut ticks) = (BTreeSet::new(), tokio::time::interval(PERIOD));
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
+            () = signals.next() => break,
             _ = ticks.tick() => {
                 // Descendants of a session that was killed.
                 kill_children(&sessions);

@@ -18,6 +18,7 @@ mod reap;
 mod report;
 mod supervisor;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -27,13 +28,12 @@ use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
 use rljob_crds::names::EXIT_PROTOCOL_UNSUPPORTED;
-use rljob_http::{ClientTls, Role, TlsError};
+use rljob_http::{ClientTls, Role, StopSignals, TlsError};
 use rljob_logging::Format;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -82,8 +82,9 @@ struct Arguments {
 /// Single-threaded, because a learner is killed when the thread that started it exits.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    let signals = StopSignals::listen();
     rljob_logging::init(Format::Text);
-    match run(Arguments::parse()).await {
+    match run(Arguments::parse(), signals).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
@@ -98,7 +99,8 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
+async fn run(arguments: Arguments, signals: io::Result<StopSignals>) -> anyhow::Result<()> {
+    let mut signals = signals.context("failed to listen for SIGTERM")?;
     let config = read_config(&arguments.config)?;
     let resolver = CoordinatorResolver::of(RunStore::of(&config)?);
     let tls = ClientTls::of_file(
@@ -106,8 +108,6 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         &Role::Coordinator.server_name(&config.uid),
     )?;
     let settings = settings(&arguments, &config)?;
-    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     if let Some(parent) = arguments.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))
             .context("failed to request termination with the parent process")?;
@@ -117,14 +117,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             "the parent process {parent} has exited"
         );
     }
-    let shutdown = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
     let (beat, last_beat) = watch::channel(Instant::now());
-    let supervisor = Supervisor::new(settings, resolver, &tls, beat)?.run(shutdown);
+    let supervisor = Supervisor::new(settings, resolver, &tls, beat)?.run(signals.next());
     let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
     let failed = || format!("failed to serve /healthz on port {port}");
     tokio::select! {

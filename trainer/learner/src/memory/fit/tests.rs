@@ -48,6 +48,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         layout: &layout,
         size: GroupSize::one_pod(world_size),
         element: 2,
+        trains: true,
         sharding: Sharding::Full,
         offload: false,
         critic: None,
@@ -118,6 +119,32 @@ fn a_teacher_of_the_shape_of_the_policy_needs_the_memory_of_a_reference() {
         let reference = MemoryPlan::new(&Settings { frozen: 1, ..settings }, 28);
         let teacher = Settings { teacher: Some(settings.layout), ..settings };
         assert_eq!(MemoryPlan::new(&teacher, 28), reference);
+    });
+}
+
+#[test]
+fn a_learner_of_a_group_needs_the_frozen_model_and_a_layer_of_a_forward_pass() {
+    with(true, 2, |settings| {
+        let group = Settings { trains: false, frozen: 1, ..settings };
+        let plan = MemoryPlan::new(&group, 0);
+        let frozen = MemoryPlan::new(&Settings { frozen: 1, ..settings }, 0).frozen;
+        // Per token in BF16: kept by a layer, and the output of SwiGLU and of the layer.
+        let kept = 2 * (4 * 3584 + 36 * 128 + 28 * 128 + 2 * 18_944) + 4 * 30;
+        let work = 16_384 * (kept + 2 * (18_944 + 3584));
+        assert_eq!(plan, MemoryPlan { frozen, work, ..MemoryPlan::default() });
+        assert_eq!(
+            plan.to_string(),
+            "12.5 GiB = the reference model 10.0 GiB + temporaries 2.5 GiB"
+        );
+        let message = check(&group, 10 << 30).unwrap_err().to_string();
+        assert_eq!(
+            message.rsplit_once("): ").unwrap().1,
+            "use at least 3 GPUs (now 2), or set klCoefficient to 0, which needs no reference"
+        );
+        let message = warning(&group, &plan, 12 << 30).unwrap();
+        let remedies = message.rsplit_once(": ").unwrap().1;
+        assert!(remedies.ends_with(" or use more GPUs"), "{remedies}");
+        assert!(!remedies.contains("Recompute"), "{remedies}");
     });
 }
 
