@@ -71,9 +71,12 @@ mod tests {
 
     fn template(names: &[&str]) -> Value {
         let is_main = |name: &str| ["engine", "trainer"].contains(&name);
-        let container = |name: &&str| match is_main(name) {
-            true => json!({"name": name}),
-            false => json!({"name": name, "image": "a:1"}),
+        let container = |name: &&str| {
+            if is_main(name) {
+                json!({"name": name})
+            } else {
+                json!({"name": name, "image": "a:1"})
+            }
         };
         json!({"spec": {"containers": names.iter().map(container).collect::<Vec<_>>()}})
     }
