@@ -18,6 +18,8 @@ use super::job_view::outcome;
 /// Field manager of the patches. Flux reverts all fields of managers whose names begin with
 /// `kubectl`.
 const FIELD_MANAGER: &str = "rljob-cli";
+/// Annotation with the file of the last client-side apply.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Suspend an RLJob: it completes its step, writes a checkpoint and deletes its pods.
 ///
@@ -137,14 +139,26 @@ fn answer(job: &RLJob, done: &str, field: &str, path: &[&str]) -> anyhow::Result
     Ok(text)
 }
 
-/// Other field managers of the field at `path`.
+/// Other field managers of the field at `path`, which set it again when they apply or scale.
 fn owners(job: &RLJob, path: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut owners = Vec::new();
     for entry in job.managed_fields() {
         let fields = serde_json::to_value(&entry.fields_v1).context("failed to read managers")?;
         let field = path.iter().try_fold(&fields, |value: &Value, key| value.get(key));
+        // The creator of an object also manages the defaults of the CRD, which its file may lack.
+        let sets = entry.operation.as_deref() == Some("Apply")
+            || entry.subresource.is_some()
+            || is_in_applied_file(job, path);
         let other = entry.manager.clone().filter(|manager| manager != FIELD_MANAGER);
-        owners.extend(other.filter(|_| field.is_some()));
+        owners.extend(other.filter(|_| field.is_some() && sets));
     }
     Ok(owners)
+}
+
+/// Whether the file of the last client-side apply has the field at `path`.
+fn is_in_applied_file(job: &RLJob, path: &[&str]) -> bool {
+    let applied = job.annotations().get(LAST_APPLIED);
+    let applied = applied.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let mut names = path.iter().map(|key| key.trim_start_matches("f:"));
+    applied.is_some_and(|applied| names.try_fold(&applied, |value, name| value.get(name)).is_some())
 }

@@ -10,7 +10,7 @@ use rljob_http::{ClientTls, ReadError};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::error_line;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{COORDINATOR_INPUT, CoordinatorStatus};
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -167,7 +167,10 @@ pub(super) async fn exchange(
 
 fn check_run(status: &CoordinatorStatus, order: &CoordinatorOrder) -> Result<(), String> {
     let (steps, max) = (status.step.max(status.total_steps), order.max_steps);
-    if steps > max {
+    // A run that has done more steps than the spec wants fails with an error that says so.
+    let rejects_spec =
+        status.last_failure.as_ref().is_some_and(|it| it.reason == COORDINATOR_INPUT);
+    if steps > max && !rejects_spec {
         return Err(format!("its status has {steps} steps of a run of {max} steps"));
     }
     let (epoch, recorded) = (status.epoch.unwrap_or_default(), order.desired.epoch);

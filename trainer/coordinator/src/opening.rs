@@ -191,7 +191,7 @@ fn claim_blocking(
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
     let input = record.trainer.last_failure.as_ref().is_some_and(|failure| {
-        [scheduler::INPUT_REASON, scheduler::REWARD_REASON, LEARNER_INPUT]
+        [COORDINATOR_INPUT, scheduler::REWARD_REASON, LEARNER_INPUT]
             .contains(&failure.reason.as_str())
     });
     if record.trainer.stage == Stage::Failed && input {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::names::DROPPED_ROWS_FILE;
-use rljob_protocol::status::LearnerFailure;
+use rljob_protocol::status::{COORDINATOR_INPUT, LearnerFailure};
 use rljob_protocol::version::Version;
 use rljob_storage::StorageError;
 use tokio::task::{JoinError, JoinHandle};
@@ -34,8 +34,6 @@ const TICK: Duration = Duration::from_millis(250);
 /// First and longest delay before failed work is retried.
 const RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(30);
-/// Failure reason of unusable input.
-pub const INPUT_REASON: &str = "CoordinatorInput";
 /// Failure reason of a defect of the coordinator.
 pub const PANIC_REASON: &str = "CoordinatorPanicked";
 /// Failure reason of a verifier that was down for too long.
@@ -378,8 +376,13 @@ async fn prepare(
 /// The failure of a run with unusable input.
 pub fn input_failure(error: &(dyn std::error::Error + 'static)) -> LearnerFailure {
     let message = crate::error_line(error);
-    tracing::error!(reason = INPUT_REASON, "{message}");
-    LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None }
+    tracing::error!(reason = COORDINATOR_INPUT, "{message}");
+    LearnerFailure {
+        reason: COORDINATOR_INPUT.to_owned(),
+        message,
+        supervisor: None,
+        exit_code: None,
+    }
 }
 
 /// Fails the run.
@@ -387,7 +390,7 @@ pub async fn fail(coordinator: &Coordinator, error: &WorkError) {
     let reason = match error {
         WorkError::Verifier(RewardError::Unavailable { .. }) => REWARD_REASON,
         WorkError::Panicked(_) => PANIC_REASON,
-        _ => INPUT_REASON,
+        _ => COORDINATOR_INPUT,
     };
     let failure = LearnerFailure { reason: reason.to_owned(), ..input_failure(error) };
     let mut wait = RETRY;

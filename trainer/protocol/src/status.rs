@@ -267,6 +267,9 @@ pub enum Phase {
     Failed,
 }
 
+/// Reason of a [`LearnerFailure`] of inputs that the coordinator cannot use.
+pub const COORDINATOR_INPUT: &str = "CoordinatorInput";
+
 /// Failure of a learner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

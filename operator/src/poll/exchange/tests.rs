@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::response::IntoResponse;
 use axum::routing::{get, put};
 use rljob_http::{Limits, Role, Routes, ServerTls};
+use rljob_protocol::status::{LearnerFailure, Phase};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -101,6 +102,20 @@ async fn a_status_is_read_within_limits() {
         let answer = asked(StatusCode::OK, other).await;
         assert!(answer.contains("its status has 11 steps of a run of 10 steps"), "{answer}");
     }
+    let failure = LearnerFailure {
+        reason: COORDINATOR_INPUT.to_owned(),
+        message: "training.steps is 10, but the run has done 11 steps".to_owned(),
+        supervisor: None,
+        exit_code: None,
+    };
+    let status = CoordinatorStatus {
+        step: 11,
+        phase: Phase::Failed,
+        last_failure: Some(failure),
+        ..report()
+    };
+    let status: &'static str = serde_json::to_string(&status).unwrap().leak();
+    assert_eq!(asked(StatusCode::OK, status).await, "Failed", "the run rejects the spec");
 }
 
 #[tokio::test]

@@ -218,6 +218,25 @@ fn managers(namespace: &Namespace) -> Vec<String> {
 }
 
 #[test]
+fn a_file_of_kubectl_apply_reverts_a_suspension_only_if_it_has_the_field() {
+    let namespace = Namespace::create(cluster(), "applied").unwrap();
+    let plugin = Plugin::install();
+    let done = "rljob sample suspended: it completes its step, writes a checkpoint and deletes \
+                its pods\n";
+    let warning = "warning: kubectl-client-side-apply sets spec.suspend and may revert this\n";
+    let suspended_after = |source: &Value| {
+        namespace.kubectl.apply(&source.to_string()).unwrap();
+        let answer = plugin.run(&namespace, &["suspend", "sample"]).unwrap();
+        namespace.kubectl.run(&["delete", "rljob/sample", "--wait"]).unwrap();
+        answer
+    };
+    let mut source = job();
+    assert_eq!(suspended_after(&source), done);
+    source["spec"]["suspend"] = json!(false);
+    assert_eq!(suspended_after(&source), format!("{done}{warning}"));
+}
+
+#[test]
 fn jobs_are_suspended_resumed_and_scaled_and_tools_that_may_revert_it_are_named() {
     let namespace = Namespace::create(cluster(), "change").unwrap();
     let mut source = job();
