@@ -141,7 +141,9 @@ fn an_engine_that_spans_pods_is_rejected_on_one_machine() {
     let spanning =
         ["--set", "spec.inference.sglang={}", "--set", "spec.inference.podsPerReplica=2"];
     let message = "error: sums: spec.inference.podsPerReplica: on one machine an engine is one \
-        process: set it to 1, and resources.limits to all GPUs of an engine\n";
+        process: set it to 1, and resources.limits to all GPUs of an engine\n\
+        error: sums: spec.inference.sglang: the job runs SGLang, which must be installed on this \
+        machine: pass --engine-command 'python3 -m sglang.launch_server'\n";
     assert_eq!(rejection(&folder, &spanning), message);
 }
 
