@@ -4,6 +4,7 @@
 //!  not started ──▶ everything may change
 //!  started     ──▶ MUTABLE may change;  suspended: everything except IDENTITY
 //!  finished    ──▶ MUTABLE may change; succeeded: training.steps may be raised
+//!  rollbackTo  ──▶ as other fields; a started run has a checkpoint of its step
 //! ```
 //!
 //! In free-form objects, such as the sources of volumes, CEL compares the number of fields and the
@@ -65,9 +66,14 @@ const SUCCEEDED: &str = "has(oldSelf.status.conditions) && \
 /// A succeeded run resumes when it is raised.
 const STEPS: &str = "training.steps";
 
+/// Whether a new request to roll back names a checkpoint of the run.
+const ROLLBACK: &str = "!has(self.spec.rollbackTo) || (has(oldSelf.spec.rollbackTo) && \
+    self.spec.rollbackTo == oldSelf.spec.rollbackTo) || (has(oldSelf.status.checkpoints) && \
+    oldSelf.status.checkpoints.exists(c, c.step == self.spec.rollbackTo.step))";
+
 /// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
-/// with what the run executes.
-const LOCAL: [&str; 8] = [
+/// with what the run executes, and to which checkpoint it goes back.
+const LOCAL: [&str; 9] = [
     "inference",
     "evaluation",
     "trainer",
@@ -75,6 +81,7 @@ const LOCAL: [&str; 8] = [
     "verifiers",
     "scheduling",
     "volumes",
+    "rollbackTo",
     STEPS,
 ];
 
@@ -140,6 +147,10 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
                 training.steps; to change anything else, create an RLJob with restoreFrom.rljob",
         ),
         rule(&enough, "spec.training.steps must be at least the number of steps that are done"),
+        rule(
+            &format!("!({STARTED}) || {ROLLBACK}"),
+            "spec.rollbackTo.step must be the step of a checkpoint in status.checkpoints",
+        ),
     ]
 }
 

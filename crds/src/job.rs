@@ -16,6 +16,7 @@ use crate::model::ModelSpec;
 use crate::restore::RestoreSource;
 use crate::reward::RewardSpec;
 use crate::roles::{CoordinatorSpec, InferenceSpec, SchedulingSpec, TrainerSpec};
+use crate::rollback::RollbackTarget;
 use crate::status::RLJobStatus;
 use crate::storage::{StorageSpec, VolumeSpec};
 use crate::tracking::TrackingSpec;
@@ -200,6 +201,14 @@ use crate::workflow::WorkflowSpec;
         .message("restoreFrom is not used by algorithm.evaluation; remove it")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.algorithm.evaluation) || !has(self.rollbackTo)")
+        .message("rollbackTo is not used by algorithm.evaluation; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.storage.s3) || !has(self.rollbackTo)")
+        .message("rollbackTo needs a run on a volume: create an RLJob with restoreFrom.rljob")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || \
              self.model.weights == 'Pretrained'")
         .message("algorithm.evaluation needs model.weights Pretrained: random weights are drawn \
@@ -352,6 +361,12 @@ pub struct RLJobSpec {
     /// Checkpoint that a run without checkpoints starts from. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_from: Option<RestoreSource>,
+
+    /// Checkpoint of this run to which it goes back when it resumes. Steps, samples, checkpoints
+    /// and exports after its step are deleted, and made again. Set it while the run is suspended;
+    /// the run does it once. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_to: Option<RollbackTarget>,
 
     /// Experiment trackers that get the run's metrics and traces, besides the files
     /// `metrics.jsonl`, `tensorboard` and `traces.jsonl` of the run directory. Default none.

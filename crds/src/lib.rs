@@ -80,6 +80,7 @@ mod verifier;
 pub mod verifiers;
 
 pub mod restore;
+pub mod rollback;
 
 pub mod status;
 

@@ -94,6 +94,10 @@ pub struct RLJobStatus {
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+    /// The newest 100 complete checkpoints, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    pub checkpoints: Vec<CheckpointStatus>,
 }
 
 /// Failure rules in force. They apply to failures after `since`.

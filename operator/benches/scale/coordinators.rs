@@ -124,6 +124,7 @@ async fn status(
             .map(|engine_endpoint| engine(engine_endpoint.name))
             .collect(),
         checkpoint: None,
+        checkpoints: Vec::new(),
         unsupported: None,
         journal_failure: None,
         tracker_failure: None,

@@ -118,7 +118,7 @@ pub async fn scale(arguments: &ScaleArgs) -> anyhow::Result<String> {
     answer(&job, &done, "inference.replicas", &path)
 }
 
-fn parameters() -> PatchParams {
+pub(super) fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
@@ -131,7 +131,12 @@ async fn unfinished(connection: &Connection, name: &str, verb: &str) -> anyhow::
     Ok(job)
 }
 
-fn answer(job: &RLJob, done: &str, field: &str, path: &[&str]) -> anyhow::Result<String> {
+pub(super) fn answer(
+    job: &RLJob,
+    done: &str,
+    field: &str,
+    path: &[&str],
+) -> anyhow::Result<String> {
     let mut text = format!("rljob {} {done}", job.name_any());
     for owner in owners(job, path)? {
         let _ = write!(text, "\nwarning: {owner} sets spec.{field} and may revert this");

@@ -1,21 +1,23 @@
-//! `rljob checkpoints`: lists checkpoints of local runs and of RLJobs; verifies, copies and
-//! restores those of local runs.
+//! `rljob checkpoints`: lists, copies and restores checkpoints of local runs and of RLJobs;
+//! verifies those of local runs.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use jiff::Timestamp;
+use anyhow::bail;
 
 use super::connection::{Connection, PlaceArgs};
 use super::table::table;
-use super::tree::age;
 
 mod copy;
+mod folder_copy;
 mod found;
+mod job;
+mod job_restore;
+mod pod_files;
 mod restore;
 
 pub use copy::CopyArgs;
-use found::{Found, find, problem, size};
+use found::{Found, InBucket, find, problem, size};
 pub use restore::RestoreArgs;
 
 /// List, verify, copy or restore checkpoints.
@@ -35,8 +37,9 @@ pub enum CheckpointsCommand {
 
 /// List checkpoints.
 ///
-/// A local run has all of its checkpoints in its folder. With `--cluster`, the newest checkpoint of
-/// the status of an RLJob is shown; older ones are in the run's storage.
+/// A local run has its checkpoints in its folder, or in a bucket, whose clients list them. With
+/// `--cluster`, the newest 100 complete checkpoints of an RLJob are shown. Needs the permission
+/// to get `rljobs`.
 #[derive(clap::Args, Debug)]
 pub struct ListArgs {
     /// Run directory, or folder of run directories (default: `runs`); with `--cluster`, the name of
@@ -64,29 +67,17 @@ pub struct VerifyArgs {
 pub async fn checkpoints(arguments: &CheckpointsArgs) -> anyhow::Result<String> {
     match &arguments.command {
         CheckpointsCommand::Verify(arguments) => verify(&arguments.dir),
-        CheckpointsCommand::Copy(arguments) => copy::copy(arguments),
-        CheckpointsCommand::Restore(arguments) => restore::restore(arguments),
+        CheckpointsCommand::Copy(arguments) => copy::copy(arguments).await,
+        CheckpointsCommand::Restore(arguments) => restore::restore(arguments).await,
         CheckpointsCommand::List(ListArgs { target, place }) => {
             place.check()?;
             if place.cluster {
-                let name = target.as_deref().context("the name of an RLJob is missing")?;
-                return newest(&Connection::open(&place.connection).await?, name).await;
+                let connection = Connection::open(&place.connection).await?;
+                return job::list(&connection, job::named(target.as_deref())?).await;
             }
             list(Path::new(target.as_deref().unwrap_or("runs")))
         }
     }
-}
-
-async fn newest(connection: &Connection, name: &str) -> anyhow::Result<String> {
-    let job = connection.job(name).await?;
-    let checkpoint = job.status.and_then(|status| status.checkpoint);
-    let Some(checkpoint) = checkpoint else {
-        bail!("RLJob {name} has no complete checkpoint yet");
-    };
-    let now = Timestamp::now();
-    let at = checkpoint.time.map_or_else(|| "-".to_owned(), |time| age(time.0, now));
-    let row = [name.to_owned(), checkpoint.step.to_string(), at, checkpoint.path];
-    Ok(table(["NAME", "STEP", "AGE", "FOLDER"], &[row]))
 }
 
 fn list(dir: &Path) -> anyhow::Result<String> {
@@ -103,13 +94,24 @@ fn list(dir: &Path) -> anyhow::Result<String> {
         let folder = found.folder.display().to_string();
         [found.run.clone(), step, attempt, ranks, bytes, state.to_owned(), folder]
     };
-    let rows: Vec<_> = find(dir)?.iter().map(row).collect();
+    let in_bucket = |other: &InBucket| {
+        let unknown = || "-".to_owned();
+        let InBucket { run, uri } = other.clone();
+        [run, unknown(), unknown(), unknown(), unknown(), "InBucket".to_owned(), uri]
+    };
+    let runs = find(dir)?;
+    let mut rows: Vec<_> = runs.found.iter().map(row).collect();
+    rows.extend(runs.in_buckets.iter().map(in_bucket));
     Ok(table(["NAME", "STEP", "ATTEMPT", "RANKS", "BYTES", "STATE", "FOLDER"], &rows))
 }
 
 fn verify(dir: &Path) -> anyhow::Result<String> {
-    let (mut lines, mut problems) = (Vec::new(), Vec::new());
-    for found in find(dir)? {
+    let (runs, mut problems) = (find(dir)?, Vec::new());
+    let not_verified = |other: &InBucket| {
+        format!("{}: in a bucket, verified by the coordinator before a run resumes", other.uri)
+    };
+    let mut lines: Vec<String> = runs.in_buckets.iter().map(not_verified).collect();
+    for found in runs.found {
         let folder = found.folder.display();
         let manifest = match found.manifest {
             Ok(Some(manifest)) => manifest,
@@ -206,5 +208,37 @@ mod tests {
         fs::write(complete_folder.join(MANIFEST_FILE), "{").unwrap();
         assert!(verified().unwrap_err().contains("manifest.json: EOF"), "{:?}", verified());
         assert!(list(runs.path()).unwrap().contains("Unreadable"));
+    }
+
+    #[test]
+    fn a_run_in_a_bucket_does_not_hide_checkpoints_of_other_runs() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        let folder = directory.path().join("checkpoints/step-2.attempt-0");
+        fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str| runs.path().join("lab").join(name).join("run.json");
+        let mut config: serde_json::Value =
+            serde_json::from_slice(&fs::read(file("sums")).unwrap()).unwrap();
+        config["name"] = json!("other");
+        config["bucket"] =
+            json!({"bucket": "runs", "prefix": "team/lab/other", "region": "us-east-1"});
+        fs::create_dir(runs.path().join("lab/other")).unwrap();
+        fs::write(file("other"), config.to_string()).unwrap();
+        let folder = folder.display();
+        let uri = "s3://runs/team/lab/other/checkpoints";
+        assert_eq!(
+            list(runs.path()).unwrap(),
+            format!(
+                "NAME       STEP  ATTEMPT  RANKS  BYTES  STATE       FOLDER\n\
+                 lab/sums   2     0        -      -      Incomplete  {folder}\n\
+                 lab/other  -     -        -      -      InBucket    {uri}"
+            )
+        );
+        let verified = verify(runs.path()).unwrap();
+        let expected = format!(
+            "{uri}: in a bucket, verified by the coordinator before a run resumes\n\
+             {folder}: incomplete, ignored by runs"
+        );
+        assert_eq!(verified, expected);
     }
 }

@@ -44,7 +44,7 @@ pub async fn open(connection: &Connection, name: &str) -> anyhow::Result<Forward
 }
 
 /// Why a job has no coordinator, as part of a sentence.
-fn without_coordinator(job: &RLJob) -> Option<String> {
+pub(super) fn without_coordinator(job: &RLJob) -> Option<String> {
     if let Some(outcome) = outcome(job) {
         return Some(format!("has ended ({})", outcome.reason));
     }

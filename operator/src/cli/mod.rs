@@ -26,6 +26,7 @@ mod logs;
 mod memory_plan;
 mod model_check;
 mod plan;
+mod plugin;
 mod pod_logs;
 pub mod program;
 mod render;

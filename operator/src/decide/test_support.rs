@@ -33,6 +33,7 @@ pub fn report() -> CoordinatorStatus {
         supervisors: vec![],
         engines: vec![],
         checkpoint: None,
+        checkpoints: Vec::new(),
         unsupported: None,
         download: None,
         reward_outage: None,

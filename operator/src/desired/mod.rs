@@ -47,6 +47,7 @@ mod volumes;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
+pub use pod::PROGRAMS;
 #[cfg(test)] // compared with the chart
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use settings::{Labels, Scrapers, Settings, labels};

@@ -38,7 +38,7 @@ const GRACE_SECONDS: i64 = 30;
 /// Part of the grace period in which a supervisor kills its learners.
 const KILL_SECONDS: i64 = 5;
 /// Folder of the programs in the image.
-pub(super) const PROGRAMS: &str = "/usr/local/bin";
+pub const PROGRAMS: &str = "/usr/local/bin";
 
 pub(super) fn build_template(
     job: &ValidatedJob,

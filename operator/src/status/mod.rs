@@ -21,14 +21,14 @@ use rljob_crds::names::{
     CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED, REASON_INVALID_SPEC,
     REASON_PODS_CANNOT_START,
 };
-use rljob_crds::status::{AppliedRules, CheckpointStatus, RLJobStatus, RoleStatus};
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_crds::status::{AppliedRules, RLJobStatus, RoleStatus};
 
 use crate::decide::{
     Decision, Epoch, Facts, Obstacle, Outcome, Recorded, RoleCounts, num_verifiers,
 };
 use crate::validate::Job;
 
+mod checkpoints;
 mod conditions;
 mod engines;
 mod events;
@@ -126,6 +126,7 @@ fn compute(
     };
     let inference = engines::inference(job, old, facts, keeps_running);
     let verifiers = || counts(facts.roles.verifier, num_verifiers(job, facts));
+    let (checkpoint, checkpoints) = checkpoints::checkpoints(old, report, now);
     let status = RLJobStatus {
         observed_generation: Some(job.generation),
         conditions: conditions::compute(job, old, facts, decision, now),
@@ -151,7 +152,8 @@ fn compute(
         trainer_groups: groups::groups(job, old, facts, keeps_running),
         verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),
         memory: memory::memory(old, report),
-        checkpoint: checkpoint(old, report, now),
+        checkpoint,
+        checkpoints,
     };
     match facts.obstacle.as_ref().filter(|obstacle| is_shown(obstacle, decision)) {
         Some(obstacle) => blocked(old, status, obstacle, now),
@@ -251,23 +253,6 @@ fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Opti
         _ if facts.must_stop() => old.drain_deadline.clone(),
         _ => None,
     }
-}
-
-fn checkpoint(
-    old: &RLJobStatus,
-    report: Option<&CoordinatorStatus>,
-    now: Timestamp,
-) -> Option<CheckpointStatus> {
-    let Some(version) = report.and_then(|report| report.checkpoint) else {
-        return old.checkpoint.clone();
-    };
-    let path = format!("{}/{version}", rljob_crds::names::CHECKPOINTS_DIR);
-    let unchanged = old.checkpoint.as_ref().filter(|old| old.path == path);
-    Some(unchanged.cloned().unwrap_or(CheckpointStatus {
-        step: version.step,
-        path,
-        time: Some(Time(now)),
-    }))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use crate::decide::{Epoch, Obstacle, Queue, Roles, Silence, decide};
 use crate::validate::test_support::validated;
 use rljob_crds::names::REASON_INVALID_SPEC;
 use rljob_protocol::status::{
-    DownloadProgress, EngineCondition, EngineState, LearnerFailure, Phase, StepMetrics,
+    CoordinatorStatus, DownloadProgress, EngineCondition, EngineState, LearnerFailure, Phase,
+    StepMetrics,
 };
 use rljob_protocol::version::Version;
 

@@ -3,7 +3,7 @@
 //!
 //! | Only change | Written |
 //! |---|---|
-//! | progress, a later checkpoint, known engines, memory | a minute after the last progress |
+//! | progress, later checkpoints, known engines, memory | a minute after the last progress |
 //! | these, pod counts, messages of conditions | a second after the last write |
 //! | anything else | at once, with everything that was held back |
 //!
@@ -66,13 +66,14 @@ pub(super) fn throttle(
     StatusUpdate::now(new)
 }
 
-/// The new status with the old progress, checkpoint, memory and engines.
+/// The new status with the old progress, checkpoints, memory and engines.
 fn without_progress(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
     let inference = new.inference.map(|inference| InferenceStatus { engines, ..inference });
     RLJobStatus {
         progress: old.progress.clone(),
         checkpoint: old.checkpoint.clone(),
+        checkpoints: old.checkpoints.clone(),
         memory: old.memory.clone(),
         inference,
         ..new

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 mod admission;
 mod alerts;
 mod api_server;
+mod checkpoints;
 mod children;
 mod command_line;
 mod coordinator;

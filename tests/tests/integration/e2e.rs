@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 mod agents;
 mod bucket;
+mod checkpoints;
 mod dashboard;
 mod gpus;
 mod groups;

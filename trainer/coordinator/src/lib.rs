@@ -16,7 +16,8 @@
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!
-//! `rollback` returns the run of a stopped coordinator to a checkpoint.
+//! `rollback` returns a run that is not active to a checkpoint; `opening` calls it for
+//! `spec.rollbackTo`.
 //!
 //! Imports point down or to the left. Only `server`, `scheduler`, `opening` and `process` see the
 //! whole [`coordinator::Coordinator`]; other modules receive the handles that they use.

@@ -31,9 +31,9 @@ use crate::recorder::Recorder;
 use crate::reward::Runner;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
-use crate::scheduler;
 use crate::telemetry::Metrics;
 use crate::tracking::failures::Failures;
+use crate::{rollback, scheduler};
 
 /// Claims the run directory, opens it and reads back where the run stands.
 pub(crate) async fn open(
@@ -176,7 +176,11 @@ fn claim_blocking(
     }
     let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
     let store = match run_store {
-        RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
+        RunStore::Folder(_) => {
+            let mut journal = Journal::open(&fence.journal())?;
+            rollback::requested(config, run_store, &fence, &mut journal)?;
+            SharedJournal::new(journal, fence)
+        }
         RunStore::Bucket(bucket) => {
             copies::fetch(run_store, &fence)?;
             let (mirror, journal) =

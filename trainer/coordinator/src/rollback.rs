@@ -1,5 +1,6 @@
-//! Rollback of a stopped run to one of its checkpoints (`rljob checkpoints restore`): the steps
-//! after it are discarded, and the run samples and trains them again.
+//! Rollback of a run that is not active to one of its checkpoints: the steps after it are
+//! discarded, and the run samples and trains them again. `rljob checkpoints restore` rolls a local
+//! run back, `spec.rollbackTo` a run that starts.
 //!
 //! ```text
 //!  exports ─▶ checkpoints, newest first ─▶ JSONL, TensorBoard ─▶ journal (one transaction)
@@ -8,7 +9,8 @@
 //! A rollback that was interrupted is repeated. Before the journal has changed, the run would
 //! replay the discarded steps from it; after that, the run samples them again.
 //!
-//! The caller holds the lock of the run directory, and no process of the run exists.
+//! The caller holds the lock of the run directory or has claimed it, and no other process of the
+//! run exists.
 
 use std::fmt;
 
@@ -29,6 +31,8 @@ use crate::tracking::{mlflow, opentelemetry, tensorboard};
 
 /// Kind of the event in the journal.
 const EVENT: &str = "RolledBack";
+/// Key in the journal of the newest `spec.rollbackTo` that was done.
+const KEY: &str = "rollbackTo";
 
 /// What a rollback discards.
 struct Discarded {
@@ -68,6 +72,43 @@ pub fn roll_back(config: &RunConfig, step: u32, is_dry: bool) -> anyhow::Result<
             .context("the restore is incomplete: repeat it")?;
     }
     Ok(text)
+}
+
+/// Does the rollback of `spec.rollbackTo`, unless the journal records that it was done. A run that
+/// has not begun has nothing to discard. Blocks.
+///
+/// # Errors
+/// There is no such checkpoint, its files do not match its manifest, the run cannot be rolled back,
+/// or a file of it cannot be read or removed. The journal does not record the request then.
+pub(crate) fn requested(
+    config: &RunConfig,
+    run_store: &RunStore,
+    fence: &Fence,
+    journal: &mut Journal,
+) -> anyhow::Result<()> {
+    let Some(target) = &config.spec.rollback_to else { return Ok(()) };
+    let request = serde_json::to_value(target)?;
+    if journal.get_state(KEY)?.as_ref() == Some(&request) {
+        return Ok(());
+    }
+    let has_begun = journal.newest_batch()?.0 > 0 || !checkpoints::complete(run_store)?.is_empty();
+    if has_begun {
+        let step = target.step;
+        let failed = || {
+            format!(
+                "failed to roll back to step {step}: to continue the run, suspend it, then change \
+                 or remove spec.rollbackTo"
+            )
+        };
+        let discarded = Discarded::find(run_store, journal, step).with_context(failed)?;
+        let text = discarded.to_string();
+        if !text.is_empty() {
+            discarded.apply(run_store, fence, journal).with_context(failed)?;
+            let later = text.lines().collect::<Vec<_>>().join(", ");
+            tracing::info!("rolled back to {}; discarded: {later}", discarded.version);
+        }
+    }
+    Ok(journal.put_state(KEY, &request)?)
 }
 
 impl Discarded {
@@ -166,3 +207,6 @@ impl fmt::Display for Discarded {
         if *is_final_later { writeln!(f, "{EXPORT_DIR}") } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests;

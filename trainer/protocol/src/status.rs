@@ -42,6 +42,9 @@ pub struct CoordinatorStatus {
     pub engines: Vec<EngineState>,
     /// Newest complete checkpoint.
     pub checkpoint: Option<Version>,
+    /// The newest [`MAX_CHECKPOINTS`] complete checkpoints, oldest first. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Version>,
     /// Supervisor or learner whose release is too old for this run. Since protocol version 2; peers
     /// of version 1 receive it as `last_failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,6 +94,8 @@ impl CoordinatorStatus {
     }
 }
 
+/// Most checkpoints of a status.
+pub const MAX_CHECKPOINTS: usize = 100;
 /// Most supervisors and engines of a status.
 const MAX_ENTRIES: usize = 16384;
 /// Longest name in bytes, that of an object in Kubernetes.
@@ -117,6 +122,9 @@ impl CoordinatorStatus {
         }
         if self.groups.len() > MAX_GROUPS {
             return Err(format!("its status has more than {MAX_GROUPS} groups"));
+        }
+        if self.checkpoints.len() > MAX_CHECKPOINTS {
+            return Err(format!("its status has more than {MAX_CHECKPOINTS} checkpoints"));
         }
         let of_groups = || self.groups.iter().flat_map(|group| &group.supervisors);
         let supervisors = self.supervisors.len().saturating_add(of_groups().count());

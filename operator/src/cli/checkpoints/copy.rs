@@ -1,75 +1,68 @@
-//! `rljob checkpoints copy`: copies a checkpoint of a local run out of its folder, verified.
+//! `rljob checkpoints copy`: copies a checkpoint of a local run or of an RLJob to a folder,
+//! verified.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use rljob_protocol::checkpoint::{FileEntry, MANIFEST_FILE, Manifest, POSITION_FILE};
-use sha2::{Digest, Sha256};
+use rljob_crds::names::CHECKPOINTS_DIR;
+use rljob_protocol::version::Version;
 
-use super::found::{Found, find, is_in_folder, size};
+use super::folder_copy::{self, Source};
+use super::found::{Found, find};
+use super::job;
+use super::pod_files::PodFiles;
+use crate::cli::connection::{Connection, PlaceArgs};
+use crate::cli::forward::without_coordinator;
 use crate::local::inspect::find_one;
 
-/// Bytes of a read.
-const CHUNK: usize = 1 << 20;
-
-/// Copy a checkpoint of a local run to a folder, from which other jobs start with `restoreFrom`.
+/// Copy a checkpoint to a folder, from which other jobs start with `restoreFrom`.
 ///
 /// Files are compared with the manifest while they are copied; the manifest is written last. The
-/// run may be active. Exports are folders that any program copies.
+/// run may be active. With `--cluster`, the checkpoint of an RLJob with a coordinator is read in
+/// the coordinator's container; needs the permissions to get `rljobs`, and to get and create
+/// `pods/exec`. Exports are folders that any program copies.
 #[derive(clap::Args, Debug)]
 pub struct CopyArgs {
-    /// Run directory, or a folder with one run (default: `runs`).
-    #[arg(value_name = "DIR", default_value = "runs", hide_default_value = true)]
-    pub dir: PathBuf,
+    /// Run directory, or a folder with one run (default: `runs`); with `--cluster`, the name of an
+    /// RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: Option<String>,
     /// Step of the checkpoint. Default: the newest complete one.
     #[arg(long, value_name = "N")]
     pub step: Option<u32>,
     /// Folder in which `step-N.attempt-K` is created.
     #[arg(long, value_name = "FOLDER")]
     pub to: PathBuf,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 /// Copies the checkpoint; returns the line to print.
 ///
 /// # Errors
-/// There is no such checkpoint, it does not match its manifest, or the copy exists or cannot be
-/// written. What was copied is removed then.
-pub fn copy(arguments: &CopyArgs) -> anyhow::Result<String> {
-    let directory = find_one(&arguments.dir)?;
-    let (from, manifest) = chosen(&directory, arguments.step)?;
-    let target = std::path::absolute(&arguments.to)
-        .with_context(|| format!("failed to resolve {}", arguments.to.display()))?
-        .join(manifest.version.to_string());
-    ensure!(target.symlink_metadata().is_err(), "{} exists already", target.display());
-    let failed = || format!("failed to create {}", target.display());
-    fs::create_dir_all(&arguments.to).with_context(failed)?;
-    fs::create_dir(&target).with_context(failed)?;
-    if let Err(error) = copy_files(&from, &target, &manifest) {
-        // The error of the copy is the cause.
-        let _ = fs::remove_dir_all(&target);
-        return Err(error.context(format!("failed to copy {}", from.display())));
+/// There is no such checkpoint, it does not match its manifest, it cannot be read, or the copy
+/// exists or cannot be written. What was copied is removed then.
+pub async fn copy(arguments: &CopyArgs) -> anyhow::Result<String> {
+    let CopyArgs { target, step, to, place } = arguments;
+    place.check()?;
+    if place.cluster {
+        let connection = Connection::open(&place.connection).await?;
+        return copy_from_job(&connection, job::named(target.as_deref())?, *step, to).await;
     }
-    Ok(format!(
-        "{}: {} files of {} bytes match the manifest; a job starts from it with restoreFrom.path",
-        target.display(),
-        manifest.files.len(),
-        size(&manifest)
-    ))
+    let directory = find_one(Path::new(target.as_deref().unwrap_or("runs")))?;
+    let (folder, version) = chosen(&directory, *step)?;
+    let failed = format!("failed to copy {}", folder.display());
+    let target = folder_copy::target(to, version)?;
+    folder_copy::copy(&Source::Folder(folder), version, &target).await.context(failed)
 }
 
-/// Folder and manifest of the newest complete checkpoint, or of that of a step.
-fn chosen(directory: &Path, step: Option<u32>) -> anyhow::Result<(PathBuf, Manifest)> {
+/// Folder of the newest complete checkpoint, or of that of a step.
+fn chosen(directory: &Path, step: Option<u32>) -> anyhow::Result<(PathBuf, Version)> {
     let of_step = |found: &Found| step.is_none_or(|step| found.version.step == step);
-    for Found { folder, version, manifest, .. } in
-        find(directory)?.into_iter().filter(of_step).rev()
-    {
+    let all = find(directory)?.checkpoints()?;
+    for Found { folder, version, manifest, .. } in all.into_iter().filter(of_step).rev() {
         match manifest {
-            Ok(Some(manifest)) if manifest.version == version => return Ok((folder, manifest)),
-            Ok(Some(other)) => {
-                bail!("{}: its manifest is that of {}", folder.display(), other.version)
-            }
+            Ok(Some(_)) => return Ok((folder, version)),
             Ok(None) => {}
             Err(error) => bail!("{}: {error}", folder.display()),
         }
@@ -81,45 +74,37 @@ fn chosen(directory: &Path, step: Option<u32>) -> anyhow::Result<(PathBuf, Manif
     )
 }
 
-/// The manifest commits the copy, as that of a learner does.
-fn copy_files(from: &Path, target: &Path, manifest: &Manifest) -> anyhow::Result<()> {
-    for entry in &manifest.files {
-        copy_file(from, target, entry).with_context(|| entry.name.clone())?;
+async fn copy_from_job(
+    connection: &Connection,
+    name: &str,
+    step: Option<u32>,
+    to: &Path,
+) -> anyhow::Result<String> {
+    let job = connection.job(name).await?;
+    let path = job::of_step(&job, step)?.path;
+    let folder = format!("{}/{name}/{path}", connection.namespace);
+    if let Some(bucket) = &job.spec.storage.s3 {
+        let prefix = bucket.prefix.as_ref().map_or_else(String::new, |prefix| format!("{prefix}/"));
+        bail!(
+            "RLJob {name} is in a bucket: copy s3://{}/{prefix}{folder} with a client of the \
+             bucket",
+            bucket.bucket
+        );
     }
-    for name in [POSITION_FILE, MANIFEST_FILE] {
-        match fs::read(from.join(name)) {
-            // A run without rollouts has no position.
-            Err(error) if error.kind() == ErrorKind::NotFound && name == POSITION_FILE => continue,
-            bytes => write_durably(&target.join(name), &bytes?),
-        }
-        .with_context(|| name.to_owned())?;
-        File::open(target)?.sync_all()?;
-    }
-    Ok(())
-}
-
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Copies a file and compares what was read with its entry.
-fn copy_file(from: &Path, target: &Path, entry: &FileEntry) -> anyhow::Result<()> {
-    ensure!(is_in_folder(entry), "is not the name of a file");
-    let mut source = File::open(from.join(&entry.name))?;
-    let mut copy = File::create_new(target.join(&entry.name))?;
-    let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0_u64, vec![0; CHUNK]);
-    loop {
-        let read = source.read(&mut chunk)?;
-        let Some(read) = chunk.get(..read).filter(|read| !read.is_empty()) else { break };
-        hash.update(read);
-        copy.write_all(read)?;
-        bytes = bytes.saturating_add(read.len() as u64);
-        ensure!(bytes <= entry.size, "has more than {} bytes", entry.size);
-    }
-    ensure!(bytes == entry.size, "has {bytes} bytes instead of {}", entry.size);
-    let sum = format!("{:x}", hash.finalize());
-    ensure!(sum == entry.sha256, "has SHA-256 {sum} instead of {}", entry.sha256);
-    Ok(copy.sync_all()?)
+    let version = path.strip_prefix(CHECKPOINTS_DIR).and_then(|path| path.strip_prefix('/'));
+    let version: Option<Version> = version.and_then(|version| version.parse().ok());
+    let version = version.with_context(|| format!("the status of RLJob {name} names {path}"))?;
+    let target = folder_copy::target(to, version)?;
+    let state = without_coordinator(&job);
+    ensure!(
+        state.is_none(),
+        "RLJob {name} {} and has no coordinator that reads files: copy the folder {folder} in its \
+         storage, or start another RLJob with restoreFrom.rljob: {{name: {name}, step: {}}}",
+        state.unwrap_or_default(),
+        version.step
+    );
+    let files = PodFiles::new(connection, name, version);
+    files.check(connection).await?;
+    let failed = || format!("failed to copy {path} of RLJob {name}");
+    folder_copy::copy(&Source::Pod(files), version, &target).await.with_context(failed)
 }

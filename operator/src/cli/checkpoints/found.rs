@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, MANIFEST_FILE, Manifest};
 use rljob_protocol::version::Version;
@@ -22,33 +22,70 @@ pub struct Found {
     pub manifest: Result<Option<Manifest>, String>,
 }
 
-/// Checkpoints of the run directory `dir` or of those in the folder, oldest first.
-pub fn find(dir: &Path) -> anyhow::Result<Vec<Found>> {
-    let mut found = Vec::new();
+/// A run whose checkpoints are in a bucket.
+#[derive(Clone)]
+pub struct InBucket {
+    /// `namespace/name` of the run.
+    pub run: String,
+    /// `s3://bucket/prefix/checkpoints`.
+    pub uri: String,
+}
+
+/// Checkpoints of local runs.
+#[derive(Default)]
+pub struct Runs {
+    /// By run, oldest first.
+    pub found: Vec<Found>,
+    pub in_buckets: Vec<InBucket>,
+}
+
+impl Runs {
+    /// The checkpoints of a single run.
+    ///
+    /// # Errors
+    /// They are in a bucket.
+    pub fn checkpoints(self) -> anyhow::Result<Vec<Found>> {
+        if let Some(InBucket { run, uri }) = self.in_buckets.first() {
+            bail!("checkpoints of {run} are in a bucket: copy {uri} with a client of the bucket");
+        }
+        Ok(self.found)
+    }
+}
+
+/// Checkpoints of the run directory `dir` or of those in the folder.
+pub fn find(dir: &Path) -> anyhow::Result<Runs> {
+    let mut runs = Runs::default();
     for directory in inspect::find(dir)? {
         let config = Run::read(&directory)?.config;
         let run = format!("{}/{}", config.namespace, config.name);
-        ensure!(
-            config.bucket.is_none(),
-            "checkpoints of {run} are in its bucket: list them with a client of the bucket"
-        );
-        let first = found.len();
-        let entries = match fs::read_dir(directory.join(CHECKPOINTS_DIR)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries.with_context(|| format!("failed to list checkpoints of {run}"))?,
-        };
-        for entry in entries {
-            let entry = entry.with_context(|| format!("failed to list checkpoints of {run}"))?;
-            let Ok(version) = entry.file_name().to_string_lossy().parse() else { continue };
-            let (run, folder) = (run.clone(), entry.path());
-            let manifest = manifest(&folder).map_err(|error| format!("{error:#}"));
-            found.push(Found { run, folder, version, manifest });
+        if config.bucket.is_some() {
+            let uri = config.run_store().join(CHECKPOINTS_DIR).display().to_string();
+            runs.in_buckets.push(InBucket { run, uri });
+            continue;
         }
-        if let Some(own) = found.get_mut(first..) {
-            own.sort_by_key(|checkpoint| checkpoint.version);
-        }
+        let found = in_folder(&run, &directory.join(CHECKPOINTS_DIR));
+        runs.found.extend(found.with_context(|| format!("failed to list checkpoints of {run}"))?);
     }
-    ensure!(!found.is_empty(), "{} contains no checkpoint", dir.display());
+    let is_empty = runs.found.is_empty() && runs.in_buckets.is_empty();
+    ensure!(!is_empty, "{} contains no checkpoint", dir.display());
+    Ok(runs)
+}
+
+/// Checkpoints of a run, oldest first.
+fn in_folder(run: &str, folder: &Path) -> io::Result<Vec<Found>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let Ok(version) = entry.file_name().to_string_lossy().parse() else { continue };
+        let (run, folder) = (run.to_owned(), entry.path());
+        let manifest = manifest(&folder).map_err(|error| format!("{error:#}"));
+        found.push(Found { run, folder, version, manifest });
+    }
+    found.sort_by_key(|checkpoint| checkpoint.version);
     Ok(found)
 }
 

@@ -1,32 +1,39 @@
-//! `rljob checkpoints restore`: returns a stopped local run to one of its checkpoints.
-//! `rljob-coordinator` changes the run, whose journal it owns.
+//! `rljob checkpoints restore`: returns a stopped local run, or a suspended RLJob, to one of its
+//! checkpoints. `rljob-coordinator` changes the run, whose journal it owns.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use rljob_crds::RunConfig;
 
+use super::{job, job_restore};
+use crate::cli::connection::{Connection, PlaceArgs};
 use crate::cli::job_check;
 use crate::local::directory::{RunDirectory, State};
 use crate::local::inspect::{Run, find_one};
 
-/// Return a stopped local run to a checkpoint: the next `rljob run` continues from its step.
+/// Return a stopped run to a checkpoint, from whose step it continues.
 ///
 /// Steps, samples, checkpoints, exports and lines of files after the step are discarded, and
 /// sampled and trained again. Without `--discard` they are listed, and nothing changes. To keep
-/// both, start another job from the checkpoint with `restoreFrom`.
+/// both, start another job from the checkpoint with `restoreFrom`. With `--cluster`, sets
+/// `spec.rollbackTo` of a suspended RLJob; its coordinator discards what is later when the job
+/// resumes. Needs the permissions to get and patch `rljobs`.
 #[derive(clap::Args, Debug)]
 pub struct RestoreArgs {
-    /// Run directory, or a folder with one run (default: `runs`).
-    #[arg(value_name = "DIR", default_value = "runs", hide_default_value = true)]
-    pub dir: PathBuf,
+    /// Run directory, or a folder with one run (default: `runs`); with `--cluster`, the name of an
+    /// RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: Option<String>,
     /// Step of a complete checkpoint.
     #[arg(long, value_name = "N")]
     pub step: u32,
     /// Discard what is later than the checkpoint.
     #[arg(long)]
     pub discard: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 /// Restores the run; returns the lines to print.
@@ -34,10 +41,21 @@ pub struct RestoreArgs {
 /// # Errors
 /// The run is active, the checkpoint is missing or does not match its manifest, the run cannot be
 /// restored, or something would be discarded without `--discard`.
-pub fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
-    let path = find_one(&arguments.dir)?;
+pub async fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
+    let RestoreArgs { target, step, discard, place } = arguments;
+    place.check()?;
+    if place.cluster {
+        let connection = Connection::open(&place.connection).await?;
+        return job_restore::restore(&connection, job::named(target.as_deref())?, *step, *discard)
+            .await;
+    }
+    restore_local(Path::new(target.as_deref().unwrap_or("runs")), *step, *discard)
+}
+
+fn restore_local(dir: &Path, step: u32, discard: bool) -> anyhow::Result<String> {
+    let path = find_one(dir)?;
     let Run { config, running, .. } = Run::read(&path)?;
-    let (run, step) = (format!("{}/{}", config.namespace, config.name), arguments.step);
+    let run = format!("{}/{}", config.namespace, config.name);
     ensure!(!running, "{run} is active: stop its `rljob run` with Ctrl-C, then restore it");
     let directory = RunDirectory::open(&path)?;
     // The folder may have moved since its last start.
@@ -45,7 +63,7 @@ pub fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
         fs::canonicalize(&path).with_context(|| format!("failed to look up {}", path.display()))?;
     let config = RunConfig { run_directory, ..config };
     let discarded = roll_back(&config, step, &["--dry-run"])?;
-    if !discarded.is_empty() && !arguments.discard {
+    if !discarded.is_empty() && !discard {
         bail!(
             "a restore of {run} to step {step} discards:\n{discarded}pass --discard to do so; to \
              keep them, start another job with restoreFrom.rljob: {{name: {}, step: {step}}}",

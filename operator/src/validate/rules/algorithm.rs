@@ -123,6 +123,9 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.restore_from.is_some() {
         problems.push(unused("spec.restoreFrom"));
     }
+    if spec.rollback_to.is_some() {
+        problems.push(unused("spec.rollbackTo"));
+    }
     if spec.model.weights != InitialWeights::Pretrained {
         problems.push(Problem::new(
             "spec.model.weights",

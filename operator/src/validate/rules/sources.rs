@@ -222,6 +222,12 @@ fn check_s3(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
 }
 
 pub(super) fn check_restore(spec: &RLJobSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
+    if spec.rollback_to.is_some() && spec.storage.s3.is_some() {
+        problems.push(Problem::new(
+            "spec.rollbackTo",
+            "needs a run on a volume: create an RLJob with restoreFrom.rljob",
+        ));
+    }
     let Some(source) = &spec.restore_from else { return };
     let members = [
         ("rljob", source.rljob.is_some()),

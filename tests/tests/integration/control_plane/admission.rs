@@ -57,6 +57,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
         (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
+        (WhileSuspended, json!({"rollbackTo": {"step": 2}})),
         (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),
         (
             WhileSuspended,
@@ -193,6 +194,17 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     set_status(json!({"conditions": [condition.clone()]}));
+    let rollback = |step: u32| answer(&json!({"rollbackTo": {"step": step}}));
+    let unknown = |step: u32| {
+        let message = rollback(step).unwrap_err();
+        let expected =
+            "spec.rollbackTo.step must be the step of a checkpoint in status.checkpoints";
+        assert!(message.contains(expected), "{message}");
+    };
+    unknown(2);
+    let checkpoint = json!({"step": 2, "path": "checkpoints/step-2.attempt-0"});
+    set_status(json!({"checkpoints": [checkpoint]}));
+    unknown(1);
     check("suspended", &|may, _| may != Mutability::Never);
     set_status(json!({"progress": {"step": 2, "totalSteps": 3}}));
     let lowered = answer(&json!({"training": {"steps": 1}})).unwrap_err();

@@ -51,6 +51,12 @@ fn kubectl_with(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+fn set_status(namespace: &Namespace, status: &Value) {
+    let path =
+        format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/status", namespace.name);
+    cluster().api().unwrap().patch(&path, &json!({ "status": status })).unwrap();
+}
+
 #[test]
 fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
     let namespace = Namespace::create(cluster(), "plugin").unwrap();
@@ -71,10 +77,8 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
 
     let none = plugin.run(&namespace, &["checkpoints", "list", "sample"]).unwrap_err();
     assert!(none.contains("RLJob sample has no complete checkpoint yet"), "{none}");
-    let status = json!({"status": {"checkpoint": {"step": 2, "path": "checkpoints/step-2"}}});
-    let path =
-        format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/status", namespace.name);
-    cluster().api().unwrap().patch(&path, &status).unwrap();
+    let checkpoint = json!({"step": 2, "path": "checkpoints/step-2"});
+    set_status(&namespace, &json!({ "checkpoint": checkpoint }));
     let newest = plugin.run(&namespace, &["checkpoints", "list", "sample"]).unwrap();
     let expected = "NAME    STEP  AGE  FOLDER\nsample  2     -    checkpoints/step-2\n";
     assert_eq!(newest, expected);
@@ -83,7 +87,8 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
     for (arguments, other) in [
         (&["trace"][..], "use `rljob trace`"),
-        (&["checkpoints", "restore", "sample", "--step=2"], "restoreFrom.rljob: {name: NAME, step"),
+        (&["evaluate"], "use `rljob evaluate`"),
+        (&["checkpoints", "verify", "sample"], "use `rljob checkpoints verify`"),
     ] {
         let local = run(&mut plugin.kubectl(&[&["rljob"], arguments].concat())).unwrap_err();
         assert!(local.to_string().contains(other), "{local}");
@@ -333,11 +338,14 @@ fn a_missing_permission_is_named() {
     assert!(tree.contains("failed to list pods"), "{tree}");
     assert!(tree.contains("cannot list resource \"pods\""), "{tree}");
     let user = format!("User \"system:serviceaccount:{}:person\"", namespace.name);
+    let checkpoint = json!({"step": 2, "path": "checkpoints/step-2.attempt-0"});
+    set_status(&namespace, &json!({"checkpoints": [checkpoint]}));
     for (arguments, missing) in [
         (&["suspend", "sample"][..], "cannot patch resource \"rljobs\""),
         (&["scale", "sample", "--replicas=2"], "cannot patch resource \"rljobs/scale\""),
         (&["events", "sample"], "cannot list resource \"events\""),
         (&["report", "sample"], "cannot get resource \"pods/portforward\""),
+        (&["checkpoints", "copy", "sample", "--to=/nowhere"], "resource \"pods/exec\""),
         (&["logs", "sample"], "cannot list resource \"pods\""),
         (&["status"], "cannot list resource \"rljobs\""),
     ] {

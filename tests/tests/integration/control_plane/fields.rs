@@ -141,6 +141,9 @@ impl Field {
                 json!(value.as_i64().unwrap() + 1)
             }
             Value::Number(value) => json!(value.as_f64().unwrap() * 0.75),
+            Value::String(value) if self.schema["format"] == "date-time" => {
+                json!(value.replace("2026", "2027"))
+            }
             Value::String(value) => match self.schema["enum"].as_array() {
                 Some(values) => values.iter().find(|other| *other != &self.value).unwrap().clone(),
                 None => json!(format!("{value}1")),

@@ -223,6 +223,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "restoreFrom is not used by algorithm.evaluation; remove it",
         ),
         (
+            only(json!({"rollbackTo": {"step": 2}})),
+            "rollbackTo is not used by algorithm.evaluation; remove it",
+        ),
+        (
             only(json!({"model": {"weights": "Random"}})),
             "algorithm.evaluation needs model.weights Pretrained",
         ),
@@ -282,6 +286,10 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             bucket(json!({"model": {"path": null, "rljob": {"name": "other"}}})),
             "engines cannot read a model from storage.s3",
+        ),
+        (
+            bucket(json!({"rollbackTo": {"step": 2}})),
+            "rollbackTo needs a run on a volume: create an RLJob with restoreFrom.rljob",
         ),
         (
             json!({"spec": {"restoreFrom": {"s3": {"uri": "s3://runs/a/step-1.attempt-0"}}}}),

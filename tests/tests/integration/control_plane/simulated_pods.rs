@@ -38,6 +38,8 @@ pub(super) struct Run {
     pub(super) attempt: u32,
     pub(super) restarts: u32,
     pub(super) step: u32,
+    /// Complete checkpoints to report, oldest first.
+    pub(super) checkpoints: Vec<&'static str>,
     /// Fixed phase to report: `Finished`, `Failed` or `Starting`.
     pub(super) end: Option<&'static str>,
     /// Cause of the outage of a verifier.
@@ -201,7 +203,7 @@ async fn status(
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": run.metrics, "evaluation": null,
         "activity": "Rollouts", "supervisors": [], "groups": groups, "engines": engines,
-        "checkpoint": null,
+        "checkpoint": run.checkpoints.last(), "checkpoints": run.checkpoints,
         "rewardOutage": outage, "verifiers": run.verifier_load,
         "journalFailure": run.journal_failure, "memory": run.memory,
     })))

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rljob_coordinator::persistence::checkpoint_file::CheckpointFile;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
 use rljob_coordinator::reward::Runner;
@@ -32,7 +33,7 @@ struct Arguments {
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
     #[arg(long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["check_data", "check_model", "roll_back"])]
+    #[arg(required_unless_present_any = ["check_data", "check_model", "roll_back", "read_file"])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
@@ -74,6 +75,11 @@ struct Arguments {
     /// With `--roll-back`: change nothing.
     #[arg(long, requires = "roll_back")]
     dry_run: bool,
+    /// Write a file of a complete checkpoint to standard output, for example
+    /// `step-2.attempt-0/manifest.json`, and exit. Runs in a bucket are not supported.
+    #[arg(long, value_name = "CHECKPOINT/FILE")]
+    #[arg(conflicts_with_all = ["check_data", "check_model", "roll_back"])]
+    read_file: Option<CheckpointFile>,
     /// Exit when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -111,18 +117,25 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     }
     let (only_model, verifiers) = (arguments.download_model, arguments.verifiers);
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
-    let is_run = !arguments.check_data && !arguments.check_model && arguments.roll_back.is_none();
+    let is_run = !arguments.check_data
+        && !arguments.check_model
+        && arguments.roll_back.is_none()
+        && arguments.read_file.is_none();
     let Some(tokens) = tokens.filter(|_| is_run) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
-        let text = match arguments.roll_back {
-            Some(step) => rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?,
-            None if arguments.check_model => {
+        let mut output = std::io::stdout().lock();
+        let text = match (arguments.roll_back, arguments.read_file) {
+            (Some(step), _) => {
+                rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?
+            }
+            (_, Some(file)) => return file.write(&config, &mut output),
+            _ if arguments.check_model => {
                 rljob_coordinator::input::check_model(&config)?;
                 String::new()
             }
-            None => rljob_coordinator::check::check(&config)?,
+            _ => rljob_coordinator::check::check(&config)?,
         };
-        return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);
+        return Ok(output.write_all(text.as_bytes())?);
     };
     let reward_runner = match arguments.reward_runner {
         Some(socket) => Runner::Socket(socket),

@@ -1,8 +1,9 @@
 //! Status of the run for the operator.
 
 use rljob_protocol::status::{
-    CoordinatorStatus, EngineState, EvaluationMetrics, Phase, StepMetrics,
+    CoordinatorStatus, EngineState, EvaluationMetrics, MAX_CHECKPOINTS, Phase, StepMetrics,
 };
+use rljob_protocol::version::Version;
 
 use super::{Now, Run, Stage};
 
@@ -47,6 +48,7 @@ impl Run {
             supervisors: self.trainer.supervisor_states(&self.record.trainer, now),
             engines,
             checkpoint: self.newest_checkpoint(),
+            checkpoints: self.newest_checkpoints(),
             unsupported: None,
             download: None,
             reward_outage: None,
@@ -60,5 +62,11 @@ impl Run {
             groups: self.group_states(now),
             activity: self.position.and(self.activity),
         }
+    }
+
+    fn newest_checkpoints(&self) -> Vec<Version> {
+        let complete = self.checkpoints();
+        let older = complete.len().saturating_sub(MAX_CHECKPOINTS);
+        complete.iter().skip(older).copied().collect()
     }
 }

@@ -9,6 +9,7 @@
 //!  damage      the way back from a damaged journal
 //! ```
 
+pub mod checkpoint_file;
 pub mod checkpoints;
 pub mod copies;
 pub mod damage;

@@ -82,18 +82,69 @@ fn components_match_the_values_of_the_chart() {
         objects.sort_by_key(order);
         objects
     };
-    for (component, value) in [
-        ("pod-monitor", "podMonitor"),
-        ("prometheus-rule", "prometheusRule"),
-        ("dashboards", "dashboards"),
-        ("kueue", "kueue"),
+    let monitoring = json!({"kubernetes.io/metadata.name": "monitoring"});
+    for (component, mut value) in [
+        ("pod-monitor", json!({"podMonitor": {"enabled": true}})),
+        ("prometheus-rule", json!({"prometheusRule": {"enabled": true}})),
+        ("dashboards", json!({"dashboards": {"enabled": true}})),
+        ("kueue", json!({"kueue": {"enabled": true}})),
+        ("gang-native", json!({"gangSchedulers": ["native"]})),
+        ("gang-coscheduling", json!({"gangSchedulers": ["coscheduling"]})),
+        ("gang-volcano", json!({"gangSchedulers": ["volcano"]})),
+        ("scrapers", json!({"jobs": {"scrapers": {"namespaceSelector": monitoring}}})),
     ] {
-        let values = json!({value: {"enabled": true}, "crd": {"keep": false}});
-        assert_eq!(sorted(with(component)), sorted(template(&values)), "{component}");
+        value["crd"] = json!({"keep": false});
+        assert_eq!(sorted(with(component)), sorted(template(&value)), "{component}");
     }
     let ids = json!({
         "runAsUser": null, "runAsGroup": null, "fsGroup": null, "fsGroupChangePolicy": null,
     });
     let rendered = template(&json!({ "podSecurityContext": ids }));
     assert_eq!(deployment(&with("openshift")), deployment(&rendered));
+}
+
+#[test]
+fn the_component_of_another_namespace_changes_all_references_to_it() {
+    let built = build(
+        "resources: [../manifests]\n\
+         components: [../manifests/components/pod-monitor, ../manifests/components/namespace]\n",
+    );
+    let (monitors, mut others): (Vec<_>, Vec<_>) =
+        built.into_iter().partition(|object| object["kind"] == "PodMonitor");
+    assert_eq!(monitors[0]["metadata"]["namespace"], "rljob");
+    let text = fs::read_to_string(workspace().join("manifests/install.yaml")).unwrap();
+    let mut expected = objects(&text.replace("rljob-system", "rljob"));
+    for list in [&mut others, &mut expected] {
+        list.iter_mut().for_each(trim_expressions);
+    }
+    assert_eq!(others, expected);
+}
+
+/// Folds white space in expressions: kustomize writes their lines in another way.
+fn trim_expressions(object: &mut Value) {
+    match object {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == "expression" => {
+                        *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                    }
+                    value => trim_expressions(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(trim_expressions),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_component_cuda_sets_the_image_of_the_trainers_of_jobs() {
+    let jobs = "resources: [../manifests/gitops/jobs/base]\n";
+    let built = build(&format!("{jobs}components: [../manifests/components/cuda]\n"));
+    let mut expected = build(jobs);
+    for job in &mut expected {
+        job["spec"]["trainer"]["image"] = json!("rljob-cuda:0.1.0");
+    }
+    assert_eq!(built, expected);
 }
