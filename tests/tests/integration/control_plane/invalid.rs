@@ -202,7 +202,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "algorithm.evaluation needs inference.replicas of at least 1",
         ),
         (
-            only(json!({"evaluation": {}})),
+            only(json!({"evaluation": {"engines": {}}})),
             "evaluation.engines is not used by algorithm.evaluation, which has no training beside \
              it: inference engines evaluate; remove evaluation",
         ),
@@ -211,7 +211,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "evaluation.engines needs dataset.evaluation with answer, whose prompts they complete",
         ),
         (
-            bucket(json!({"evaluation": {}})),
+            bucket(json!({"evaluation": {"engines": {}}})),
             "evaluation.engines cannot read weights from storage.s3: store the run on a volume",
         ),
         (
