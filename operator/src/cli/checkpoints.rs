@@ -150,7 +150,18 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
-    use crate::local::inspect::test_support::run_directory;
+    use crate::local::inspect::test_support::{cluster_run_directory, run_directory};
+
+    #[test]
+    fn a_run_of_a_cluster_is_not_restored() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = cluster_run_directory(runs.path());
+        let arguments = RestoreArgs { dir: directory.clone(), step: 2, discard: true };
+        let expected = "lab/sums is the run of an RLJob, which this command cannot stop: start \
+                        another job with restoreFrom.rljob: {name: sums, step: 2}";
+        assert_eq!(restore::restore(&arguments).unwrap_err().to_string(), expected);
+        assert!(!directory.join("lock").exists());
+    }
 
     #[test]
     fn checkpoints_are_listed_and_compared_with_their_manifests() {

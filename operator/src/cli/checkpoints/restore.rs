@@ -36,8 +36,14 @@ pub struct RestoreArgs {
 /// restored, or something would be discarded without `--discard`.
 pub fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
     let path = find_one(&arguments.dir)?;
-    let Run { config, running, .. } = Run::read(&path)?;
+    let Run { config, running, is_local, .. } = Run::read(&path)?;
     let (run, step) = (format!("{}/{}", config.namespace, config.name), arguments.step);
+    ensure!(
+        is_local,
+        "{run} is the run of an RLJob, which this command cannot stop: start another job with \
+         restoreFrom.rljob: {{name: {}, step: {step}}}",
+        config.name
+    );
     ensure!(!running, "{run} is active: stop its `rljob run` with Ctrl-C, then restore it");
     let directory = RunDirectory::open(&path)?;
     // The folder may have moved since its last start.
