@@ -120,7 +120,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::local::inspect::test_support::run_directory;
+    use crate::local::inspect::test_support::{cluster_run_directory, run_directory};
 
     fn arguments(target: &Path, output: Option<&Path>) -> ReportArgs {
         ReportArgs {
@@ -153,6 +153,16 @@ mod tests {
         );
         assert!(error.ends_with(&format!("\nwritten: {path}")), "{error}");
         assert!(Path::new(&path).exists(), "the other report is written");
+    }
+
+    #[tokio::test]
+    async fn a_run_of_a_cluster_has_a_report() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = cluster_run_directory(runs.path());
+        let path = report(&arguments(runs.path(), None)).await.unwrap();
+        assert_eq!(path, directory.join("report.html").display().to_string());
+        let page = std::fs::read_to_string(&path).unwrap();
+        assert!(page.contains("\"step\":7,\"totalSteps\":10"));
     }
 
     /// Serves a run's dashboard, as a coordinator does; returns its address.

@@ -144,7 +144,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::local::inspect::test_support::run_directory;
+    use crate::local::inspect::test_support::{cluster_run_directory, run_directory};
 
     async fn shown(dir: &Path, output: Output) -> String {
         let arguments = StatusArgs {
@@ -188,6 +188,17 @@ mod tests {
             "message": message,
         }]);
         assert_eq!(json, expected);
+    }
+
+    #[tokio::test]
+    async fn the_outcome_of_a_run_of_a_cluster_is_unknown() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = cluster_run_directory(runs.path());
+        let expected = format!(
+            "NAME      STATUS   STEP  REWARD  MESSAGE\nlab/sums  Unknown  7/10  0.500   {}",
+            directory.display()
+        );
+        assert_eq!(shown(runs.path(), Output::Text).await, expected);
     }
 
     #[tokio::test]

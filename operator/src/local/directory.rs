@@ -186,11 +186,16 @@ impl RunDirectory {
         self.path.join(RUN_CONFIG_FILE)
     }
 
-    /// Configuration of the existing run.
+    /// Configuration of the existing local run. That of a cluster has paths in its pods, and is not
+    /// returned: a local run takes it over as a recreated job does.
     ///
     /// # Errors
     /// [`DirectoryError::RunConfig`].
     pub fn previous(&self) -> Result<Option<RunConfig>, DirectoryError> {
+        // The state is recorded first.
+        if !self.path.join(STATE_FILE).exists() {
+            return Ok(None);
+        }
         match run_config::read(&self.run_config()) {
             Ok((config, _)) => Ok(Some(config)),
             Err(RunConfigError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {

@@ -23,6 +23,8 @@ pub struct Run {
     pub directory: PathBuf,
     pub config: RunConfig,
     pub state: State,
+    /// Whether `rljob run` has run it. The outcome of a run of a cluster is in its RLJob.
+    pub is_local: bool,
     /// Whether a `rljob run` holds the lock.
     pub running: bool,
     /// Metrics of the newest step.
@@ -39,15 +41,13 @@ impl Run {
     /// A file is missing or malformed.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
         let file = |name: &str| directory.join(name);
-        let state = if file(STATE_FILE).exists() {
-            read_json(&file(STATE_FILE))?
-        } else {
-            State::default()
-        };
+        let is_local = file(STATE_FILE).exists();
+        let state = if is_local { read_json(&file(STATE_FILE))? } else { State::default() };
         Ok(Self {
             directory: directory.to_owned(),
             config: run_config::read(&file(RUN_CONFIG_FILE))?.0,
             state,
+            is_local,
             running: is_locked(&file(LOCK_FILE))?,
             metrics: records::newest(&file(METRICS_FILE))?,
             evaluation: records::newest(&file(EVALUATIONS_FILE))?,
@@ -60,6 +60,7 @@ impl Run {
     pub fn status(&self) -> &'static str {
         match (self.running, self.state.succeeded, &self.state.failure) {
             (true, ..) => REASON_RUNNING,
+            _ if !self.is_local => "Unknown",
             (false, true, _) => REASON_COMPLETED,
             (false, false, Some(_)) => REASON_FAILED,
             (false, false, None) => "Stopped",
@@ -72,8 +73,9 @@ impl Run {
     /// The spec cannot be written as YAML.
     pub fn info(&self) -> anyhow::Result<RunInfo> {
         let spec = &self.config.spec;
-        // Programs run on this machine.
-        let without_pods = RLJobSpec { verifiers: None, ..spec.clone() };
+        // Programs of a local run are on its machine.
+        let verifiers = spec.verifiers.clone().filter(|_| !self.is_local);
+        let planned = RLJobSpec { verifiers, ..spec.clone() };
         Ok(RunInfo {
             name: format!("{}/{}", self.config.namespace, self.config.name),
             status: self.status().to_owned(),
@@ -81,7 +83,7 @@ impl Run {
             cause: self.state.failure.clone().filter(|_| !self.running),
             total_steps: spec.training.steps,
             spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
-            plan: dataflow::plan(&without_pods).ok(),
+            plan: dataflow::plan(&planned).ok(),
             coordinator: self.report.clone().filter(|_| self.running),
             memory: self.report.as_ref().and_then(|report| report.memory.clone()),
         })
@@ -156,23 +158,28 @@ fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> anyhow::Result
 
 #[cfg(test)]
 pub(crate) mod test_support {
-    use super::super::directory::RunDirectory;
+    use super::super::directory::{RunDirectory, State};
     use crate::desired::run_config;
     use crate::validate::test_support::validated;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
-    /// A run directory of the minimal job with one step and one evaluation.
+    /// A local run directory of the minimal job with one step.
     pub fn run_directory(runs: &Path) -> RunDirectory {
-        let directory = RunDirectory::open(&runs.join("lab/sums")).unwrap();
-        directory.write_run_config(&run_config(&validated())).unwrap();
-        let line = |value: serde_json::Value| format!("{value}\n");
-        let metrics = super::StepMetrics::with_scalars(7, [("reward", 0.5)]);
-        std::fs::write(
-            directory.path().join(super::METRICS_FILE),
-            line(serde_json::to_value(metrics).unwrap()),
-        )
-        .unwrap();
+        let directory = RunDirectory::open(&cluster_run_directory(runs)).unwrap();
+        directory.record(&State::default()).unwrap();
         std::fs::write(directory.log("coordinator"), "one\ntwo\n").unwrap();
+        directory
+    }
+
+    /// The same, with the files that a coordinator in a cluster writes only.
+    pub fn cluster_run_directory(runs: &Path) -> PathBuf {
+        let directory = runs.join("lab/sums");
+        std::fs::create_dir_all(&directory).unwrap();
+        let config = serde_json::to_vec_pretty(&run_config(&validated())).unwrap();
+        std::fs::write(directory.join(super::RUN_CONFIG_FILE), config).unwrap();
+        let metrics = super::StepMetrics::with_scalars(7, [("reward", 0.5)]);
+        let line = serde_json::to_string(&metrics).unwrap() + "\n";
+        std::fs::write(directory.join(super::METRICS_FILE), line).unwrap();
         directory
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::decide::test_support::{at, facts, outcome};
 use crate::decide::{Epoch, Obstacle, Queue, Roles, Silence, decide};
 use crate::validate::test_support::validated;
+use rljob_crds::model::JobModelSource;
 use rljob_crds::names::REASON_INVALID_SPEC;
 use rljob_protocol::status::{
     CoordinatorStatus, DownloadProgress, EngineCondition, EngineState, LearnerFailure, Phase,
@@ -73,6 +74,23 @@ fn a_download_is_shown_while_pods_wait_for_it() {
         super::text::waits_for(&validated(), &facts),
         "downloading the Hugging Face repository lab/tiny"
     );
+}
+
+#[test]
+fn the_export_of_another_job_is_named_while_pods_wait_for_it() {
+    let mut job = validated();
+    job.spec.model.path = None;
+    job.spec.model.rljob = Some(JobModelSource { name: "warmup".to_owned() });
+    let mut facts = running();
+    let report = facts.coordinator.take();
+    facts.coordinator = report.map(|report| CoordinatorStatus { phase: Phase::Starting, ..report });
+    facts.roles.inference.ready = 0;
+    facts.recorded.training_since = None;
+    let expected = "waiting for 2 of 2 inference pods; the model is the export of RLJob warmup, \
+                    which must be complete";
+    assert_eq!(super::text::waits_for(&job, &facts), expected);
+    facts.recorded.training_since = Some(at(0));
+    assert_eq!(super::text::waits_for(&job, &facts), "waiting for 2 of 2 inference pods");
 }
 
 #[test]

@@ -18,14 +18,26 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
         let repository = &download.repository;
         return format!("downloading the Hugging Face repository {repository}{}", cause(facts));
     }
-    match (missing_pods(job, facts), facts.report()) {
+    let wait = match (missing_pods(job, facts), facts.report()) {
         (Some(missing), _) => format!("waiting for {missing}"),
         (None, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
         (None, Some(_)) => format!(
             "all pods are ready; the coordinator waits for learners and engines{}",
             unsuitable_engine(facts)
         ),
-    }
+    };
+    wait + &export_of_model(job, facts)
+}
+
+/// The export that a run which has not trained needs; whether it is complete is unknown.
+fn export_of_model(job: &Job, facts: &Facts) -> String {
+    let source = job.spec.model.rljob.as_ref();
+    source
+        .filter(|_| facts.recorded.training_since.is_none())
+        .map(|source| {
+            format!("; the model is the export of RLJob {}, which must be complete", source.name)
+        })
+        .unwrap_or_default()
 }
 
 /// The first engine that gets no requests and no weights, and why.

@@ -26,7 +26,7 @@ use crate::persistence::journal::Journal;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::persistence::mirror::Mirror;
 use crate::persistence::restore::RestoreError;
-use crate::persistence::{checkpoints, copies, damage, exports, restore};
+use crate::persistence::{checkpoints, copies, damage, exports, recorded_config, restore};
 use crate::recorder::Recorder;
 use crate::reward::Runner;
 use crate::rollout::agent::Agents;
@@ -189,6 +189,8 @@ fn claim_blocking(
         }
     };
     identity.claim(run_store, || Ok(store.call_blocking(renew)?))?;
+    store.fence().check()?;
+    recorded_config::record(config, run_store)?;
     Ok(store)
 }
 
@@ -216,4 +218,59 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
         Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use rljob_crds::names::RUN_CONFIG_FILE;
+    use rljob_protocol::run_config;
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(directory: &Path, steps: u32) -> RunConfig {
+        let spec = json!({
+            "model": {"path": "/model"},
+            "storage": {"hostPath": {"path": "/runs"}},
+            "dataset": {"train": {"path": "/train.jsonl", "prompt": "{{q}}", "answer": "a"}},
+            "algorithm": {"sft": {}},
+            "training": {"steps": steps},
+        });
+        serde_json::from_value(json!({
+            "namespace": "lab", "name": "sums", "uid": "u", "runDirectory": directory,
+            "modelDirectory": "/model", "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_owner_of_a_run_directory_records_its_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, run_store) = (folder.path(), RunStore::Folder(folder.path().to_owned()));
+        let claim = |steps, epoch| {
+            claim_blocking(&config(directory, steps), &run_store, epoch, epoch).map(drop)
+        };
+        let file = directory.join(RUN_CONFIG_FILE);
+        let recorded = || run_config::read(&file).unwrap().0;
+        claim(3, 2).unwrap();
+        assert_eq!(recorded(), config(directory, 3));
+        claim(4, 3).unwrap();
+        assert_eq!(recorded(), config(directory, 4), "changed settings");
+        let error = claim(5, 2).unwrap_err().to_string();
+        assert!(error.contains("was replaced by that of epoch 3"), "{error}");
+        assert_eq!(recorded(), config(directory, 4), "of a superseded coordinator");
+
+        fs::write(&file, serde_json::to_string(&config(directory, 4)).unwrap()).unwrap();
+        let inode = || fs::metadata(&file).unwrap().ino();
+        let before = inode();
+        claim(4, 4).unwrap();
+        assert_eq!(inode(), before, "the same configuration, written by `rljob run`");
+        fs::write(&file, "{").unwrap();
+        claim(4, 5).unwrap();
+        assert_eq!(recorded(), config(directory, 4), "a damaged file");
+    }
 }

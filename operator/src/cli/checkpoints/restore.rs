@@ -54,8 +54,14 @@ pub async fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
 
 fn restore_local(dir: &Path, step: u32, discard: bool) -> anyhow::Result<String> {
     let path = find_one(dir)?;
-    let Run { config, running, .. } = Run::read(&path)?;
+    let Run { config, running, is_local, .. } = Run::read(&path)?;
     let run = format!("{}/{}", config.namespace, config.name);
+    ensure!(
+        is_local,
+        "{run} is the run of an RLJob: suspend it, then restore it with kubectl rljob checkpoints \
+         restore {} --step={step}",
+        config.name
+    );
     ensure!(!running, "{run} is active: stop its `rljob run` with Ctrl-C, then restore it");
     let directory = RunDirectory::open(&path)?;
     // The folder may have moved since its last start.
@@ -85,4 +91,20 @@ fn roll_back(config: &RunConfig, step: u32, more: &[&str]) -> anyhow::Result<Str
     let step = step.to_string();
     let arguments = [&["--roll-back", &step], more].concat();
     job_check::ask(config, "rljob-coordinator", &arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::restore_local;
+    use crate::local::inspect::test_support::cluster_run_directory;
+
+    #[test]
+    fn a_run_of_a_cluster_is_restored_through_its_cluster() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = cluster_run_directory(runs.path());
+        let expected = "lab/sums is the run of an RLJob: suspend it, then restore it with kubectl \
+                        rljob checkpoints restore sums --step=2";
+        assert_eq!(restore_local(&directory, 2, true).unwrap_err().to_string(), expected);
+        assert!(!directory.join("lock").exists());
+    }
 }

@@ -207,7 +207,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
              it: inference engines evaluate; remove evaluation",
         ),
         (
-            json!({"spec": {"evaluation": {"maxPending": 2}}}),
+            json!({"spec": {"evaluation": {"engines": {}, "maxPending": 2}}}),
             "evaluation.engines needs dataset.evaluation with answer, whose prompts they complete",
         ),
         (

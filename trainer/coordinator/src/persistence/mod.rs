@@ -5,6 +5,7 @@
 //!        └────────▶ fence: rejects calls of a superseded coordinator
 //!  identity    owner of the run store        copies       JSONL files in the bucket
 //!  data_identity    rows of the training data
+//!  recorded_config  run configuration for readers of the run store
 //!  restore     checkpoint of another run     checkpoints, exports    verification, retention
 //!  damage      the way back from a damaged journal
 //! ```
@@ -19,4 +20,5 @@ pub mod fence;
 pub mod identity;
 pub mod journal;
 pub mod mirror;
+pub mod recorded_config;
 pub mod restore;
