@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
+use rljob_protocol::status::COORDINATOR_INPUT;
 use rljob_storage::{RunStore, StorageError, durable};
 use tokio_util::sync::CancellationToken;
 
