@@ -29,7 +29,7 @@ pub(super) fn checkpoints(
 fn entry(old: &RLJobStatus, version: Version, now: Timestamp) -> CheckpointStatus {
     let path = format!("{CHECKPOINTS_DIR}/{version}");
     let mut recorded = old.checkpoint.iter().chain(&old.checkpoints);
-    recorded.find(|recorded| recorded.path == path).cloned().unwrap_or_else(|| CheckpointStatus {
+    recorded.find(|recorded| recorded.path == path).cloned().unwrap_or(CheckpointStatus {
         step: version.step,
         path,
         time: Some(Time(now)),

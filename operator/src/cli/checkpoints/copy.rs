@@ -106,5 +106,5 @@ async fn copy_from_job(
     let files = PodFiles::new(connection, name, version);
     files.check(connection).await?;
     let failed = || format!("failed to copy {path} of RLJob {name}");
-    folder_copy::copy(&Source::Pod(files), version, &target).await.with_context(failed)
+    folder_copy::copy(&Source::Pod(Box::new(files)), version, &target).await.with_context(failed)
 }

@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 20;
 pub enum Source {
     Folder(PathBuf),
     /// In the storage of a running RLJob.
-    Pod(PodFiles),
+    Pod(Box<PodFiles>),
 }
 
 impl Source {

@@ -194,17 +194,7 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     set_status(json!({"conditions": [condition.clone()]}));
-    let rollback = |step: u32| answer(&json!({"rollbackTo": {"step": step}}));
-    let unknown = |step: u32| {
-        let message = rollback(step).unwrap_err();
-        let expected =
-            "spec.rollbackTo.step must be the step of a checkpoint in status.checkpoints";
-        assert!(message.contains(expected), "{message}");
-    };
-    unknown(2);
-    let checkpoint = json!({"step": 2, "path": "checkpoints/step-2.attempt-0"});
-    set_status(json!({"checkpoints": [checkpoint]}));
-    unknown(1);
+    set_status(json!({"checkpoints": [{"step": 2, "path": "checkpoints/step-2.attempt-0"}]}));
     check("suspended", &|may, _| may != Mutability::Never);
     set_status(json!({"progress": {"step": 2, "totalSteps": 3}}));
     let lowered = answer(&json!({"training": {"steps": 1}})).unwrap_err();
@@ -224,6 +214,34 @@ fn every_field_is_mutable_or_rejected_as_documented() {
     });
     let fewer = answer(&json!({"training": {"steps": 2}})).unwrap_err();
     assert!(fewer.contains(FINISHED), "{fewer}");
+}
+
+#[test]
+fn a_suspended_run_goes_back_only_to_a_checkpoint_of_its_status() {
+    let namespace = namespace_with("rollback", &json!({"spec": {"suspend": true}}));
+    let api = cluster().api().unwrap();
+    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
+    let answer = |step: u32| {
+        let change = json!({"spec": {"rollbackTo": {"step": step}}});
+        let answer = api.patch(&format!("{path}?dryRun=All"), &change);
+        answer.map(drop).map_err(|error| format!("{error:#}"))
+    };
+    let set_status = |status: Value| {
+        api.patch(&format!("{path}/status"), &json!({ "status": status })).map(drop).unwrap();
+    };
+    answer(2).unwrap();
+    let condition = json!({
+        "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    set_status(json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]}));
+    let expected = "spec.rollbackTo.step must be the step of a checkpoint in status.checkpoints";
+    let unknown = answer(2).unwrap_err();
+    assert!(unknown.contains(expected), "{unknown}");
+    set_status(json!({"checkpoints": [{"step": 2, "path": "checkpoints/step-2.attempt-0"}]}));
+    let unknown = answer(1).unwrap_err();
+    assert!(unknown.contains(expected), "{unknown}");
+    answer(2).unwrap();
 }
 
 #[test]

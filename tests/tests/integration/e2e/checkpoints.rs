@@ -41,6 +41,19 @@ fn listed(run: &Run<'_>) -> Vec<(u64, String)> {
     entries.iter().map(entry).collect()
 }
 
+/// Compares the files of a copy, which are those of the manifest, with their sources.
+fn assert_equal(source: &Path, copy: &Path) {
+    let mut names = Vec::new();
+    for file in fs::read_dir(copy).unwrap() {
+        let file = file.unwrap();
+        let expected = fs::read(source.join(file.file_name())).unwrap();
+        assert!(expected == fs::read(file.path()).unwrap(), "{file:?} differs");
+        names.push(file.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["manifest.json", "rank-0-of-1.safetensors"]);
+}
+
 #[test]
 fn a_checkpoint_of_a_running_job_is_copied_and_a_suspended_job_goes_back_to_one() {
     let _nodes = NODES.read();
@@ -67,15 +80,7 @@ fn a_checkpoint_of_a_running_job_is_copied_and_a_suspended_job_goes_back_to_one(
     let copied = checkpoints(&namespace, "copy", &[&of_step, &to]).unwrap();
     assert!(copied.contains("match the manifest; a job starts from it"), "{copied}");
     let version = path.strip_prefix("checkpoints/").unwrap();
-    let mut names = Vec::new();
-    for file in fs::read_dir(folder.path().join(version)).unwrap() {
-        let file = file.unwrap();
-        let source = fs::read(run.directory.join(&path).join(file.file_name())).unwrap();
-        assert!(source == fs::read(file.path()).unwrap(), "{file:?} differs");
-        names.push(file.file_name().into_string().unwrap());
-    }
-    names.sort();
-    assert_eq!(names, ["manifest.json", "rank-0-of-1.safetensors"]);
+    assert_equal(&run.directory.join(&path), &folder.path().join(version));
     let exists = checkpoints(&namespace, "copy", &[&of_step, &to]).unwrap_err();
     assert!(exists.contains(&format!("{version} exists already")), "{exists}");
     run.log("a checkpoint is copied");
