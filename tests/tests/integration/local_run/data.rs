@@ -118,16 +118,16 @@ fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
     fs::write(folder.path().join("jobs.yaml"), job.to_string()).unwrap();
     let at = "jobs.yaml: rljob large";
     let expected = format!(
-        "{at} is valid\n{at}: memory of each of 2 learners: 132.3 GiB = weights 21.3 GiB + \
+        "{at} is valid\n{at}: memory of each of 2 learners: 132.2 GiB = weights 14.2 GiB + \
          gradients 14.2 GiB + optimizer states 28.4 GiB + buffers of whole blocks 9.7 GiB + the \
-         copy for engines and exports 14.2 GiB + activations 41.3 GiB + temporaries 3.3 GiB; 6 \
+         copy for engines and exports 14.2 GiB + activations 48.2 GiB + temporaries 3.3 GiB; 2 \
          layers are computed again; sharding Full; 132.5 GiB of 141.0 GiB that are free can be \
          used\n"
     );
     assert_eq!(plan(folder.path(), 141), (Some(0), expected));
     let error = format!(
         "error: {at}: the model does not fit: of 79.0 GiB on the GPU, 74.3 GiB can be used, and \
-         87.7 GiB are needed without activations (optimizer states 28.4 GiB, weights 21.3 GiB, \
+         80.6 GiB are needed without activations (optimizer states 28.4 GiB, weights 14.2 GiB, \
          gradients 14.2 GiB, the copy for engines and exports 14.2 GiB, buffers of whole blocks \
          9.7 GiB): set optimizer.offload to true, or use at least 3 GPUs (now 2)\n"
     );
