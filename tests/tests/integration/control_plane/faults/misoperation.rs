@@ -14,7 +14,7 @@ use super::fixture::{Fixture, differences, is_true, run_parallel, sample};
 /// Jobs tested in parallel, each with a share of the values.
 const JOBS: usize = 4;
 /// Of accepted misoperations, one in this many is done outside `make thorough`.
-const SHARE: usize = 4;
+const SHARE: usize = 8;
 
 /// A job that sets most fields.
 fn rich() -> Value {
