@@ -58,9 +58,10 @@ fn assert_equal(source: &Path, copy: &Path) {
 fn a_checkpoint_of_a_running_job_is_copied_and_a_suspended_job_goes_back_to_one() {
     let _nodes = NODES.read();
     let namespace = Namespace::create(cluster(), "back").unwrap();
-    let text = include_str!("suspend.yaml")
-        .replace("name: pause", "name: back")
-        .replace("training: {steps: 100000}", "training: {steps: 100000, deterministic: true}");
+    let text = include_str!("suspend.yaml").replace("name: pause", "name: back").replace(
+        "training: {steps: 100000}",
+        "training: {steps: 100000, deterministic: true}\n  checkpoint: {keepLast: 1000}",
+    );
     let run = Run::start(cluster(), &namespace, &text, "back");
     run.wait_for_steps(3);
     suspend(&run, true);
