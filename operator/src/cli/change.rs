@@ -147,13 +147,14 @@ pub(super) fn answer(
 /// Other field managers of the field at `path`, which set it again when they apply or scale.
 fn owners(job: &RLJob, path: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut owners = Vec::new();
+    let is_in_file = is_in_applied_file(job, path);
     for entry in job.managed_fields() {
         let fields = serde_json::to_value(&entry.fields_v1).context("failed to read managers")?;
         let field = path.iter().try_fold(&fields, |value: &Value, key| value.get(key));
         // The creator of an object also manages the defaults of the CRD, which its file may lack.
         let sets = entry.operation.as_deref() == Some("Apply")
             || entry.subresource.is_some()
-            || is_in_applied_file(job, path);
+            || is_in_file;
         let other = entry.manager.clone().filter(|manager| manager != FIELD_MANAGER);
         owners.extend(other.filter(|_| field.is_some() && sets));
     }

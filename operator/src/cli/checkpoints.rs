@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use super::connection::{Connection, PlaceArgs};
+use super::connection::{PlaceArgs, Subject};
 use super::table::table;
 
 mod copy;
@@ -70,12 +70,10 @@ pub async fn checkpoints(arguments: &CheckpointsArgs) -> anyhow::Result<String> 
         CheckpointsCommand::Copy(arguments) => copy::copy(arguments).await,
         CheckpointsCommand::Restore(arguments) => restore::restore(arguments).await,
         CheckpointsCommand::List(ListArgs { target, place }) => {
-            place.check()?;
-            if place.cluster {
-                let connection = Connection::open(&place.connection).await?;
-                return job::list(&connection, job::named(target.as_deref())?).await;
+            match place.subject(target.as_deref()).await? {
+                Subject::RLJob(connection, name) => job::list(&connection, name).await,
+                Subject::Runs(dir) => list(dir),
             }
-            list(Path::new(target.as_deref().unwrap_or("runs")))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connection to a cluster as kubectl chooses it: kubeconfig, context and namespace; errors of the
 //! API server for people.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -34,6 +34,20 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// The RLJob that `target` names, or the folder of local runs, by default `runs`.
+    ///
+    /// # Errors
+    /// There are options of a cluster without `--cluster`, the name of the RLJob is missing, or
+    /// there is no usable kubeconfig.
+    pub async fn subject<'a>(&self, target: Option<&'a str>) -> anyhow::Result<Subject<'a>> {
+        self.check()?;
+        if !self.cluster {
+            return Ok(Subject::Runs(Path::new(target.unwrap_or("runs"))));
+        }
+        let name = target.context("the name of an RLJob is missing")?;
+        Ok(Subject::RLJob(Connection::open(&self.connection).await?, name))
+    }
+
     /// Rejects options of a cluster without `--cluster`.
     ///
     /// # Errors
@@ -45,6 +59,14 @@ impl PlaceArgs {
         );
         Ok(())
     }
+}
+
+/// What a command is about.
+pub enum Subject<'a> {
+    /// An RLJob of this name.
+    RLJob(Connection, &'a str),
+    /// A run directory, or a folder of run directories.
+    Runs(&'a Path),
 }
 
 /// A cluster and the selected namespace.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use reqwest::StatusCode;
 use tokio::net::TcpListener;
 
-use super::connection::{Connection, PlaceArgs};
+use super::connection::{Connection, PlaceArgs, Subject};
 use super::forward;
 use crate::local::inspect::{self, Run};
 use crate::local::report_file::{self, REPORT_FILE};
@@ -45,15 +45,15 @@ pub struct ReportArgs {
 /// Reports of other local runs are written.
 pub async fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     let ReportArgs { target, output, place } = arguments;
-    place.check()?;
-    if place.cluster {
-        let name = target.as_deref().context("the name of an RLJob is missing")?;
-        let page = page(&Connection::open(&place.connection).await?, name).await?;
-        let path = output.clone().unwrap_or_else(|| format!("report-{name}.html").into());
-        report_file::write_whole(&path, &page)?;
-        return Ok(path.display().to_string());
-    }
-    let dir = Path::new(target.as_deref().unwrap_or("runs"));
+    let dir = match place.subject(target.as_deref()).await? {
+        Subject::RLJob(connection, name) => {
+            let page = page(&connection, name).await?;
+            let path = output.clone().unwrap_or_else(|| format!("report-{name}.html").into());
+            report_file::write_whole(&path, &page)?;
+            return Ok(path.display().to_string());
+        }
+        Subject::Runs(dir) => dir,
+    };
     let Some(path) = output else { return all(dir) };
     let directory = inspect::find_one(dir)?;
     report_file::write(&directory, &Run::read(&directory)?.info()?, path)?;

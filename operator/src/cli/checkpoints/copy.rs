@@ -11,7 +11,7 @@ use super::folder_copy::{self, Source};
 use super::found::{Found, find};
 use super::job;
 use super::pod_files::PodFiles;
-use crate::cli::connection::{Connection, PlaceArgs};
+use crate::cli::connection::{Connection, PlaceArgs, Subject};
 use crate::cli::forward::without_coordinator;
 use crate::local::inspect::find_one;
 
@@ -44,12 +44,12 @@ pub struct CopyArgs {
 /// exists or cannot be written. What was copied is removed then.
 pub async fn copy(arguments: &CopyArgs) -> anyhow::Result<String> {
     let CopyArgs { target, step, to, place } = arguments;
-    place.check()?;
-    if place.cluster {
-        let connection = Connection::open(&place.connection).await?;
-        return copy_from_job(&connection, job::named(target.as_deref())?, *step, to).await;
-    }
-    let directory = find_one(Path::new(target.as_deref().unwrap_or("runs")))?;
+    let directory = match place.subject(target.as_deref()).await? {
+        Subject::RLJob(connection, name) => {
+            return copy_from_job(&connection, name, *step, to).await;
+        }
+        Subject::Runs(dir) => find_one(dir)?,
+    };
     let (folder, version) = chosen(&directory, *step)?;
     let failed = format!("failed to copy {}", folder.display());
     let target = folder_copy::target(to, version)?;

@@ -10,11 +10,6 @@ use crate::cli::connection::Connection;
 use crate::cli::table::table;
 use crate::cli::tree::age;
 
-/// The name of an RLJob, which an argument must have.
-pub fn named(target: Option<&str>) -> anyhow::Result<&str> {
-    target.context("the name of an RLJob is missing")
-}
-
 /// Table of the complete checkpoints of an RLJob.
 ///
 /// # Errors

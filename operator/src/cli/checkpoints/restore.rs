@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use rljob_crds::RunConfig;
 
-use super::{job, job_restore};
-use crate::cli::connection::{Connection, PlaceArgs};
+use super::job_restore;
+use crate::cli::connection::{PlaceArgs, Subject};
 use crate::cli::job_check;
 use crate::local::directory::{RunDirectory, State};
 use crate::local::inspect::{Run, find_one};
@@ -43,13 +43,12 @@ pub struct RestoreArgs {
 /// restored, or something would be discarded without `--discard`.
 pub async fn restore(arguments: &RestoreArgs) -> anyhow::Result<String> {
     let RestoreArgs { target, step, discard, place } = arguments;
-    place.check()?;
-    if place.cluster {
-        let connection = Connection::open(&place.connection).await?;
-        return job_restore::restore(&connection, job::named(target.as_deref())?, *step, *discard)
-            .await;
+    match place.subject(target.as_deref()).await? {
+        Subject::RLJob(connection, name) => {
+            job_restore::restore(&connection, name, *step, *discard).await
+        }
+        Subject::Runs(dir) => restore_local(dir, *step, *discard),
     }
-    restore_local(Path::new(target.as_deref().unwrap_or("runs")), *step, *discard)
 }
 
 fn restore_local(dir: &Path, step: u32, discard: bool) -> anyhow::Result<String> {

@@ -96,6 +96,8 @@ fn an_active_run_and_an_altered_checkpoint_are_not_restored_and_a_copy_starts_an
     let to_text = to.display().to_string();
     let copy = |more: &[&str]| checkpoints(&[&["copy", &dir, "--to", &to_text], more].concat());
     let copied = copy(&["--step=5"]).unwrap();
+    local.signal(Signal::INT);
+    assert_eq!(local.end().0, Some(INTERRUPTED));
     let target = to.join("step-5.attempt-0");
     assert!(copied.starts_with(&format!("{}: 2 files of ", target.display())), "{copied}");
     let files = ["rank-0-of-2.safetensors", "rank-1-of-2.safetensors"];
@@ -104,8 +106,6 @@ fn an_active_run_and_an_altered_checkpoint_are_not_restored_and_a_copy_starts_an
     assert!(twice.contains(&format!("{} exists already", target.display())), "{twice}");
     let missing = copy(&["--step=6"]).unwrap_err();
     assert!(missing.contains("has no complete checkpoint of step 6"), "{missing}");
-    local.signal(Signal::INT);
-    assert_eq!(local.end().0, Some(INTERRUPTED));
 
     let file = directory.join("checkpoints/step-5.attempt-0/rank-1-of-2.safetensors");
     let mut bytes = fs::read(&file).unwrap();
