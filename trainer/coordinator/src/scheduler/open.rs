@@ -1,0 +1,99 @@
+//! Opens the input of a run: models, data, verifiers.
+
+use std::sync::Arc;
+
+use rljob_crds::names::DROPPED_ROWS_FILE;
+
+use super::failure::retry_delay;
+use crate::coordinator::Coordinator;
+use crate::data::{Dataset, Part};
+use crate::input::{self, Input, InputError};
+use crate::persistence::data_identity::DataIdentityError;
+use crate::work_error::WorkError;
+
+/// Opens the input. Returns errors that fail the run.
+pub async fn open_with_retries(coordinator: &Coordinator) -> Result<Input, WorkError> {
+    let mut failures = 0_u32;
+    loop {
+        let error = match open(coordinator).await {
+            Err(error) if !error.is_fatal() => crate::error_line(&error),
+            opened => return opened,
+        };
+        tracing::error!(error, "failed to open the input; retrying");
+        tokio::time::sleep(retry_delay(failures)).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
+async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
+    let config = &coordinator.config;
+    let downloads = &coordinator.downloads;
+    input::hub::download(config, &coordinator.run_store, downloads)
+        .await
+        .map_err(InputError::from)?;
+    input::wait_for_model(config).await?;
+    let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
+    let input = tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??;
+    let (Some(train), Some(identity)) = (&input.train, input.train_identity.clone()) else {
+        return Ok(input);
+    };
+    match identity.check(&coordinator.journal, train.path().to_owned()).await {
+        Ok(()) => Ok(input),
+        Err(DataIdentityError::Journal(error)) => Err(error.into()),
+        Err(error) => Err(InputError::from(error).into()),
+    }
+}
+
+/// Records the opened input and makes it available to the learners.
+pub async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
+    let rows = |part: &Part| {
+        let (dropped, unusable) = (part.filtered().len(), part.unusable().len());
+        let rows =
+            serde_json::json!({"rows": part.len(), "dropped": dropped, "unusable": unusable});
+        (part.label().to_owned(), rows)
+    };
+    let parts = input.datasets().flat_map(Dataset::parts);
+    let detail = serde_json::Value::Object(parts.map(rows).collect());
+    coordinator.recorder.event("DataOpened", detail).await;
+    list_dropped_rows(coordinator, input).await;
+    coordinator.batches.set_input(Arc::clone(input));
+    let (files, data) = (coordinator.recorder.files.clone(), Arc::clone(input));
+    let appended = coordinator.journal.call(move |journal| {
+        data.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
+    });
+    if let Err(error) = appended.await {
+        tracing::warn!(error = %crate::error_line(&error), "failed to append to samples.jsonl");
+    }
+    if let Err(error) = coordinator.run.change(|run, _| run.data_opened()).await {
+        tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
+    }
+}
+
+/// Counts the rows with unusable reference answers, and lists all dropped rows in the run
+/// directory.
+async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
+    let (fence, data) = (coordinator.journal.fence().clone(), Arc::clone(input));
+    let rows = move || {
+        let parts = || data.datasets().flat_map(Dataset::parts);
+        let unusable =
+            parts().flat_map(|part| part.unusable().iter().map(|row| row.line(part.label())));
+        let filtered =
+            parts().flat_map(|part| part.filtered().iter().map(|row| row.line(part.label())));
+        crate::files::write_dropped_rows(&fence, unusable.chain(filtered))
+    };
+    let parts = input.datasets().flat_map(Dataset::parts);
+    let count = parts.fold(0_usize, |sum, part| sum.saturating_add(part.unusable().len()));
+    coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
+    if count > 0 {
+        tracing::warn!(
+            rows = count,
+            file = DROPPED_ROWS_FILE,
+            "dropped rows whose reference answers no reward can compare"
+        );
+    }
+    match tokio::task::spawn_blocking(rows).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "failed to write {DROPPED_ROWS_FILE}"),
+        Err(error) => tracing::warn!(%error, "failed to list dropped rows"),
+    }
+}
