@@ -9,27 +9,22 @@
 //! [`decide`] and [`desired_for_coordinator`] are shared with the controller; this file contains
 //! only IO.
 
-use std::collections::BTreeMap;
+mod console;
+
 use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
-use rljob_dashboard::records::Tail;
 use rljob_http::StopSignals;
 use rljob_protocol::desired::Desired;
-use rljob_protocol::status::{
-    CoordinatorStatus, EvaluationMetrics, LearnerFailure, Phase, StepMetrics,
-};
+use rljob_protocol::status::{CoordinatorStatus, Phase};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use self::console::Console;
 use super::client::Coordinator;
 use super::commands::Role;
 use super::directory::{DirectoryError, RunDirectory, State};
-use super::lines;
 use super::processes::Processes;
-use super::results;
-use super::screen::Screen;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
@@ -74,22 +69,12 @@ pub struct Session<'a> {
     directory: &'a RunDirectory,
     processes: Processes,
     coordinator: Coordinator,
-    screen: Screen,
+    console: Console<'a>,
     status_file: StatusFile,
-    metrics: Tail,
-    evaluations: Tail,
     recorded: Recorded,
     interrupted: bool,
     sent: Option<Desired>,
     watchdog: Watchdog,
-    /// Number of the learner group in the newest report.
-    attempt: Option<u32>,
-    /// Failure in the newest report.
-    failure: Option<LearnerFailure>,
-    /// Number of each group of `trainer.groups` in the newest report.
-    groups: BTreeMap<String, u32>,
-    /// Reason of the wait that was printed.
-    wait: Option<String>,
 }
 
 impl<'a> Session<'a> {
@@ -104,16 +89,7 @@ impl<'a> Session<'a> {
         processes: Processes,
         coordinator: Coordinator,
     ) -> Result<Self, SessionError> {
-        let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
-        let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
-        let mut done = 0;
-        metrics.each(|step: StepMetrics| {
-            done = step.step;
-            Ok(())
-        })?;
-        evaluations.each(|_: EvaluationMetrics| Ok(()))?;
-        let screen = Screen::new(&job.name, job.spec.training.steps);
-        screen.resume_at(done);
+        let console = Console::new(job, directory)?;
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
         let recorded = Recorded {
             started: true,
@@ -126,18 +102,12 @@ impl<'a> Session<'a> {
             directory,
             processes,
             coordinator,
-            screen,
+            console,
             status_file: StatusFile::new(directory.path()),
-            metrics,
-            evaluations,
             recorded,
             interrupted: false,
             sent: None,
             watchdog: Watchdog::default(),
-            attempt: None,
-            failure: None,
-            groups: BTreeMap::new(),
-            wait: None,
         })
     }
 
@@ -148,7 +118,7 @@ impl<'a> Session<'a> {
     /// [`SessionError`].
     pub async fn run(mut self, interrupts: &mut StopSignals) -> Result<Ending, SessionError> {
         let ending = self.run_until_end(interrupts).await;
-        self.screen.progress(self.screen.position(), "stopping");
+        self.console.stopping();
         match &ending {
             Ok(Ending::Stopped | Ending::Failed(_)) | Err(_) => self.processes.kill().await,
             Ok(Ending::Succeeded) => {
@@ -157,7 +127,7 @@ impl<'a> Session<'a> {
             }
             Ok(Ending::Drained) => self.processes.stop(PATIENCE).await,
         }
-        self.screen.close();
+        self.console.close();
         ending
     }
 
@@ -176,7 +146,7 @@ impl<'a> Session<'a> {
                     }
                     self.interrupted = true;
                     let seconds = self.job.spec.drain_timeout_seconds;
-                    self.screen.line(
+                    self.console.line(
                         &format!(
                             "finishing the step and writing a checkpoint, at most {seconds} s \
                                 (Ctrl-C again stops at once)",
@@ -194,7 +164,7 @@ impl<'a> Session<'a> {
 
     async fn pass(&mut self) -> Result<Option<Ending>, SessionError> {
         match self.processes.poll(Instant::now()) {
-            Ok(failures) => failures.iter().try_for_each(|line| self.screen.line(line))?,
+            Ok(failures) => failures.iter().try_for_each(|line| self.console.line(line))?,
             Err(error) => {
                 return Ok(Some(Ending::Failed(format!("{:#}", anyhow::Error::new(error)))));
             }
@@ -214,12 +184,12 @@ impl<'a> Session<'a> {
 
     /// Shows and does what the facts demand; the ending if the run has ended.
     async fn handle(&mut self, facts: &Facts) -> Result<Option<Ending>, SessionError> {
-        self.show_restart(facts)?;
-        self.show_group_restarts(facts)?;
-        self.show_progress(facts.coordinator.as_ref())?;
+        self.console.show_restart(facts)?;
+        self.console.show_group_restarts(facts)?;
+        self.console.show_progress(facts.coordinator.as_ref())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, facts, Timestamp::now());
-        self.show_wait(wait(self.job, facts, &decision))?;
+        self.console.show_wait(wait(self.job, facts, &decision), self.interrupted)?;
         if decision.keeps_running() {
             self.send_desired(facts).await;
         }
@@ -245,7 +215,7 @@ impl<'a> Session<'a> {
             Decision::Finish(outcome)
             | Decision::Finished(outcome)
             | Decision::Expired(outcome) => {
-                Some(Ending::Failed(self.cause(&outcome.message, facts)))
+                Some(Ending::Failed(self.console.cause(&outcome.message, facts)))
             }
         })
     }
@@ -253,7 +223,7 @@ impl<'a> Session<'a> {
     /// Kills hung processes. They restart like other exited processes.
     fn kill_hung_processes(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
         for name in self.watchdog.hung(&self.processes.running(), status, Instant::now()) {
-            self.screen.line(&format!(
+            self.console.line(&format!(
                 "{name} was unresponsive for {} s and was killed",
                 watchdog::PATIENCE.as_secs()
             ))?;
@@ -344,85 +314,6 @@ impl<'a> Session<'a> {
             Ok(()) => self.sent = Some(desired),
             Err(error) => tracing::debug!(%error, "failed to send the desired state"),
         }
-    }
-
-    fn show_progress(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
-        let total = self.job.spec.training.steps;
-        for metrics in self.metrics.read()? {
-            self.screen.line(&lines::step(&metrics, total))?;
-        }
-        for metrics in self.evaluations.read()? {
-            for line in results::evaluation(&metrics, total) {
-                self.screen.line(&line)?;
-            }
-        }
-        self.screen.progress(
-            status.map_or(self.screen.position(), |status| status.step),
-            &lines::phase(status),
-        );
-        Ok(())
-    }
-
-    /// Prints a restart of the learners, with its cause if a learner failed. Other causes are exits
-    /// of processes, which are printed already.
-    fn show_restart(&mut self, facts: &Facts) -> io::Result<()> {
-        let Some(status) = facts.report() else { return Ok(()) };
-        let is_new = self.attempt.is_some_and(|attempt| attempt < status.attempt);
-        self.attempt = Some(status.attempt);
-        let failure = status.last_failure.as_ref().filter(|own| self.failure.as_ref() != Some(own));
-        self.failure.clone_from(&status.last_failure);
-        match failure {
-            _ if !is_new => Ok(()),
-            Some(failure) => {
-                let cause = self.cause(&failure.message, facts);
-                self.screen.line(&format!("restarting the learners: {cause}"))
-            }
-            None => self.screen.line("restarting the learners from the newest checkpoint"),
-        }
-    }
-
-    /// Prints restarts of groups of `trainer.groups`, as [`Self::show_restart`].
-    fn show_group_restarts(&mut self, facts: &Facts) -> io::Result<()> {
-        for group in facts.report().map(|report| report.groups.as_slice()).unwrap_or_default() {
-            let before = self.groups.insert(group.name.clone(), group.attempt);
-            if before.is_none_or(|before| before >= group.attempt) {
-                continue;
-            }
-            let cause = group
-                .last_failure
-                .as_ref()
-                .map(|failure| self.with_log(&failure.message, failure.supervisor.as_deref()));
-            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-            self.screen.line(&format!("restarting group {}{cause}", group.name))?;
-        }
-        Ok(())
-    }
-
-    /// Prints what the run waits for, once, and the end of the wait.
-    fn show_wait(&mut self, wait: Option<(String, String)>) -> io::Result<()> {
-        if wait.as_ref().map(|(reason, _)| reason) == self.wait.as_ref() {
-            return Ok(());
-        }
-        let line = wait.as_ref().map_or_else(
-            || "the run continues".to_owned(),
-            |(reason, message)| format!("{reason}: {}", lines::one_line(message)),
-        );
-        let is_end = wait.is_none();
-        self.wait = wait.map(|(reason, _)| reason);
-        // An interrupted run stops instead.
-        if is_end && self.interrupted { Ok(()) } else { self.screen.line(&line) }
-    }
-
-    fn cause(&self, message: &str, facts: &Facts) -> String {
-        let supervisor =
-            facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
-        self.with_log(message, supervisor)
-    }
-
-    /// A message of a failure in one line, with the log of its supervisor, or of the coordinator.
-    fn with_log(&self, message: &str, supervisor: Option<&str>) -> String {
-        let log = self.directory.log(supervisor.unwrap_or("coordinator"));
-        format!("{} (log: {})", lines::one_line(message), log.display())
     }
 }
 
