@@ -17,6 +17,7 @@
 //! files are named by process, so that the old coordinator only writes or removes its own;
 //! `journal.sqlite`, `metrics.jsonl` and so on are symbolic links for readers.
 
+mod holder;
 mod links;
 
 use std::io::ErrorKind;
@@ -26,69 +27,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rljob_crds::names::{JOURNAL_FILE, JSONL_FILES};
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::persistence::journal::{Journal, JournalError, copy};
+pub use holder::FenceError;
+use holder::{Holder, file, read, write};
 use links::name_of_process;
 pub use links::relink;
 
-const FILE: &str = "fence.json";
 /// An answer that commits nothing may rest on a check that is so old.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// Owner of a run directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Holder {
-    /// UID of the job.
-    uid: String,
-    /// Fencing number of its coordinator.
-    epoch: u64,
-    /// The journal in force; none while it is being copied.
-    journal: Option<String>,
-    /// The journal that is being copied; none if there was none.
-    from: Option<String>,
-}
-
-/// A coordinator that may not act, or cannot tell.
-#[derive(Debug, thiserror::Error)]
-pub enum FenceError {
-    /// Another one may.
-    #[error(
-        "this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with \
-            uid {uid}"
-    )]
-    Replaced {
-        /// Its own number.
-        own: u64,
-        /// The other's number.
-        epoch: u64,
-        /// The other's job.
-        uid: String,
-    },
-    /// The file cannot be read or written.
-    #[error("failed to {action} {}", path.display())]
-    File {
-        /// Verb of the operation.
-        action: &'static str,
-        /// To which file.
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    /// A JSONL file of the coordinator before cannot be taken over.
-    #[error("failed to copy {}", path.display())]
-    Copy { path: PathBuf, source: std::io::Error },
-    /// The journal of the coordinator before cannot be taken over.
-    #[error("failed to take over the run's journal")]
-    Journal(#[from] JournalError),
-}
-
-impl Holder {
-    fn replaced(&self, by: &Self) -> FenceError {
-        FenceError::Replaced { own: self.epoch, epoch: by.epoch, uid: by.uid.clone() }
-    }
-}
 
 /// A claimed run directory. Clones are the same claim.
 #[derive(Clone, Debug)]
@@ -297,33 +245,6 @@ impl Fence {
     fn holder(&self) -> MutexGuard<'_, Holder> {
         self.0.held.lock()
     }
-}
-
-fn file(action: &'static str, directory: &Path) -> impl FnOnce(std::io::Error) -> FenceError {
-    let path = directory.join(FILE);
-    move |source| FenceError::File { action, path, source }
-}
-
-fn read(directory: &Path) -> Result<Option<Holder>, FenceError> {
-    match std::fs::read(directory.join(FILE)) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|error| file("understand", directory)(error.into())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(file("read", directory)(error)),
-    }
-}
-
-/// Whole or not at all, and durable.
-fn write(directory: &Path, holder: &Holder) -> Result<(), FenceError> {
-    let written = directory.join(format!("{FILE}.{}", holder.epoch));
-    let done = serde_json::to_vec(holder).map_err(Into::into).and_then(|json| {
-        std::fs::write(&written, json)?;
-        std::fs::File::open(&written)?.sync_all()?;
-        std::fs::rename(&written, directory.join(FILE))?;
-        std::fs::File::open(directory)?.sync_all()
-    });
-    done.map_err(file("write", directory))
 }
 
 /// Copies a JSONL file of the process with journal `from`. Earlier releases have one file for all

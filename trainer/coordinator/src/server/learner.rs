@@ -20,15 +20,16 @@ use serde::Deserialize;
 use super::error::ApiError;
 use super::held::HeldRequest;
 use super::protocol::announced;
+use super::retention::{prune_checkpoints, prune_exports, prune_folders};
 use crate::batches::{self, BatchRequest, ServeError};
 use crate::coordinator::Coordinator;
 use crate::core::Rejection;
 use crate::core::reports::Folder;
+use crate::persistence::checkpoints;
 use crate::persistence::journal::Checkpoint;
 use crate::persistence::journal::shared::SharedJournalError;
-use crate::persistence::{checkpoints, exports};
 use crate::scheduler;
-use crate::sync::{distributed, folders};
+use crate::sync::distributed;
 
 /// `POST /v1/supervisors/{name}`
 pub async fn supervisor(
@@ -215,7 +216,7 @@ pub async fn checkpoint(
         .call(move |journal| journal.put_checkpoint(&Checkpoint { version, path }))
         .await?;
     tracing::info!(%version, "a checkpoint is complete");
-    prune(&coordinator, attempt).await?;
+    prune_checkpoints(&coordinator, attempt).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -233,51 +234,6 @@ async fn record_position(coordinator: &Coordinator, version: Version) -> Result<
         checkpoints::put_position(&run_store, version, next_position)
     });
     Ok(written.await.map_err(SharedJournalError::from)??)
-}
-
-/// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What
-/// fails is logged and tried at the next checkpoint.
-async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), ApiError> {
-    let known = coordinator
-        .run
-        .read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone())))
-        .await;
-    let (Some((keep_last, usable)), run_store) = (known, coordinator.run_store.clone()) else {
-        return Ok(());
-    };
-    let kept = match tokio::task::spawn_blocking(move || {
-        checkpoints::prune(&run_store, &usable, keep_last, attempt)
-    })
-    .await
-    {
-        Ok(Ok(kept)) => kept,
-        Ok(Err(error)) => {
-            tracing::warn!(error = %crate::error_line(&error), "failed to remove old checkpoints");
-            return Ok(());
-        }
-        Err(_) => return Ok(()),
-    };
-    let oldest = kept.first().map_or(0, |version| version.step);
-    let in_run = kept.clone();
-    coordinator
-        .journal
-        .call(move |journal| {
-            let gone = journal
-                .checkpoints()?
-                .into_iter()
-                .map(|checkpoint| checkpoint.version)
-                .filter(|version| !kept.contains(version));
-            gone.collect::<Vec<_>>()
-                .into_iter()
-                .try_for_each(|version| journal.drop_checkpoint(version))?;
-            journal.prune_through(oldest)
-        })
-        .await?;
-    if let Err(error) = coordinator.journal.tidy().await {
-        tracing::warn!(error = %crate::error_line(&error), "failed to remove old samples from \
-            the bucket");
-    }
-    Ok(coordinator.run.change(|run, _| run.set_checkpoints(in_run)).await?)
 }
 
 /// `POST /v1/weights`
@@ -330,25 +286,4 @@ pub async fn weights(
         }
     }
     Ok(StatusCode::NO_CONTENT)
-}
-
-async fn prune_folders(coordinator: &Coordinator) {
-    let directory = coordinator.config.run_directory.clone();
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || folders::prune(&directory)).await {
-        tracing::warn!(%error, "failed to remove old published weights");
-    }
-}
-
-async fn prune_exports(coordinator: &Coordinator) {
-    let Some(keep_last) =
-        coordinator.run.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await
-    else {
-        return;
-    };
-    let run_store = coordinator.run_store.clone();
-    if let Ok(Err(error)) =
-        tokio::task::spawn_blocking(move || exports::prune(&run_store, keep_last)).await
-    {
-        tracing::warn!(error = %crate::error_line(&error), "failed to remove old exports");
-    }
 }

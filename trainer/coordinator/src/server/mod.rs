@@ -24,6 +24,7 @@ mod learner;
 mod memory;
 mod operator;
 mod protocol;
+mod retention;
 pub mod startup_gate;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod check;
 mod files;
 mod load;
 pub mod manifest;
