@@ -13,9 +13,9 @@ of samples by steps between the weights that sampled them and the weights that a
 scalars below. TensorBoard files have all of them, `rljob report` the most important ones. A scalar
 that an algorithm does not have is absent.
 
-An objective or a reward adds a scalar by adding its name to `trainer/protocol/src/metrics.rs`, from
-which this page is generated. *Since* is the protocol version: older processes do not receive the
-scalar.
+An objective or a reward adds a scalar by adding its name to
+`trainer/protocol/src/metrics/registry.rs`, from which this page is generated. *Since* is the
+protocol version: older processes do not receive the scalar.
 
 | Name | Unit | Meaning | Computed by | Since |
 |---|---|---|---|---|
