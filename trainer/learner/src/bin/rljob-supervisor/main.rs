@@ -16,6 +16,7 @@ mod order;
 mod process;
 mod reap;
 mod report;
+mod settings;
 mod supervisor;
 
 use std::io;
@@ -37,7 +38,8 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::supervisor::{Settings, Supervisor};
+use crate::settings::Settings;
+use crate::supervisor::Supervisor;
 
 /// Starts and kills the learners of one trainer pod on orders of the coordinator.
 #[derive(Parser)]
