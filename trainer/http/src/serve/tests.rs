@@ -1,23 +1,33 @@
 //! Tests of servers.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::*;
 
-const LIMITS: Limits = Limits {
-    connections: 8,
-    headers: Duration::from_millis(300),
-    body: Duration::from_millis(300),
-};
+const LIMITS: Limits =
+    Limits { connections: 8, headers: Duration::from_secs(1), body: Duration::from_secs(1) };
 
-async fn start() -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    /// Notified when a request to `/slow` is in progress.
+    slow: Arc<Notify>,
+}
+
+async fn start() -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let slow = || async {
+    let started = Arc::new(Notify::new());
+    let begun = Arc::clone(&started);
+    let slow = move || async move {
+        begun.notify_one();
         tokio::time::sleep(Duration::from_secs(1)).await;
         "done"
     };
@@ -26,8 +36,8 @@ async fn start() -> (SocketAddr, CancellationToken, JoinHandle<()>) {
         .route("/healthz", get(|| async { "ok" }))
         .route("/slow", get(slow))
         .route("/echo", post(echo));
-    let server = tokio::spawn(serve(listener, router, LIMITS, stop.clone()));
-    (address, stop, server)
+    let task = tokio::spawn(serve(listener, router, LIMITS, stop.clone()));
+    Server { address, stop, task, slow: started }
 }
 
 async fn get_text(address: SocketAddr, path: &str) -> String {
@@ -38,9 +48,9 @@ async fn get_text(address: SocketAddr, path: &str) -> String {
 
 #[tokio::test]
 async fn many_slow_clients_stop_neither_probes_nor_requests_in_progress() {
-    let (address, _stop, _server) = start().await;
+    let Server { address, slow: started, .. } = start().await;
     let slow = tokio::spawn(get_text(address, "/slow"));
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    started.notified().await;
     let mut clients = Vec::new();
     for _ in 0..1000 {
         let mut client = TcpStream::connect(address).await.unwrap();
@@ -53,7 +63,7 @@ async fn many_slow_clients_stop_neither_probes_nor_requests_in_progress() {
 
 #[tokio::test]
 async fn headers_and_bodies_that_do_not_arrive_end_their_connection() {
-    let (address, _stop, _server) = start().await;
+    let Server { address, .. } = start().await;
     for part in [
         "GET /healthz HTTP/1.1\r\n",
         "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\na",
@@ -69,11 +79,11 @@ async fn headers_and_bodies_that_do_not_arrive_end_their_connection() {
 
 #[tokio::test]
 async fn a_stopped_server_completes_requests_in_progress() {
-    let (address, stop, server) = start().await;
+    let Server { address, stop, task, slow: started } = start().await;
     let slow = tokio::spawn(get_text(address, "/slow"));
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    started.notified().await;
     stop.cancel();
     assert_eq!(slow.await.unwrap(), "done");
-    server.await.unwrap();
+    task.await.unwrap();
     assert!(TcpStream::connect(address).await.is_err());
 }
