@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
         }
         self.record_epoch()?;
         let facts = self.facts().await;
-        self.record_progress(facts.coordinator.as_ref());
+        self.record_progress(facts.report());
         let ending = self.handle(&facts).await?;
         if let Some(status) = &facts.coordinator {
             match ending {
@@ -216,7 +216,7 @@ impl<'a> Session<'a> {
     async fn handle(&mut self, facts: &Facts) -> Result<Option<Ending>, SessionError> {
         self.show_restart(facts)?;
         self.show_group_restarts(facts)?;
-        self.show_progress(facts.coordinator.as_ref())?;
+        self.show_progress(facts.report())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, facts, Timestamp::now());
         self.show_wait(wait(self.job, facts, &decision))?;

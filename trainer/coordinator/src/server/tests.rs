@@ -16,10 +16,10 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
-use crate::opening;
 use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
 use crate::reward::Runner;
 use crate::tokens::Token;
+use crate::{claim, opening};
 
 struct Server {
     url: String,
@@ -87,7 +87,9 @@ async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
     let token = |name| Token::open(directory, name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let runner = Runner::Program(PathBuf::new());
-    opening::open(Arc::new(config), client, runner, 7, epoch).await.unwrap()
+    let config = Arc::new(config);
+    let journal = claim::claim(&config, 7, epoch, |fault| panic!("{fault}")).await.unwrap();
+    opening::open(config, client, runner, 7, journal).await.unwrap()
 }
 
 #[tokio::test]
