@@ -77,13 +77,13 @@ pub(crate) async fn open(
         config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
+        learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
         config,
         run_store,
         incarnation,
         restored_position,
         clock,
         run: RunHandle::new(run, journal.clone(), clock),
-        learner_memory: LearnerMemory::open(journal.clone()).await?,
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
         evaluation_fleet,

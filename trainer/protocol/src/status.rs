@@ -152,7 +152,8 @@ impl CoordinatorStatus {
         {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
-        self.memory.as_ref().map_or(Ok(()), MemoryPlan::check)
+        let of_groups = self.groups.iter().filter_map(|group| group.memory.as_ref());
+        self.memory.iter().chain(of_groups).try_for_each(MemoryPlan::check)
     }
 
     /// Removes fields that a peer of this protocol version rejects.
@@ -313,6 +314,9 @@ pub struct GroupState {
     pub last_failure: Option<LearnerFailure>,
     /// Its supervisors, one per pod.
     pub supervisors: Vec<SupervisorState>,
+    /// Memory plan of its newest learners on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryPlan>,
 }
 
 /// State of a supervisor.
