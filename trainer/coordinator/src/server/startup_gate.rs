@@ -1,5 +1,6 @@
-//! Startup gate: serves health and waits for the operator to assign an epoch. It must not touch the
-//! run directory, since the operator may have replaced this coordinator.
+//! Startup gate: serves health, waits for the operator to assign an epoch, and reports faults of
+//! the volume that delay the start. It must not touch the run directory, since the operator may
+//! have replaced this coordinator.
 
 use std::sync::Arc;
 use std::time::Duration;
