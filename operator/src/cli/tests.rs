@@ -28,6 +28,11 @@ fn with_local_what_a_run_needs_on_this_machine_is_checked() {
     let error = local(&command).unwrap_err();
     assert!(error.contains("tiny is not a folder"), "{error}");
     assert!(error.contains("train.jsonl does not exist"), "{error}");
+    let with_data = |arguments: &mut ValidateArgs| {
+        command(arguments);
+        arguments.data = true;
+    };
+    assert_eq!(local(&with_data).unwrap_err(), error, "each missing file is named once");
     std::fs::create_dir(folder.path().join("tiny")).unwrap();
     for file in ["tiny/config.json", "tiny/tokenizer.json", "train.jsonl"] {
         std::fs::write(folder.path().join(file), "{}").unwrap();
