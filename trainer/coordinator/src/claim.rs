@@ -149,7 +149,7 @@ mod tests {
     async fn a_volume_that_takes_no_writes_delays_the_claim() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("run");
-        // Nobody may create files there.
+        // sysfs rejects new files, also from root.
         symlink("/sys", &directory).unwrap();
         let config = Arc::new(config(&directory, 3));
         let faults = RefCell::new(Vec::new());
