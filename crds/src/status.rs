@@ -239,6 +239,9 @@ pub struct TrainerGroupStatus {
     /// trainer.
     #[serde(default)]
     pub restarts: u32,
+    /// Memory of its learners' GPUs, without `peakBytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
 }
 
 /// State of the inference engines.

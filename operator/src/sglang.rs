@@ -127,13 +127,15 @@ fn reads_text(spec: &RLJobSpec) -> bool {
     spec.agent().is_some() || rollout.min_new_tokens > 0 || !rollout.stop.is_empty()
 }
 
-/// Starts `command` once the model folder is complete, if the coordinator downloads it.
-pub fn after_download(
+/// Starts `command` once the model folder is complete, if the coordinator downloads it or another
+/// job exports it.
+pub fn after_model(
     spec: &RLJobSpec,
     model_directory: &Path,
     command: impl IntoIterator<Item = String>,
 ) -> Vec<String> {
-    let wait = spec.model.hugging_face.as_ref().map(|_| {
+    let is_written = spec.model.hugging_face.is_some() || spec.model.rljob.is_some();
+    let wait = is_written.then(|| {
         let marker = model_directory.join(EXPORT_COMPLETE_FILE).display().to_string();
         ["sh".to_owned(), "-c".to_owned(), WAIT_SCRIPT.to_owned(), marker]
     });
@@ -232,24 +234,26 @@ mod tests {
     }
 
     #[test]
-    fn the_server_starts_when_the_download_is_complete() {
+    fn the_server_starts_when_the_model_folder_is_complete() {
         let mut spec = validated().spec.clone();
         let command = |spec: &RLJobSpec, folder: &Path| {
-            after_download(spec, folder, ["echo".to_owned(), "a b".to_owned()])
+            after_model(spec, folder, ["echo".to_owned(), "a b".to_owned()])
         };
         assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
-        spec.model = serde_json::from_value(json!({"huggingFace": {"repo": "a/b"}})).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let words = command(&spec, folder.path());
-        let mut child = std::process::Command::new(&words[0])
-            .args(&words[1..])
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        assert!(child.try_wait().unwrap().is_none());
-        std::fs::write(folder.path().join("complete.json"), "{}").unwrap();
-        assert_eq!(child.wait_with_output().unwrap().stdout, b"a b\n");
+        for model in [json!({"huggingFace": {"repo": "a/b"}}), json!({"rljob": {"name": "sft"}})] {
+            spec.model = serde_json::from_value(model).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let words = command(&spec, folder.path());
+            let mut child = std::process::Command::new(&words[0])
+                .args(&words[1..])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert!(child.try_wait().unwrap().is_none());
+            std::fs::write(folder.path().join("complete.json"), "{}").unwrap();
+            assert_eq!(child.wait_with_output().unwrap().stdout, b"a b\n");
+        }
     }
 
     #[test]

@@ -5,16 +5,17 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use super::job_check;
-use crate::local::jobs;
 use crate::local::set::Set;
+use crate::local::{jobs, lacks_files};
 use crate::validate::ValidatedJob;
 
 /// Checks the data of all jobs of a file; returns the lines to print. Jobs whose sources appear
-/// when they start are skipped.
+/// when they start are skipped, and with `runs` those whose files are missing: the check of
+/// `--local`, which has these run directories, names them.
 ///
 /// # Errors
 /// What would fail a run at its start, or no job could be checked.
-pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
+pub fn check(file: &Path, sets: &[Set], runs: Option<&Path>) -> anyhow::Result<Vec<String>> {
     if file == Path::new("-") {
         bail!("--data needs a file: relative paths of data start at its folder");
     }
@@ -26,6 +27,9 @@ pub fn check(file: &Path, sets: &[Set]) -> anyhow::Result<Vec<String>> {
             continue;
         };
         is_checked = true;
+        if runs.is_some_and(|runs| lacks_files(runs, &job)) {
+            continue;
+        }
         let found = job_check::check(&job, model, "rljob-coordinator", &["--check-data"]);
         match found.with_context(|| at.clone()) {
             Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),

@@ -42,6 +42,9 @@ pub struct JobView {
     /// Absent on CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
+    /// Memory of the learners of a group of `trainer.groups`; absent on CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_memory: Option<MemoryStatus>,
     pub roles: Vec<RoleView>,
     pub last_failure: Option<Failure>,
     pub last_incident: Option<Incident>,
@@ -138,6 +141,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         progress: status.progress,
         checkpoint: status.checkpoint,
         memory: status.memory,
+        group_memory: status.trainer_groups.into_iter().find_map(|group| group.memory),
         last_failure: status.last_failure,
         pods_unknown: pods.err(),
     }

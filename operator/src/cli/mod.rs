@@ -108,7 +108,7 @@ impl ValidateArgs {
         let checks = [
             self.local.then(|| self.check_local(file).map(nothing)),
             self.local.then(|| model_check::check(file, sets, &self.dir).map(nothing)),
-            self.data.then(|| data::check(file, sets)),
+            self.data.then(|| data::check(file, sets, self.local.then_some(self.dir.as_path()))),
             self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib)),
         ];
         let mut lines = Vec::new();

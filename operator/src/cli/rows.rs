@@ -95,6 +95,7 @@ fn group(group: &GroupState) -> TrainerGroupStatus {
         ready: number(running.count()),
         attempt: group.attempt,
         restarts: group.restarts,
+        memory: group.memory.as_ref().map(|plan| planned(plan, None)),
     }
 }
 
@@ -166,15 +167,19 @@ fn push_details(text: &mut String, row: &Row) {
         let _ = write!(text, "\n\nevaluation engines  {ready} of {desired} ready");
     }
     for group in &row.trainer_groups {
-        let TrainerGroupStatus { name, desired, ready, attempt, restarts } = group;
+        let TrainerGroupStatus { name, desired, ready, attempt, restarts, .. } = group;
         let restarts = format!("attempt {attempt}, counted restarts {restarts}");
         let _ = write!(text, "\n\ngroup {name}  {ready} of {desired} ready, {restarts}");
+        push_memory(text, &format!("memory of group {name}"), group.memory.as_ref());
     }
-    if let Some(memory) = &row.memory {
-        let _ = write!(text, "\n\nmemory  {memory}");
-        for part in memory_parts(memory) {
-            let _ = write!(text, "\n  {part}");
-        }
+    push_memory(text, "memory", row.memory.as_ref());
+}
+
+fn push_memory(text: &mut String, name: &str, memory: Option<&MemoryStatus>) {
+    let Some(memory) = memory else { return };
+    let _ = write!(text, "\n\n{name}  {memory}");
+    for part in memory_parts(memory) {
+        let _ = write!(text, "\n  {part}");
     }
 }
 
@@ -200,6 +205,11 @@ mod tests {
             alive: true,
             learners,
         };
+        let plan = serde_json::from_value(serde_json::json!({
+            "parts": [{"name": "reference model", "bytes": 3_u64 << 30}],
+            "totalBytes": 4_u64 << 30, "usableBytes": 8_u64 << 30, "fits": true,
+            "sharding": "Full", "recomputedLayers": 0, "layers": 28,
+        }));
         let own = GroupState {
             name: "frozen".to_owned(),
             attempt: 2,
@@ -207,6 +217,7 @@ mod tests {
             running: true,
             last_failure: None,
             supervisors: vec![supervisor(2), supervisor(0)],
+            memory: Some(plan.unwrap()),
         };
         let report = CoordinatorStatus {
             evaluation_engines: vec![
@@ -219,8 +230,13 @@ mod tests {
         let mut row = job_row(&crate::validate::test_support::minimal());
         row.evaluation = evaluation_engines(&report);
         row.trainer_groups = report.groups.iter().map(group).collect();
-        let expected = "evaluation engines  1 of 2 ready\n\ngroup frozen  1 of 2 ready, attempt 2, \
-                        counted restarts 1";
+        let expected = "evaluation engines  1 of 2 ready
+
+group frozen  1 of 2 ready, attempt 2, counted restarts 1
+
+memory of group frozen  4.0 GiB planned of 8.0 GiB on each GPU; sharding Full, 0 of 28 layers are \
+computed again
+  reference model    3.0 GiB";
         let text = table(&[row]);
         assert_eq!(text.split_once("\n\n").unwrap().1, expected);
     }

@@ -28,6 +28,11 @@ fn with_local_what_a_run_needs_on_this_machine_is_checked() {
     let error = local(&command).unwrap_err();
     assert!(error.contains("tiny is not a folder"), "{error}");
     assert!(error.contains("train.jsonl does not exist"), "{error}");
+    let with_data = |arguments: &mut ValidateArgs| {
+        command(arguments);
+        arguments.data = true;
+    };
+    assert_eq!(local(&with_data).unwrap_err(), error, "each missing file is named once");
     std::fs::create_dir(folder.path().join("tiny")).unwrap();
     for file in ["tiny/config.json", "tiny/tokenizer.json", "train.jsonl"] {
         std::fs::write(folder.path().join(file), "{}").unwrap();
@@ -88,12 +93,25 @@ fn fields_are_set_before_the_check() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.yaml");
     std::fs::write(&path, MINIMAL).unwrap();
-    let arguments =
-        ValidateArgs { set: vec!["spec.training.steps=0".to_owned()], ..arguments(&[&path]) };
+    let set = |set: &str| {
+        let arguments = ValidateArgs { set: vec![set.to_owned()], ..arguments(&[&path]) };
+        validate(&arguments).map_err(|error| error.to_string())
+    };
+    let at = path.display();
     assert_eq!(
-        validate(&arguments).unwrap_err().to_string(),
-        format!("{}: spec.training.steps: must be at least 1, found 0", path.display())
+        set("spec.training.steps=0"),
+        Err(format!("{at}: spec.training.steps: must be at least 1, found 0"))
     );
+    // The file has none of these fields.
+    let volume = "spec.volumes[1]={name: a, mountPath: /a, hostPath: {path: /a}}";
+    for field in ["spec.failurePolicy.maxRestarts=3", volume] {
+        set(field).unwrap_or_else(|error| panic!("{field}: {error}"));
+    }
+    for field in ["spec.restarts", "metadata.nodes"] {
+        let error = set(&format!("{field}=3")).unwrap_err();
+        let start = format!("{at}: {field}: unknown field; expected one of a");
+        assert!(error.starts_with(&start), "{error}");
+    }
 }
 
 #[test]

@@ -61,10 +61,12 @@ fn branches(view: &JobView, now: Timestamp) -> Vec<Branch> {
         }),
     );
     branches.extend(view.checkpoint.as_ref().map(|at| leaf("checkpoint", checkpoint(at, now))));
-    branches.extend(view.memory.as_ref().map(|memory| Branch {
+    let planned = |name, memory: &MemoryStatus| Branch {
         leaves: memory_parts(memory),
-        ..leaf("memory", memory.to_string())
-    }));
+        ..leaf(name, memory.to_string())
+    };
+    branches.extend(view.memory.as_ref().map(|memory| planned("memory", memory)));
+    branches.extend(view.group_memory.as_ref().map(|memory| planned("group memory", memory)));
     branches.extend(view.roles.iter().filter(|role| is_shown(role)).map(role));
     branches.extend(view.pods_unknown.iter().map(|cause| leaf("pods", one_line(cause))));
     branches.extend(view.last_failure.as_ref().map(|failure| {
@@ -276,6 +278,14 @@ rljob lab/sums  Running: training
                     {"name": "activations", "bytes": 2_u64 << 30},
                 ],
             },
+            "trainerGroups": [{
+                "name": "frozen", "desired": 1, "ready": 1,
+                "memory": {
+                    "totalBytes": 4_u64 << 30, "fits": true, "sharding": "Full",
+                    "recomputedLayers": 0, "layers": 2,
+                    "parts": [{"name": "reference model", "bytes": 3_u64 << 30}],
+                },
+            }],
         });
         job.status = Some(serde_json::from_value(status).unwrap());
         let expected = "
@@ -283,6 +293,8 @@ rljob lab/sums  Running: training
 sharding Gradients, 2 of 2 layers are computed again
 │  ├─ weights       13.0 GiB
 │  └─ activations    2.0 GiB
+├─ group memory  4.0 GiB planned; sharding Full, 0 of 2 layers are computed again
+│  └─ reference model    3.0 GiB
 ";
         let text = tree(&view(&job, Ok(&[])), Timestamp::UNIX_EPOCH);
         assert!(text.contains(expected), "{text}");

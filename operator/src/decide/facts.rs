@@ -78,6 +78,13 @@ impl Facts {
     pub fn report(&self) -> Option<&CoordinatorStatus> {
         self.coordinator.as_ref().filter(|status| status.epoch == Some(self.epoch.number))
     }
+
+    /// The coordinator's report, or that of one that cannot open the run yet, which acts under no
+    /// epoch: of the latter, only the failure of the storage counts.
+    pub fn storage_report(&self) -> Option<&CoordinatorStatus> {
+        let opening = || self.coordinator.as_ref().filter(|status| status.epoch.is_none());
+        self.report().or_else(opening)
+    }
 }
 
 /// The place of a job in a queue of Kueue.

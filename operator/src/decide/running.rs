@@ -45,7 +45,7 @@ pub(super) fn unresponsive(facts: &Facts, now: Timestamp) -> Option<Decision> {
 /// Waits for a storage that takes no writes.
 pub(super) fn storage_unavailable(facts: &Facts) -> Option<Decision> {
     let phases = [Phase::Starting, Phase::Running, Phase::Restarting];
-    let report = facts.report().filter(|report| phases.contains(&report.phase))?;
+    let report = facts.storage_report().filter(|report| phases.contains(&report.phase))?;
     report.journal_failure.is_some().then_some(Decision::Start(Wait::Storage))
 }
 
@@ -174,6 +174,12 @@ mod tests {
         };
         facts.coordinator = facts.coordinator.map(|report| with(report, Phase::Restarting));
         assert_eq!(decide(&validated(), &facts, at(0)), Decision::Start(Wait::Storage));
+        // A coordinator that cannot open the run acts under no epoch.
+        facts.coordinator = Some(with(CoordinatorStatus::default(), Phase::Starting));
+        facts.recorded.reported = false;
+        let decision = decide(&validated(), &facts, at(0));
+        assert_eq!(decision, Decision::Start(Wait::Storage));
+        assert_eq!(wanted_roles(&validated(), &facts, &decision), WantedRoles::WithoutGpus);
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Ve
     let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
     let service = meta::service_host(&job.namespace, &meta::role_name(job, role));
     let command = sglang::across_pods(engines, &service, command);
-    sglang::after_download(&job.spec, &model_directory, command)
+    sglang::after_model(&job.spec, &model_directory, command)
 }
 
 fn config_arguments() -> Vec<String> {

@@ -17,6 +17,7 @@ mod evaluation;
 mod gpus;
 mod groups;
 mod secrets;
+mod sglang_pods;
 mod verifiers;
 
 fn settings() -> Settings {
@@ -267,24 +268,6 @@ fn hub_tokens_are_mounted_only_into_containers_that_download() {
     job.spec.storage = serde_json::from_value(serde_json::json!({"s3": {"bucket": "b"}})).unwrap();
     let of_download = (all[..1].to_vec(), vec!["model-download".to_owned()]);
     assert_eq!(mounts(&job), [of_download.clone(), of_coordinator, of_download]);
-}
-
-#[test]
-fn an_sglang_engine_reads_its_keys_from_a_file() {
-    let mut job = validated();
-    job.spec.inference = sglang(2, &["--mem-fraction-static=0.8"]);
-    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
-    let Resources { secret, stateful_sets, .. } =
-        build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
-    let config = &secret.data.unwrap()["sglang.yaml"].0;
-    assert_eq!(
-        String::from_utf8_lossy(config),
-        format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin)
-    );
-    let pod = pod_of(&stateful_sets[0]);
-    insta::assert_yaml_snapshot!("sglang_container", pod.containers[0]);
-    let text = serde_json::to_string(&stateful_sets).unwrap();
-    assert!(!text.contains(&tokens.engine_api) && !text.contains(&tokens.engine_admin));
 }
 
 #[test]

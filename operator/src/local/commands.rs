@@ -164,7 +164,7 @@ fn sglang(
     let (spec, model) = (&config.spec, &config.model_directory);
     let flags = sglang::arguments(spec, engines, model, "127.0.0.1", &directory.tokens());
     let command = machine.engine_command.iter().cloned().chain(flags);
-    let command = sglang::after_download(spec, model, command);
+    let command = sglang::after_model(spec, model, command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
     let visible = match role {
         Role::Evaluation => gpus::of_evaluation_engine(&machine.gpus, spec, index),

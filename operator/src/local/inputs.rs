@@ -46,6 +46,11 @@ pub fn lacks_model_files(runs: &Path, job: &ValidatedJob) -> bool {
     missing_model(runs, job, &[]).is_some()
 }
 
+/// Whether the model or the data of a job lack files that [`missing`] names.
+pub fn lacks_files(runs: &Path, job: &ValidatedJob) -> bool {
+    lacks_model_files(runs, job) || missing_data(job).next().is_some()
+}
+
 fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let model = model_directory(runs, job);
     match job.spec.model.job() {

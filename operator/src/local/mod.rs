@@ -54,7 +54,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
-pub use inputs::lacks_model_files;
+pub use inputs::{lacks_files, lacks_model_files};
 use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};

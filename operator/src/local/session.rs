@@ -171,7 +171,7 @@ impl<'a> Session<'a> {
         }
         self.record_epoch()?;
         let facts = self.facts().await;
-        self.record_progress(facts.coordinator.as_ref());
+        self.record_progress(facts.report());
         let ending = self.handle(&facts).await?;
         if let Some(status) = &facts.coordinator {
             match ending {
@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
     async fn handle(&mut self, facts: &Facts) -> Result<Option<Ending>, SessionError> {
         self.console.show_restart(facts)?;
         self.console.show_group_restarts(facts)?;
-        self.console.show_progress(facts.coordinator.as_ref())?;
+        self.console.show_progress(facts.report())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, facts, Timestamp::now());
         self.console.show_wait(wait(self.job, facts, &decision), self.interrupted)?;

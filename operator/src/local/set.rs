@@ -11,7 +11,7 @@ pub struct Set {
     /// Name of the job; `None` for all jobs of the file.
     pub job: Option<String>,
     /// Keys from the document's root, for example `spec`, `training`, `steps`. In a list the key is
-    /// the item's index from 0, written `rewards[0]` or `rewards.0`.
+    /// the item's index from 0, written `rewards[0]`, which is `[0` here, or `rewards.0`.
     pub path: Vec<String>,
     /// The new value, typed as YAML: `3` is a number, `true` a boolean, `{}` an empty mapping.
     /// Null removes the field, or the item of a list.
@@ -42,7 +42,10 @@ pub enum SetError {
     #[error("the value of `--set {0}` must be a finite number")]
     NotFinite(String),
     /// The path leads through a scalar.
-    #[error("`--set {path}`: `{part}` is neither a mapping nor a list with such an item")]
+    #[error(
+        "`--set {path}`: `{part}` cannot have this part: a mapping has named fields, a list \
+            has items and may get the next one"
+    )]
     NoParts {
         path: String,
         /// The part of the path that exists.
@@ -65,9 +68,9 @@ impl FromStr for Set {
         let (job, path) =
             place.split_once(':').map_or((None, place), |(job, path)| (Some(job.to_owned()), path));
         // Errors of validation write items of lists as `rewards[0]`.
-        let path = path.replace('[', ".").replace(']', "");
+        let path = path.replace('[', ".[").replace(']', "");
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-        if job.as_deref() == Some("") || path.iter().any(String::is_empty) {
+        if job.as_deref() == Some("") || path.iter().any(|part| matches!(part.as_str(), "" | "[")) {
             return Err(form());
         }
         if !matches!(path.first().map(String::as_str), Some("spec" | "metadata")) {
@@ -86,8 +89,8 @@ impl FromStr for Set {
     }
 }
 
-/// Applies every `--set` to its documents. Missing parts of a path are created, unless the field is
-/// removed.
+/// Applies every `--set` to its documents. Missing parts of a path are created, an item after the
+/// last one of a list too, unless the field is removed.
 ///
 /// # Errors
 /// [`SetError::NoJob`], [`SetError::NoParts`] and [`SetError::NotSet`].
@@ -101,10 +104,10 @@ pub fn apply_all(documents: &mut [Value], sets: &[Set]) -> Result<(), SetError> 
             }
         }
         if let (false, Some(job)) = (found, &set.job) {
-            return Err(SetError::NoJob { job: job.clone(), path: set.path.join(".") });
+            return Err(SetError::NoJob { job: job.clone(), path: shown(&set.path) });
         }
         if !changed {
-            return Err(SetError::NotSet { path: set.path.join(".") });
+            return Err(SetError::NotSet { path: shown(&set.path) });
         }
     }
     Ok(())
@@ -121,14 +124,21 @@ fn apply(document: &mut Value, set: &Set) -> Result<bool, SetError> {
     }
     let mut place = document;
     for part in &set.path {
+        let is_item = part.starts_with('[');
         if place.is_null() {
-            *place = Value::Mapping(Mapping::new());
+            *place =
+                if is_item { Value::Sequence(Vec::new()) } else { Value::Mapping(Mapping::new()) };
         }
         place = match place {
-            Value::Mapping(mapping) => {
+            Value::Mapping(mapping) if !is_item => {
                 mapping.entry(Value::String(part.clone())).or_insert(Value::Null)
             }
-            Value::Sequence(items) => item(items, part).ok_or_else(|| no_parts(set, part))?,
+            Value::Sequence(items) => {
+                if index(part) == Some(items.len()) {
+                    items.push(Value::Null);
+                }
+                item(items, part).ok_or_else(|| no_parts(set, part))?
+            }
             _ => return Err(no_parts(set, part)),
         };
     }
@@ -152,7 +162,7 @@ fn remove(document: &mut Value, set: &Set) -> Result<bool, SetError> {
     match place {
         Value::Mapping(mapping) => Ok(mapping.remove(last.as_str()).is_some()),
         Value::Sequence(items) => {
-            let index = last.parse::<usize>().ok().filter(|index| *index < items.len());
+            let index = index(last).filter(|index| *index < items.len());
             Ok(index.map(|index| items.remove(index)).is_some())
         }
         Value::Null => Ok(false),
@@ -161,13 +171,31 @@ fn remove(document: &mut Value, set: &Set) -> Result<bool, SetError> {
 }
 
 fn item<'a>(items: &'a mut [Value], part: &str) -> Option<&'a mut Value> {
-    items.get_mut(part.parse::<usize>().ok()?)
+    items.get_mut(index(part)?)
+}
+
+/// The index of a part such as `[0`, or `0` after a dot.
+fn index(part: &str) -> Option<usize> {
+    part.strip_prefix('[').unwrap_or(part).parse().ok()
+}
+
+/// The path as errors of validation write it.
+fn shown<'a>(parts: impl IntoIterator<Item = &'a String>) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let (before, after) = match part.strip_prefix('[') {
+            Some(_) => ("", "]"),
+            None if text.is_empty() => ("", ""),
+            None => (".", ""),
+        };
+        text.extend([before, part, after]);
+    }
+    text
 }
 
 fn no_parts(set: &Set, part: &str) -> SetError {
-    let before: Vec<&str> =
-        set.path.iter().map(String::as_str).take_while(|known| *known != part).collect();
-    SetError::NoParts { path: set.path.join("."), part: before.join(".") }
+    let before = set.path.iter().take_while(|known| *known != part);
+    SetError::NoParts { path: shown(&set.path), part: shown(before) }
 }
 
 #[cfg(test)]
@@ -221,10 +249,13 @@ mod tests {
             "b:spec.model.path=a=b:c",
             "a:spec.volumes[0].name=y",
             "a:spec.suspend=true",
+            "a:spec.volumes[1].name=z",
+            "b:spec.rewards[0].name=r",
         ]);
         let expected = concat!(
-            r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} "#,
-            r#"{"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"}}"#
+            r#"{"training":{"steps":9},"volumes":[{"name":"y"},{"name":"z"}],"suspend":true} "#,
+            r#"{"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"},"#,
+            r#""rewards":[{"name":"r"}]}"#
         );
         assert_eq!(set.unwrap(), expected);
     }
@@ -242,8 +273,7 @@ mod tests {
         );
         for path in ["spec.volumes[1]", "spec.storage.s3", "spec.steps"] {
             let error = after(&[&format!("a:{path}=null")]).unwrap_err();
-            let place = path.replace('[', ".").replace(']', "");
-            assert_eq!(error, format!("`--set {place}=null`: no job has this field"));
+            assert_eq!(error, format!("`--set {path}=null`: no job has this field"));
         }
         assert!(after(&["spec.training.steps.x=null"]).is_err());
     }
@@ -257,10 +287,12 @@ mod tests {
         let rejected = after(&["spec.training.steps.x=1"]).unwrap_err();
         assert_eq!(
             rejected,
-            "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list \
-                with such an item"
+            "`--set spec.training.steps.x`: `spec.training.steps` cannot have this part: a mapping \
+                has named fields, a list has items and may get the next one"
         );
-        assert!(after(&["a:spec.volumes.1.name=y"]).is_err());
+        for path in ["spec.volumes[2].name", "spec.volumes.2.name", "spec.training[0]"] {
+            assert!(after(&[&format!("a:{path}=y")]).is_err(), "{path}");
+        }
         for text in ["steps", "=3", "spec..x=3", ":spec.x=1", "spec.x[]=1"] {
             assert!(matches!(text.parse::<Set>(), Err(SetError::Form(_))), "{text}");
         }

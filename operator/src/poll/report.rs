@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState, GroupState};
 
 use super::exchange::{CoordinatorOrder, ExchangeError};
 use crate::decide::UNRESPONSIVE_AFTER;
@@ -106,8 +106,8 @@ impl ReconcileTrigger {
             .map(|engine| engine.name.clone())
             .collect();
         let hung = status.engines.iter().filter(|engine| engine.is_hung()).count();
-        let groups: Vec<_> =
-            status.groups.iter().map(|group| (group.attempt, group.restarts)).collect();
+        let of_group = |group: &GroupState| (group.attempt, group.restarts, group.memory.is_some());
+        let groups: Vec<_> = status.groups.iter().map(of_group).collect();
         let state = format!(
             "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {} {} {} {} {:?} {:?}",
             status.epoch,

@@ -174,6 +174,7 @@ mod tests {
                 running: true,
                 last_failure: learner.last_failure,
                 supervisors: Vec::new(),
+                memory: None,
             };
             CoordinatorStatus { groups: vec![group], ..report() }
         };

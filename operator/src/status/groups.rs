@@ -4,6 +4,7 @@ use rljob_crds::RLJobStatus;
 use rljob_crds::status::TrainerGroupStatus;
 use rljob_crds::trainer_groups::TrainerGroupSpec;
 
+use super::memory::planned;
 use crate::decide::Facts;
 use crate::validate::Job;
 
@@ -26,6 +27,10 @@ pub(super) fn groups(
             ready: facts.roles.group.ready,
             attempt: reported.map_or(0, |reported| reported.attempt).max(attempt),
             restarts: reported.map_or(0, |reported| reported.restarts).max(restarts),
+            memory: reported
+                .and_then(|reported| reported.memory.as_ref())
+                .map(|plan| planned(plan, None))
+                .or_else(|| known.and_then(|known| known.memory.clone())),
         }
     };
     job.spec.frozen_group().into_iter().map(status).collect()

@@ -51,7 +51,7 @@ pub(super) fn unsuitable_engine(facts: &Facts) -> String {
 
 /// Why the run's storage fails the coordinator's writes.
 pub(super) fn storage_failure(facts: &Facts) -> String {
-    let failure = facts.report().and_then(|report| report.journal_failure.as_deref());
+    let failure = facts.storage_report().and_then(|report| report.journal_failure.as_deref());
     failure.map(|cause| format!("the coordinator cannot write: {cause}")).unwrap_or_default()
 }
 

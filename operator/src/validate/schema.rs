@@ -21,10 +21,29 @@ static ROOT: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     schema.unwrap_or_default()
 });
 
+/// Fields of `metadata`.
+const METADATA: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
 /// Reports every violation of the schema and repairs it, so that the rest can be checked: removes
 /// unknown fields, and replaces missing and wrong values.
 pub(super) fn check_and_repair(value: &mut Map<String, Value>) -> Vec<Problem> {
-    let mut problems = Vec::new();
+    let mut problems = unknown_metadata(value);
     // The schema of a CRD does not describe these three fields.
     let own = ["apiVersion", "kind", "metadata"].map(|field| (field, value.remove(field)));
     check_object("", &ROOT, value, &mut problems);
@@ -34,6 +53,24 @@ pub(super) fn check_and_repair(value: &mut Map<String, Value>) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Fields of `metadata` that objects do not have.
+fn unknown_metadata(object: &Map<String, Value>) -> Vec<Problem> {
+    let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
+    let unknown = fields.filter(|(name, _)| !METADATA.contains(&name.as_str()));
+    let problem = |(name, _): (&String, &Value)| {
+        Problem::new(format!("metadata.{name}"), unknown_field(METADATA))
+    };
+    unknown.map(problem).collect()
+}
+
+fn unknown_field<'a>(known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    if known.is_empty() {
+        return "unknown field; no fields are expected here".to_owned();
+    }
+    format!("unknown field; expected one of {}", known.join(", "))
 }
 
 /// A value in one line.
@@ -143,13 +180,8 @@ fn check_object(
             (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
             (None, _) if schema.x_kubernetes_preserve_unknown_fields == Some(true) => {}
             (None, _) => {
-                let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-                let hint = if known.is_empty() {
-                    "no fields are expected here".to_owned()
-                } else {
-                    format!("expected one of {}", known.join(", "))
-                };
-                problems.push(Problem::new(below(name), format!("unknown field; {hint}")));
+                let message = unknown_field(properties.keys().map(String::as_str));
+                problems.push(Problem::new(below(name), message));
                 return false;
             }
         }

@@ -30,7 +30,9 @@ mod template;
 mod verifiers;
 mod waiting;
 
-/// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.
+/// The sample for clusters without GPUs and claims: `sums-sft`, then `sums`.
+const SUMS: &str = include_str!("../../../manifests/samples/quickstart-cluster.yaml");
+/// Steps of `sums` in tests: more than complete before the last failure.
 const STEPS: u64 = 50;
 /// Time limit of a step, restart or replacement on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -126,14 +128,15 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Applies a manifest of e2e/ in the namespace; `job` is the job under test.
+    /// Applies a manifest of e2e/, or [`SUMS`], in the namespace; `job` is the job under test.
     fn start(cluster: &Cluster, namespace: &'a Namespace, text: &str, job: &'a str) -> Self {
         let folder = |name: &str| cluster.shared_folder(name).unwrap();
         let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
         quickstart::generate(&data, 16_000).unwrap();
-        let manifest = text
-            .replace("SHARED", &data.display().to_string())
-            .replace("RUNS", &runs.display().to_string());
+        let manifest = [("SHARED", &data), ("RUNS", &runs)]
+            .into_iter()
+            .chain([("/var/lib/rljob/data", &data), ("/var/lib/rljob/runs", &runs)])
+            .fold(text.to_owned(), |text, (from, to)| text.replace(from, &to.to_string_lossy()));
         namespace.kubectl.apply(&manifest).unwrap();
         Self {
             namespace,
@@ -251,7 +254,8 @@ fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
     let _nodes = NODES.read();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "team").unwrap();
-    let run = Run::start(cluster, &namespace, include_str!("e2e/jobs.yaml"), "e2e");
+    let manifest = SUMS.replace("steps: 300", &format!("steps: {STEPS}"));
+    let run = Run::start(cluster, &namespace, &manifest, "sums");
 
     run.wait_for_steps(3);
     run.kill_learner();
@@ -397,10 +401,11 @@ fn export_loads(run: &Run) {
 /// Garbage collection deletes the children; the operator sets no finalizer.
 fn deletion_leaves_nothing(run: &Run) {
     let kubectl = &run.namespace.kubectl;
-    kubectl.run(&["delete", "rljob/e2e", "--wait"]).unwrap();
+    kubectl.run(&["delete", &format!("rljob/{}", run.job), "--wait"]).unwrap();
     let kinds =
         "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
-    let left = || kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
+    let selector = format!("--selector=rljob.dev/job={}", run.job);
+    let left = || kubectl.run(&["get", kinds, &selector, "--output=name"]);
     wait_until("the job's objects to be deleted", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
 }
 

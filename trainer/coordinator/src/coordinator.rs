@@ -84,7 +84,10 @@ impl Coordinator {
         });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();
-        status.memory = self.learner_memory.newest();
+        status.memory = self.learner_memory.newest(None);
+        for group in &mut status.groups {
+            group.memory = self.learner_memory.newest(Some(&group.name));
+        }
         status.requests = Some(self.fleet.request_counts());
         if let Some(fleet) = &self.evaluation_fleet {
             let (current, pending) = self.run.read(Run::evaluation_progress).await;

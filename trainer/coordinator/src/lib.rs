@@ -2,7 +2,7 @@
 //! It must not depend on Kubernetes or libtorch.
 //!
 //! ```text
-//!   process ─▶ opening, server (learner and operator API), scheduler     wiring, tasks
+//!   process ─▶ claim, opening, server (learner and operator API), scheduler   wiring, tasks
 //!                 │
 //!   core          ▼    pure state machine: which work is due, which instruction follows
 //!   ───────────────────────────────────────────────────────────────────────────────────
@@ -16,7 +16,7 @@
 //!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
 //! ```
 //!
-//! `rollback` returns a run that is not active to a checkpoint; `opening` calls it for
+//! `rollback` returns a run that is not active to a checkpoint; `claim` calls it for
 //! `spec.rollbackTo`.
 //!
 //! Imports point down or to the left. Only `server`, `scheduler`, `opening` and `process` see the
@@ -29,6 +29,7 @@
 
 pub mod batches;
 pub mod check;
+mod claim;
 pub mod clock;
 pub mod coordinator;
 pub mod core;

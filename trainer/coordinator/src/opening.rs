@@ -1,4 +1,4 @@
-//! Opens a run: claims its directory and reads back where it stands.
+//! Opens a claimed run: reads back where it stands.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_protocol::status::COORDINATOR_INPUT;
-use rljob_storage::{RunStore, StorageError, durable};
+use rljob_storage::{RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
 
 use crate::batches::Batches;
@@ -21,32 +21,27 @@ use crate::input::InputError;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
-use crate::persistence::fence::Fence;
-use crate::persistence::identity::{Identity, renew};
-use crate::persistence::journal::Journal;
 use crate::persistence::journal::shared::SharedJournal;
-use crate::persistence::mirror::Mirror;
 use crate::persistence::restore::RestoreError;
-use crate::persistence::{checkpoints, copies, damage, exports, recorded_config, restore};
+use crate::persistence::{checkpoints, exports, restore};
 use crate::recorder::Recorder;
 use crate::reward::Runner;
 use crate::rollout::agent::Agents;
 use crate::run_handle::RunHandle;
+use crate::scheduler;
 use crate::telemetry::Metrics;
 use crate::tracking::failures::Failures;
-use crate::{rollback, scheduler};
 
-/// Claims the run directory, opens it and reads back where the run stands.
+/// Reads back where the run of a claimed journal stands.
 pub(crate) async fn open(
     config: Arc<RunConfig>,
     client: EngineClient,
     reward_runner: Runner,
     incarnation: u64,
-    epoch: u64,
+    journal: SharedJournal,
 ) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
     let run_store = RunStore::of(&config)?;
-    let journal = claim(&config, &run_store, incarnation, epoch).await?;
     let files = Files::open(journal.fence())?;
     let (record, mut facts) = read_state(&journal, &run_store).await?;
     let newest = journal
@@ -82,13 +77,13 @@ pub(crate) async fn open(
         config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
+        learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
         config,
         run_store,
         incarnation,
         restored_position,
         clock,
         run: RunHandle::new(run, journal.clone(), clock),
-        learner_memory: LearnerMemory::open(journal.clone()).await?,
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
         evaluation_fleet,
@@ -147,54 +142,6 @@ async fn read_state(
     Ok((record, facts))
 }
 
-/// Opens the journal after this coordinator has claimed the run store.
-async fn claim(
-    config: &Arc<RunConfig>,
-    run_store: &RunStore,
-    incarnation: u64,
-    epoch: u64,
-) -> anyhow::Result<SharedJournal> {
-    let (config, run_store) = (Arc::clone(config), run_store.clone());
-    let claimed = tokio::task::spawn_blocking(move || {
-        claim_blocking(&config, &run_store, incarnation, epoch)
-            .map_err(|error| damage::with_way_back(error, &run_store))
-    });
-    claimed.await?
-}
-
-fn claim_blocking(
-    config: &RunConfig,
-    run_store: &RunStore,
-    incarnation: u64,
-    epoch: u64,
-) -> anyhow::Result<SharedJournal> {
-    let (identity, directory) = (Identity::of(config)?, &config.run_directory);
-    durable::create_folder(directory)
-        .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
-    let is_claimed = identity.check(run_store)?;
-    if let RunStore::Folder(_) = run_store {
-        Fence::check_journal(directory, is_claimed)?;
-    }
-    let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
-    let store = match run_store {
-        RunStore::Folder(_) => {
-            let mut journal = Journal::open(&fence.journal())?;
-            rollback::requested(config, run_store, &fence, &mut journal)?;
-            SharedJournal::new(journal, fence)
-        }
-        RunStore::Bucket(bucket) => {
-            copies::fetch(run_store, &fence)?;
-            let (mirror, journal) =
-                Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
-            SharedJournal::mirrored(journal, mirror, fence)
-        }
-    };
-    identity.claim(run_store, || Ok(store.call_blocking(renew)?))?;
-    store.fence().check()?;
-    recorded_config::record(config, run_store)?;
-    Ok(store)
-}
-
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
     let input = record.trainer.last_failure.as_ref().is_some_and(|failure| {
@@ -219,59 +166,4 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
         Stage::Forming { .. } | Stage::Running(_) | Stage::Stopping { .. } | Stage::Failed => {}
     }
     record
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::MetadataExt;
-    use std::path::Path;
-
-    use rljob_crds::names::RUN_CONFIG_FILE;
-    use rljob_protocol::run_config;
-    use serde_json::json;
-
-    use super::*;
-
-    fn config(directory: &Path, steps: u32) -> RunConfig {
-        let spec = json!({
-            "model": {"path": "/model"},
-            "storage": {"hostPath": {"path": "/runs"}},
-            "dataset": {"train": {"path": "/train.jsonl", "prompt": "{{q}}", "answer": "a"}},
-            "algorithm": {"sft": {}},
-            "training": {"steps": steps},
-        });
-        serde_json::from_value(json!({
-            "namespace": "lab", "name": "sums", "uid": "u", "runDirectory": directory,
-            "modelDirectory": "/model", "spec": spec,
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn the_owner_of_a_run_directory_records_its_configuration() {
-        let folder = tempfile::tempdir().unwrap();
-        let (directory, run_store) = (folder.path(), RunStore::Folder(folder.path().to_owned()));
-        let claim = |steps, epoch| {
-            claim_blocking(&config(directory, steps), &run_store, epoch, epoch).map(drop)
-        };
-        let file = directory.join(RUN_CONFIG_FILE);
-        let recorded = || run_config::read(&file).unwrap().0;
-        claim(3, 2).unwrap();
-        assert_eq!(recorded(), config(directory, 3));
-        claim(4, 3).unwrap();
-        assert_eq!(recorded(), config(directory, 4), "changed settings");
-        let error = claim(5, 2).unwrap_err().to_string();
-        assert!(error.contains("was replaced by that of epoch 3"), "{error}");
-        assert_eq!(recorded(), config(directory, 4), "of a superseded coordinator");
-
-        fs::write(&file, serde_json::to_string(&config(directory, 4)).unwrap()).unwrap();
-        let inode = || fs::metadata(&file).unwrap().ino();
-        let before = inode();
-        claim(4, 4).unwrap();
-        assert_eq!(inode(), before, "the same configuration, written by `rljob run`");
-        fs::write(&file, "{").unwrap();
-        claim(4, 5).unwrap();
-        assert_eq!(recorded(), config(directory, 4), "a damaged file");
-    }
 }

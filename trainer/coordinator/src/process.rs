@@ -20,13 +20,14 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::claim::claim;
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
 use crate::input::hub;
 use crate::opening::open;
 use crate::persistence::identity::Identity;
 use crate::persistence::journal::JournalError;
-use crate::persistence::{copies, damage};
+use crate::persistence::{copies, damage, volume_fault};
 use crate::reward::{Runner, VerifierPods};
 use crate::server::startup_gate::StartupGate;
 use crate::tokens::Token;
@@ -92,8 +93,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     raise_open_files();
     rljob_http::check_authorities()?;
     let config = Arc::new(read_config(options)?);
-    let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
-    tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;
+    check_owner(&config).await?;
     let listener = rljob_http::listen(options.listen)
         .with_context(|| format!("failed to listen on {}", options.listen))?;
     let token = |name| Token::open(&options.tokens, name);
@@ -113,9 +113,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         epoch = gate.asked() => epoch,
         () = signals.next() => return Ok(()),
     };
-    let runner = reward_runner(options, &config.uid)?;
     let coordinator = tokio::select! {
-        opened = open(config, client, runner, options.incarnation, epoch) => Arc::new(opened?),
+        opened = claim_and_open(options, config, client, (epoch, &gate)) => Arc::new(opened?),
         () = signals.next() => return Ok(()),
     };
     let files = coordinator.recorder.files.clone();
@@ -144,6 +143,28 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     stop.cancel();
     finish([waiting, server], tasks).await;
     Ok(())
+}
+
+/// Claims the run for `epoch`, while `gate` reports faults of the volume, and opens it.
+async fn claim_and_open(
+    options: &Options,
+    config: Arc<RunConfig>,
+    client: EngineClient,
+    (epoch, gate): (u64, &StartupGate),
+) -> anyhow::Result<Coordinator> {
+    let runner = reward_runner(options, &config.uid)?;
+    let report = |fault| gate.report_fault(fault);
+    let journal = claim(&config, options.incarnation, epoch, report).await?;
+    open(config, client, runner, options.incarnation, journal).await
+}
+
+/// Rejects the run store of another run. A fault of the volume is left to [`claim`], which checks
+/// the owner again.
+async fn check_owner(config: &RunConfig) -> anyhow::Result<()> {
+    let (identity, run_store) = (Identity::of(config)?, RunStore::of(config)?);
+    let checked = tokio::task::spawn_blocking(move || identity.check(&run_store)).await?;
+    let Err(error) = checked.map_err(anyhow::Error::new) else { return Ok(()) };
+    volume_fault::describe(&error, &config.run_directory).map_or(Err(error), |_| Ok(()))
 }
 
 /// Completes requests in progress, for up to [`SHUTDOWN`].

@@ -276,8 +276,17 @@ impl CoordinatorClient {
 
     /// Reports the memory plan. A coordinator of a release without its route does not show it.
     pub fn report_memory(&self, plan: MemoryPlan) -> Result<(), ClientError> {
+        self.report_plan("/v1/memory", plan)
+    }
+
+    /// [`Self::report_memory`] of a group of `trainer.groups`.
+    pub fn report_group_memory(&self, group: &str, plan: MemoryPlan) -> Result<(), ClientError> {
+        self.report_plan(&format!("/v1/groups/{group}/memory"), plan)
+    }
+
+    fn report_plan(&self, path: &str, plan: MemoryPlan) -> Result<(), ClientError> {
         let report = MemoryReport { attempt: self.attempt, plan };
-        match self.post("/v1/memory", &report) {
+        match self.post(path, &report) {
             Err(ClientError::Rejected { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
             result => result,
         }

@@ -1,5 +1,6 @@
-//! `POST /v1/memory`: memory plan of learners on GPUs, which rank 0 reports before models are
-//! loaded. Learners on CPUs have none.
+//! `POST /v1/memory` and `POST /v1/groups/GROUP/memory`: memory plan of learners on GPUs, and of
+//! those of a group of `trainer.groups`, which rank 0 reports before models are loaded. Learners on
+//! CPUs have none.
 
 use serde::{Deserialize, Serialize};
 

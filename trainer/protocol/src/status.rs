@@ -13,10 +13,11 @@ use crate::peer::ProtocolUnsupported;
 use crate::version::Version;
 
 /// Complete state of a coordinator.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CoordinatorStatus {
-    /// Epoch that the coordinator acts under; absent before the first `PUT /v1/desired`.
+    /// Epoch that the coordinator acts under; absent before the first `PUT /v1/desired`, and while
+    /// a fault of the volume delays the start. Only `journal_failure` counts then.
     pub epoch: Option<u64>,
     /// Generation of the applied desired state.
     pub generation: Option<i64>,
@@ -58,7 +59,8 @@ pub struct CoordinatorStatus {
     /// What the learners do or wait for; absent before they ask. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
-    /// Why a recent write to the journal failed, for example a full disk. Since protocol version 3.
+    /// Why a recent write to the journal failed, or the claim of the run directory, for example a
+    /// full disk. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_failure: Option<String>,
     /// Experiment trackers that do not take metrics, and why. The run does not wait for them. Since
@@ -150,7 +152,8 @@ impl CoordinatorStatus {
         {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
-        self.memory.as_ref().map_or(Ok(()), MemoryPlan::check)
+        let of_groups = self.groups.iter().filter_map(|group| group.memory.as_ref());
+        self.memory.iter().chain(of_groups).try_for_each(MemoryPlan::check)
     }
 
     /// Removes fields that a peer of this protocol version rejects.
@@ -257,9 +260,10 @@ impl std::fmt::Display for DownloadProgress {
 }
 
 /// Phase of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Waiting for the desired state, supervisors or engines.
+    #[default]
     Starting,
     /// Training.
     Running,
@@ -310,6 +314,9 @@ pub struct GroupState {
     pub last_failure: Option<LearnerFailure>,
     /// Its supervisors, one per pod.
     pub supervisors: Vec<SupervisorState>,
+    /// Memory plan of its newest learners on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryPlan>,
 }
 
 /// State of a supervisor.

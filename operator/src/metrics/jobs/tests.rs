@@ -117,6 +117,7 @@ fn evaluation_engines_and_groups_have_their_pods_and_restarts() {
         ready: 1,
         attempt: 4,
         restarts: 1,
+        memory: None,
     };
     let status = RLJobStatus {
         evaluation: Some(RoleStatus { desired: 2, ready: 0 }),

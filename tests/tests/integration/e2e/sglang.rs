@@ -16,9 +16,8 @@ use rljob_tests::{Namespace, sglang};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use super::{Run, cluster, steps_done};
+use super::{Run, SUMS, cluster, steps_done};
 
-const JOBS: &str = include_str!("jobs.yaml");
 const ON_SGLANG: &str = include_str!("sglang.yaml");
 /// Steps of the jobs that run to success.
 const STEPS: u64 = 150;
@@ -72,7 +71,7 @@ fn an_engine_that_spans_pods_trains_and_is_replaced_with_all_of_them() {
     delete(&run);
 }
 
-/// A namespace with the finished job `e2e-sft`, whose export other jobs train.
+/// A namespace with the finished job `sums-sft`, whose export other jobs train.
 fn with_trained_model(environment: &Path, name: &str) -> Namespace {
     static IMPORTED: Once = Once::new();
     let cluster = cluster();
@@ -81,8 +80,8 @@ fn with_trained_model(environment: &Path, name: &str) -> Namespace {
         cluster.import(&sglang::image(environment, folder.path()).unwrap()).unwrap();
     });
     let namespace = Namespace::create(cluster, name).unwrap();
-    let teacher = JOBS.split("\n---\n").next().unwrap();
-    Run::start(cluster, &namespace, teacher, "e2e-sft").wait_for_condition("Succeeded");
+    let teacher = SUMS.split("\n---\n").next().unwrap();
+    Run::start(cluster, &namespace, teacher, "sums-sft").wait_for_condition("Succeeded");
     namespace
 }
 

@@ -1,6 +1,8 @@
 //! Causes that keep pods from running, each on real nodes: the status names the pod and the cause,
 //! and `Stalled` tells whether the user must act.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -266,4 +268,28 @@ fn what_keeps_pods_from_running_is_in_the_status() {
             });
         }
     });
+}
+
+/// The namespace's folder of runs belongs to root, as on a volume that was not prepared for the
+/// user of the pods.
+#[test]
+fn a_run_directory_of_another_owner_delays_the_start_until_it_is_writable() {
+    let _nodes = NODES.read();
+    let namespace = Namespace::create(cluster(), "owner").unwrap();
+    let directory = cluster().shared_folder("runs").unwrap().join(&namespace.name).join("waits");
+    fs::create_dir_all(&directory).unwrap();
+    let mode = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    let steps = include_str!("waiting.yaml").replace("steps: 100000", "steps: 2");
+    let run = Run::start(cluster(), &namespace, &steps, "waits");
+    let is_shown = || {
+        let (message, is_stalled) = state(&run);
+        let parts = ["the coordinator cannot write", "Permission denied", "give user 65532"];
+        Ok(!is_stalled && parts.iter().all(|part| message.contains(part)))
+    };
+    wait_until("the fault of the volume", LIMIT, is_shown)
+        .unwrap_or_else(|error| panic!("{error:#}\n{:#}", run.status()));
+    mode(0o777);
+    run.wait_for_condition("Succeeded");
+    assert_eq!(run.status()["restarts"], 0);
 }

@@ -109,6 +109,7 @@ impl Run {
                 running: matches!(record.stage, Stage::Running(_)),
                 last_failure: record.last_failure.clone(),
                 supervisors: group.supervisor_states(&record, now),
+                memory: None,
             }
         };
         self.frozen.iter().map(state).collect()

@@ -8,6 +8,7 @@
 //!  recorded_config  run configuration for readers of the run store
 //!  restore     checkpoint of another run     checkpoints, exports    verification, retention
 //!  damage      the way back from a damaged journal
+//!  volume_fault     faults that end without a change of the job
 //! ```
 
 pub mod checkpoint_file;
@@ -22,3 +23,4 @@ pub mod journal;
 pub mod mirror;
 pub mod recorded_config;
 pub mod restore;
+pub mod volume_fault;

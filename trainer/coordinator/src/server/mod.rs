@@ -7,7 +7,7 @@
 //!                   GET, POST /v1/validations/STEP
 //!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights · /v1/memory
 //!                   GET /v1/groups/GROUP/instructions · /v1/groups/GROUP/batches/STEP
-//!                   POST /v1/groups/GROUP/logprobs/STEP
+//!                   POST /v1/groups/GROUP/logprobs/STEP · /v1/groups/GROUP/memory
 //!  no token         GET /healthz · GET /metrics, also without TLS
 //! ```
 //! The dashboard has its own server on a loopback address.
@@ -76,6 +76,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
             "/v1/groups/{group}/logprobs/{step}",
             post(group::logprobs).layer(DefaultBodyLimit::max(MAX_LOGPROBS)),
         )
+        .route("/v1/groups/{group}/memory", post(memory::of_group))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), protocol::required))
         .route_layer(middleware::from_fn_with_state(learner, auth::bearer));
     Router::new()

@@ -1,5 +1,6 @@
-//! Startup gate: serves health and waits for the operator to assign an epoch. It must not touch the
-//! run directory, since the operator may have replaced this coordinator.
+//! Startup gate: serves health, waits for the operator to assign an epoch, and reports faults of
+//! the volume that delay the start. It must not touch the run directory, since the operator may
+//! have replaced this coordinator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +21,21 @@ use crate::tokens::Token;
 /// Time for which the first request is held while the run opens.
 const HOLD: Duration = Duration::from_secs(4);
 
-/// Hands the assigned epoch to the process, and the open run to held requests.
-#[derive(Clone)]
-pub struct StartupGate {
-    asked: watch::Sender<Option<u64>>,
-    opened: watch::Sender<Option<Arc<Coordinator>>>,
+/// State of the run at its start.
+#[derive(Clone, Default)]
+enum Opening {
+    #[default]
+    InProgress,
+    /// The last attempt failed with this fault of the volume; the next one follows.
+    Delayed(String),
+    Open(Arc<Coordinator>),
 }
 
-impl Default for StartupGate {
-    fn default() -> Self {
-        Self { asked: watch::channel(None).0, opened: watch::channel(None).0 }
-    }
+/// Hands the assigned epoch to the process, and the open run to held requests.
+#[derive(Clone, Default)]
+pub struct StartupGate {
+    asked: watch::Sender<Option<u64>>,
+    opening: watch::Sender<Opening>,
 }
 
 impl StartupGate {
@@ -42,13 +47,14 @@ impl StartupGate {
             .layer(middleware::map_response(protocol::announce))
     }
 
-    /// The routes until the run is open: `GET /healthz`, `PUT /v1/desired`.
+    /// The routes until the run is open: `GET /healthz`, `PUT /v1/desired`, `GET /v1/status`.
     pub fn router(&self, operator: Token) -> Router {
-        let desired =
-            put(desired).route_layer(middleware::from_fn_with_state(operator, auth::bearer));
-        let routes =
-            Router::new().route("/healthz", get(operator::health)).route("/v1/desired", desired);
-        routes
+        let of_operator = Router::new()
+            .route("/v1/desired", put(desired))
+            .route("/v1/status", get(status))
+            .route_layer(middleware::from_fn_with_state(operator, auth::bearer));
+        of_operator
+            .route("/healthz", get(operator::health))
             .fallback(async || ApiError::Closed)
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .layer(middleware::map_response(protocol::announce))
@@ -62,10 +68,21 @@ impl StartupGate {
         asked.wait_for(Option::is_some).await.ok().and_then(|epoch| *epoch).unwrap_or_default()
     }
 
+    /// A fault of the volume delays the opening of the run.
+    pub fn report_fault(&self, fault: String) {
+        self.opening.send_replace(Opening::Delayed(fault));
+    }
+
     /// The run is open.
     pub fn open(&self, coordinator: Arc<Coordinator>) {
-        self.opened.send_replace(Some(coordinator));
+        self.opening.send_replace(Opening::Open(coordinator));
     }
+}
+
+/// Status of a coordinator that cannot open the run yet. It acts under no epoch, so that its step
+/// and its phase count for nothing.
+fn delayed(fault: String) -> Json<CoordinatorStatus> {
+    Json(CoordinatorStatus { journal_failure: Some(fault), ..CoordinatorStatus::default() })
 }
 
 async fn desired(
@@ -73,9 +90,27 @@ async fn desired(
     headers: HeaderMap,
     Json(desired): Json<Desired>,
 ) -> Result<Json<CoordinatorStatus>, ApiError> {
-    let mut opened = gate.opened.subscribe();
+    let mut opening = gate.opening.subscribe();
     gate.asked.send_replace(Some(desired.epoch));
-    let waited = tokio::time::timeout(HOLD, opened.wait_for(Option::is_some)).await;
-    let coordinator = waited.ok().and_then(Result::ok).and_then(|opened| opened.clone());
-    operator::desired(State(coordinator.ok_or(ApiError::Closed)?), headers, Json(desired)).await
+    let is_known = |opening: &Opening| !matches!(opening, Opening::InProgress);
+    let waited = tokio::time::timeout(HOLD, opening.wait_for(is_known)).await;
+    match waited.ok().and_then(Result::ok).map(|opening| opening.clone()) {
+        Some(Opening::Open(coordinator)) => {
+            operator::desired(State(coordinator), headers, Json(desired)).await
+        }
+        Some(Opening::Delayed(fault)) => Ok(delayed(fault)),
+        Some(Opening::InProgress) | None => Err(ApiError::Closed),
+    }
+}
+
+async fn status(
+    State(gate): State<StartupGate>,
+    headers: HeaderMap,
+) -> Result<Json<CoordinatorStatus>, ApiError> {
+    let opening = gate.opening.borrow().clone();
+    match opening {
+        Opening::Open(coordinator) => Ok(operator::status(State(coordinator), headers).await),
+        Opening::Delayed(fault) => Ok(delayed(fault)),
+        Opening::InProgress => Err(ApiError::Closed),
+    }
 }

@@ -16,10 +16,10 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
-use crate::opening;
 use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
 use crate::reward::Runner;
 use crate::tokens::Token;
+use crate::{claim, opening};
 
 struct Server {
     url: String,
@@ -87,7 +87,9 @@ async fn open(directory: &Path, config: RunConfig, epoch: u64) -> Coordinator {
     let token = |name| Token::open(directory, name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let runner = Runner::Program(PathBuf::new());
-    opening::open(Arc::new(config), client, runner, 7, epoch).await.unwrap()
+    let config = Arc::new(config);
+    let journal = claim::claim(&config, 7, epoch, |fault| panic!("{fault}")).await.unwrap();
+    opening::open(config, client, runner, 7, journal).await.unwrap()
 }
 
 #[tokio::test]
@@ -269,10 +271,19 @@ async fn a_stale_attempt_gets_409_everywhere() {
 }
 
 #[tokio::test]
-async fn a_memory_plan_is_in_the_status_and_in_that_of_the_next_coordinator() {
-    let server = server().await;
+async fn memory_plans_are_in_the_status_and_in_that_of_the_next_coordinator() {
+    let with_group = |spec: &mut Value| {
+        spec["algorithm"]["grpo"]["klCoefficient"] = json!(0.1);
+        spec["trainer"] = json!({"groups": [{"name": "frozen", "roles": ["Reference"]}]});
+    };
+    let server = server_with(with_group).await;
     server.set_desired(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
+    let supervisor = json!({
+        "instance": "b", "startedAt": 1, "address": "localhost", "rendezvousPort": 7,
+        "processes": 1, "attempt": null, "learners": [], "group": "frozen",
+    });
+    assert_eq!(server.post("/v1/supervisors/g-0", supervisor).await.0, StatusCode::OK);
     let plan = |parts: usize| {
         let part = |index| json!({"name": format!("part {index}"), "bytes": 1_u64 << 40});
         json!({
@@ -281,19 +292,28 @@ async fn a_memory_plan_is_in_the_status_and_in_that_of_the_next_coordinator() {
             "layers": 28,
         })
     };
-    let report = async |attempt: u32, plan: Value| {
-        server.post("/v1/memory", json!({"attempt": attempt, "plan": plan})).await.0
+    let report = async |path: &str, attempt: u32, plan: Value| {
+        server.post(path, json!({"attempt": attempt, "plan": plan})).await.0
     };
-    assert_eq!(report(9, plan(1)).await, StatusCode::CONFLICT);
-    assert_eq!(report(0, plan(17)).await, StatusCode::BAD_REQUEST);
-    assert_eq!(server.coordinator.status().await.memory, None);
-    assert_eq!(report(0, plan(3)).await, StatusCode::NO_CONTENT);
-    let expected = serde_json::from_value(plan(3)).unwrap();
+    let plans = |status: &CoordinatorStatus| {
+        (status.memory.clone(), status.groups.first().unwrap().memory.clone())
+    };
+    let [of_trainer, of_group] = ["/v1/memory", "/v1/groups/frozen/memory"];
+    for path in [of_trainer, of_group] {
+        assert_eq!(report(path, 9, plan(1)).await, StatusCode::CONFLICT);
+        assert_eq!(report(path, 0, plan(17)).await, StatusCode::BAD_REQUEST);
+    }
+    assert_eq!(report("/v1/groups/other/memory", 0, plan(1)).await, StatusCode::BAD_REQUEST);
+    assert_eq!(plans(&server.coordinator.status().await), (None, None));
+    assert_eq!(report(of_trainer, 0, plan(3)).await, StatusCode::NO_CONTENT);
+    assert_eq!(report(of_group, 0, plan(2)).await, StatusCode::NO_CONTENT);
+    let read = |plan| serde_json::from_value(plan).unwrap();
+    let expected = (read(plan(3)), read(plan(2)));
     let status = server.coordinator.status().await;
-    assert_eq!((&status.memory, status.requests), (&expected, Some(RequestCounts::default())));
+    assert_eq!((plans(&status), status.requests), (expected, Some(RequestCounts::default())));
     let directory = &server.coordinator.config.run_directory;
-    let next = open(directory, config(directory, |_| ()), 2).await;
-    assert_eq!(next.status().await.memory, expected);
+    let next = open(directory, config(directory, with_group), 2).await;
+    assert_eq!(plans(&next.status().await), plans(&status));
 }
 
 #[tokio::test]

@@ -11,5 +11,5 @@ mod start;
 
 pub use out_of_memory::{OutOfMemory, Phase};
 pub use plan::{MemoryPlan, Settings};
-pub use report::of_all_ranks;
-pub use start::{Planned, described, described_group, planned};
+pub use report::{of_all_ranks, of_group_ranks};
+pub use start::{Planned, PlannedGroup, described, described_group, planned, planned_group};

@@ -8,7 +8,7 @@ use tch::Kind;
 
 use super::fit::usable;
 use super::plan::MemoryPlan;
-use super::start::{Planned, with_settings};
+use super::start::{Planned, PlannedGroup, with_settings};
 use crate::mesh::GroupSize;
 use crate::model::ModelLayout;
 use crate::ranks::Ranks;
@@ -33,12 +33,32 @@ pub fn of_all_ranks(
         settings.sharding = spec.training.sharding.unwrap_or(settings.sharding);
         MemoryPlan::new(&settings, model.recomputed_layers())
     });
-    let mut numbers = Numbers::of(&plan, planned.free.map(usable));
+    let sharding = spec.training.sharding.unwrap_or(Sharding::Full);
+    let layers = model.config().num_hidden_layers;
+    reduced(&plan, planned.free, (sharding, layers), ranks).map(Some)
+}
+
+/// The plan of a group of `trainer.groups`, as [`of_all_ranks`]. A collective of its ranks.
+///
+/// # Errors
+/// A rank does not take part.
+pub fn of_group_ranks(
+    planned: &PlannedGroup,
+    ranks: &Ranks,
+) -> Result<ReportedPlan, CollectiveError> {
+    reduced(&planned.plan, planned.free, (Sharding::Full, planned.layers), ranks)
+}
+
+fn reduced(
+    plan: &MemoryPlan,
+    free: Option<u64>,
+    (sharding, layers): (Sharding, usize),
+    ranks: &Ranks,
+) -> Result<ReportedPlan, CollectiveError> {
+    let mut numbers = Numbers::of(plan, free.map(usable));
     ranks.max_slice(&mut numbers.parts)?;
     ranks.max_slice(&mut numbers.others)?;
-    let sharding = spec.training.sharding.unwrap_or(Sharding::Full);
-    let layers = u32::try_from(model.config().num_hidden_layers).unwrap_or(u32::MAX);
-    Ok(Some(numbers.reported(&plan, sharding, layers)))
+    Ok(numbers.reported(plan, sharding, u32::try_from(layers).unwrap_or(u32::MAX)))
 }
 
 /// What the ranks compare.

@@ -23,6 +23,16 @@ pub struct Planned {
     pub free: Option<u64>,
 }
 
+/// The plan of a learner of a group of `trainer.groups`.
+#[derive(Debug)]
+pub struct PlannedGroup {
+    pub(super) plan: MemoryPlan,
+    /// Free bytes of the GPU before anything was loaded, if they are known.
+    pub(super) free: Option<u64>,
+    /// Layers of the model.
+    pub(super) layers: usize,
+}
+
 /// Plans the memory of a learner on (device, size of its group). Passes compute in `compute`.
 /// `teacher` is the layout of the teacher, if the algorithm has one.
 ///
@@ -77,11 +87,45 @@ pub fn described_group(
     bytes: u64,
     compute: Kind,
 ) -> Result<String, DoesNotFit> {
+    let settings = group_settings(model, spec, GroupSize::of(&spec.trainer), compute);
+    fit::check(&settings, bytes).map_err(|error| error.of_group(group))?;
+    let learners = format!("{} of group {group}", learners(settings.size));
+    Ok(lines(&learners, &settings, &MemoryPlan::new(&settings, 0), bytes))
+}
+
+/// Plans the memory of a learner of a group on (device, size of the group), which holds `model`
+/// alone, and logs the plan; `spec` is that which the group sees. `None` on CPUs.
+///
+/// # Errors
+/// The model does not fit.
+pub fn planned_group(
+    model: &Model,
+    (group, spec): (&str, &RLJobSpec),
+    (device, size): (Device, GroupSize),
+    compute: Kind,
+) -> Result<Option<PlannedGroup>, DoesNotFit> {
+    let Device::Cuda(index) = device else { return Ok(None) };
+    let capacity = capacity(index);
+    let settings = group_settings(model, spec, size, compute);
+    if let Some(capacity) = capacity {
+        fit::check(&settings, capacity.total).map_err(|error| error.of_group(group))?;
+    }
+    let (plan, free) = (MemoryPlan::new(&settings, 0), capacity.map(|capacity| capacity.free));
+    log(&settings, &plan, free);
+    Ok(Some(PlannedGroup { plan, free, layers: model.config().num_hidden_layers }))
+}
+
+fn group_settings<'a>(
+    model: &'a Model,
+    spec: &RLJobSpec,
+    size: GroupSize,
+    compute: Kind,
+) -> Settings<'a> {
     let is_teacher = spec.algorithm.resolve().and_then(Algorithm::teacher).is_some();
-    let settings = Settings {
+    Settings {
         config: model.config(),
         layout: model.layout(),
-        size: GroupSize::of(&spec.trainer),
+        size,
         element: compute.elt_size_in_bytes() as u64,
         trains: false,
         sharding: Sharding::Full,
@@ -92,10 +136,7 @@ pub fn described_group(
         teacher: None,
         needs_reference: is_teacher || spec.algorithm.dpo.is_some(),
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
-    };
-    fit::check(&settings, bytes).map_err(|error| error.of_group(group))?;
-    let learners = format!("{} of group {group}", learners(settings.size));
-    Ok(lines(&learners, &settings, &MemoryPlan::new(&settings, 0), bytes))
+    }
 }
 
 /// How many learners have a plan.

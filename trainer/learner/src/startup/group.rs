@@ -1,4 +1,5 @@
-//! Startup of a learner of a group of `trainer.groups`: process group, then the frozen model.
+//! Startup of a learner of a group of `trainer.groups`: memory plan, process group, then the frozen
+//! model.
 
 use std::time::Instant;
 
@@ -8,21 +9,23 @@ use rljob_storage::RunStore;
 
 use super::arguments::StartArguments;
 use super::connection::{connect, prepare};
-use super::device::device;
+use super::device::{compute_kind, device};
 use super::error::StartError;
 use super::frozen::reference;
 use crate::group_learner::GroupLearner;
 use crate::heartbeat;
+use crate::memory::{of_group_ranks, planned_group};
 use crate::mesh::Mesh;
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
+use crate::teacher::Teacher;
 
-/// Joins the process group of a group and loads its model, divided among all ranks. `threads` is
-/// libtorch's number of threads.
+/// Joins the process group of a group, reports the memory plan and loads the model, divided among
+/// all ranks. `threads` is libtorch's number of threads.
 ///
 /// # Errors
-/// The run has no group of this name, the model cannot be read, or a rank or the run store is
-/// unreachable.
+/// The run has no group of this name, the model cannot be read or does not fit, or a rank, the
+/// coordinator or the run store is unreachable.
 pub fn start_group(
     mut config: RunConfig,
     arguments: &StartArguments,
@@ -36,6 +39,10 @@ pub fn start_group(
     let RunConfig { spec, model_directory, .. } = config;
     let device = device(&spec)?;
     let policy = Model::new(ModelConfig::from_folder(&model_directory)?);
+    let teacher = Teacher::of(&spec, &policy, &model_directory)?;
+    let frozen = teacher.as_ref().map_or(&policy, |teacher| &teacher.model);
+    let learner = (device, arguments.size);
+    let planned = planned_group(frozen, (&group, &spec), learner, compute_kind(spec.precision()))?;
     let (host, port) = &arguments.rendezvous;
     let ranks = Ranks::join(
         (host, *port),
@@ -44,6 +51,12 @@ pub fn start_group(
         device,
         arguments.attempt,
     )?;
+    if let Some(planned) = planned {
+        let plan = of_group_ranks(&planned, &ranks)?;
+        if ranks.rank() == 0 {
+            client.report_group_memory(&group, plan)?;
+        }
+    }
     let joined = Instant::now();
     let model = reference(&spec, &policy, &ranks, (&model_directory, None))?;
     tracing::info!(
