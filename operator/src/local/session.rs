@@ -14,6 +14,7 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rljob_crds::EnginePurpose;
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_dashboard::records::Tail;
 use rljob_http::StopSignals;
@@ -24,11 +25,11 @@ use rljob_protocol::status::{
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::Coordinator;
-use super::commands::Role;
 use super::directory::{DirectoryError, RunDirectory, State};
 use super::lines;
 use super::processes::Processes;
 use super::results;
+use super::role::Role;
 use super::screen::Screen;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
@@ -316,13 +317,15 @@ impl<'a> Session<'a> {
             unsupported,
             obstacle: None,
             engine_up_since: None,
-            engines: self.processes.engines(Role::Inference),
-            evaluation_engines: self.processes.engines(Role::Evaluation),
+            engines: self.processes.engines(EnginePurpose::Rollouts),
+            evaluation_engines: self.processes.engines(EnginePurpose::Evaluation),
+            reward_engines: self.processes.engines(EnginePurpose::Reward),
             verifiers: vec![],
             supervisors: vec![],
             roles: Roles {
-                inference: self.processes.counts(Role::Inference),
-                evaluation: self.processes.counts(Role::Evaluation),
+                inference: self.processes.counts(Role::Engine(EnginePurpose::Rollouts)),
+                evaluation: self.processes.counts(Role::Engine(EnginePurpose::Evaluation)),
+                reward: self.processes.counts(Role::Engine(EnginePurpose::Reward)),
                 coordinator: self.processes.counts(Role::Coordinator),
                 trainer: self.processes.counts(Role::Trainer),
                 group: self.processes.counts(Role::Group),
