@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reward_model_has_a_folder_and_a_head_of_its_own() {
+    fn a_reward_model_has_another_folder_and_another_head() {
         let model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
         let spec = &with_spec(&json!({
             "model": {"weights": "Random"}, "rewards": [{"name": "scored", "model": model}],

@@ -74,8 +74,8 @@ fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) ->
         .map(|what| format!("spec.algorithm.distillation.teacher.path: {what}"))
 }
 
-/// What the folder of a reward model that engines of the job serve lacks, or why it is none, unless
-/// an earlier job of the file writes it.
+/// What the folder of a reward model that engines of the job serve lacks, or why it has another
+/// model, unless an earlier job of the file writes it.
 fn missing_reward_model(
     runs: &Path,
     job: &ValidatedJob,
