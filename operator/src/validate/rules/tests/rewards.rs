@@ -39,11 +39,6 @@ fn a_reward_model_is_at_a_url_or_on_engines_with_its_folder() {
         (json!({"url": "http://s"}), ": set exactly one of url and engines, found url and engines"),
         (json!({"path": null}), ".path: is missing: the folder of the model of engines"),
         (
-            json!({"path": "judge"}),
-            ".path: `judge` is relative: only `rljob run` accepts such a path; \
-            set one in a volume of spec.volumes or of the run store",
-        ),
-        (
             json!({"tokenSecretRef": {"name": "a"}}),
             ".tokenSecretRef: is of a server at url: engines of the job have keys of the job; \
              remove it",
