@@ -99,8 +99,6 @@ pub enum ModelRole {
     Reference,
     /// A value model that is trained beside the policy, or the policy's value head.
     Critic,
-    /// A model that scores completions.
-    Reward,
 }
 
 impl AlgorithmSpec {

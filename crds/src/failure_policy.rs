@@ -106,6 +106,8 @@ pub enum FailureRole {
     Inference,
     /// Engines that only evaluate.
     Evaluation,
+    /// Engines of a reward model.
+    Reward,
     /// The coordinator.
     Coordinator,
     /// Programs in verifier pods.

@@ -231,6 +231,12 @@ use crate::workflow::WorkflowSpec;
                  volume, or remove evaluation")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.rewards) || \
+             self.rewards.filter(r, has(r.model) && has(r.model.engines)).size() <= 1")
+        .message("at most one reward may have model.engines: serve the other reward models at \
+                 a url")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.lora) || self.model.weights == 'Pretrained'")
         .message("lora needs model.weights Pretrained: adapters of random weights fit no other \
                  model")
@@ -445,21 +451,6 @@ impl RLJobSpec {
     pub fn can_broadcast_weights(&self) -> bool {
         let devices = [&self.inference.resources, &self.trainer.resources].map(Device::of);
         matches!(devices, [Device::Cpu, Device::Cpu] | [Device::Cuda, Device::Cuda])
-    }
-
-    /// Engines that only evaluate, if the job has them.
-    pub fn evaluation_engines(&self) -> Option<&InferenceSpec> {
-        self.evaluation.as_ref().map(|evaluation| &evaluation.engines)
-    }
-
-    /// Number of engines that only evaluate.
-    pub fn num_evaluation_engines(&self) -> i32 {
-        self.evaluation_engines().map_or(0, |engines| engines.replicas)
-    }
-
-    /// Engines of rollouts, and those that only evaluate.
-    pub fn all_engines(&self) -> impl Iterator<Item = &InferenceSpec> {
-        std::iter::once(&self.inference).chain(self.evaluation_engines())
     }
 
     /// Trainer pods: none of an evaluation.

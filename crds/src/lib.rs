@@ -5,11 +5,10 @@
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
-//! [`lora`], [`reward`], [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`],
-//! [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`], [`evaluation`], [`template`],
-//! [`restore`],
-//! [`tracking`], [`service_token`], [`status`], [`run_config`], then [`mod@crd`], [`freeze`] and
-//! [`dataflow`].
+//! [`lora`], [`reward`], [`model_reward`], [`program_reward`], [`verifiers`], [`rollout`],
+//! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`],
+//! [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`], [`status`],
+//! [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -39,6 +38,7 @@ pub mod distillation;
 
 pub mod dpo;
 
+mod engine_sets;
 pub mod evaluation;
 
 pub mod failure_policy;
@@ -50,6 +50,7 @@ pub mod grpo;
 
 pub mod lora;
 
+pub mod model_reward;
 pub mod optimizer;
 
 pub mod ppo;
@@ -99,6 +100,7 @@ pub mod freeze;
 pub mod dataflow;
 
 pub use crd::crd;
+pub use engine_sets::{EnginePurpose, EngineSet};
 pub use job::{RLJob, RLJobSpec};
 pub use run_config::{BucketConfig, RunConfig};
 pub use status::RLJobStatus;

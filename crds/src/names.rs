@@ -6,7 +6,7 @@ pub const GROUP: &str = "rljob.dev";
 pub const MANAGED_BY: &str = "rljob.dev/operator";
 /// Label: the job's name.
 pub const LABEL_JOB: &str = "rljob.dev/job";
-/// Label: `inference`, `evaluation`, `coordinator`, `trainer` or `verifier`.
+/// Label: `inference`, `evaluation`, `reward`, `coordinator`, `trainer` or `verifier`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
 /// Recommended label of Kubernetes: the application.
@@ -41,6 +41,8 @@ pub const CONDITION_INFERENCE_READY: &str = "InferenceReady";
 pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
 /// Condition: every engine that only evaluates is up; absent in jobs without them.
 pub const CONDITION_EVALUATION_READY: &str = "EvaluationReady";
+/// Condition: every engine of the reward model is up; absent in jobs without them.
+pub const CONDITION_REWARD_READY: &str = "RewardReady";
 /// Condition: every verifier pod is up; absent in jobs without them.
 pub const CONDITION_VERIFIERS_READY: &str = "VerifiersReady";
 /// Condition: some engine holds the current weights.

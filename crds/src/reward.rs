@@ -1,10 +1,10 @@
-//! Rewards: built-in verifiers, reward models, and custom verifiers behind HTTP, a command or a
-//! function.
+//! Rewards: built-in verifiers, and custom verifiers behind HTTP or a command.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model_reward::ModelReward;
 use crate::program_reward::{CodeReward, PythonReward};
 use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
@@ -47,7 +47,7 @@ pub struct RewardSpec {
     /// Result of a Python function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonReward>,
-    /// Score of a reward model, which a server computes.
+    /// Score of a reward model, which a server or engines of the job compute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelReward>,
     /// HTTP server that receives one POST per completion and responds with the reward.
@@ -143,45 +143,6 @@ pub struct RegexReward {
     /// counts; `^` and `$` anchor it.
     #[schemars(length(min = 1, max = 4096))]
     pub pattern: String,
-}
-
-/// Settings of the `model` reward: SGLang or `rljob-engine` with `--is-embedding` serves a sequence
-/// classifier with one label, such as the export of a job with `algorithm.rewardModel`. The reward
-/// is its output for the last token of `text`, for which `/classify` is called.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ModelReward {
-    /// URL of the server, without `/classify`.
-    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
-    pub url: String,
-    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
-    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
-    /// `http://` is not encrypted. Default no token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_secret_ref: Option<SecretKeyReference>,
-    /// Jinja template of the text to score over `prompt` and `completion`, both without chat
-    /// template. The server's tokenizer encodes it, so that it contains what the reward model was
-    /// trained on: its chat format, and the end-of-sequence token as text.
-    #[schemars(length(min = 1, max = 16_384))]
-    pub text: String,
-    /// Seconds per try. Default 15.
-    #[serde(default = "timeout_seconds")]
-    #[schemars(range(min = 1, max = 3600))]
-    pub timeout_seconds: u32,
-    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Default 5.
-    #[serde(default = "retries")]
-    #[schemars(range(min = 0, max = 100))]
-    pub retries: u32,
-    /// Concurrent requests. Default 64.
-    #[serde(default = "concurrency")]
-    #[schemars(range(min = 1, max = 4096))]
-    pub concurrency: u32,
-    /// Seconds for which sampling waits for a server that is down: it cannot be reached, or fails
-    /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
-    /// fails. Default 1800.
-    #[serde(default = "max_outage_seconds")]
-    #[schemars(range(min = 0, max = 604_800))]
-    pub max_outage_seconds: u32,
 }
 
 /// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,

@@ -9,8 +9,8 @@ use crate::gpus;
 use crate::template::PodTemplate;
 use crate::trainer_groups::TrainerGroupSpec;
 
-/// Engines of `inference` or `evaluation`. At most one of `sglang` and `embedded`. Default `sglang`
-/// if `resources.limits` has GPUs, else `embedded`.
+/// Engines of `inference`, `evaluation` or a `model` reward. At most one of `sglang` and
+/// `embedded`. Default `sglang` if `resources.limits` has GPUs, else `embedded`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(

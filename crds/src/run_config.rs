@@ -48,8 +48,9 @@ pub const PROTOCOL: u32 = 2;
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
 /// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
-/// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, `trainer.groups`,
-/// `rollbackTo` or `verifiers`, which older coordinators and learners would ignore or not read.
+/// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model,
+/// `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and learners would
+/// ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -66,6 +67,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.inference.pods_per_engine() == 1
         && spec.verifiers.is_none()
         && spec.evaluation.is_none()
+        && spec.reward_engines().is_none()
         && spec.rollback_to.is_none()
         && spec.trainer.groups.is_empty()
         // Older coordinators cannot read trackers without MLflow.

@@ -46,8 +46,9 @@ impl RLJobSpec {
     fn reward_servers(&self) -> impl Iterator<Item = Server<'_>> {
         self.rewards.iter().enumerate().filter_map(|(index, reward)| {
             let path = format!("spec.rewards[{index}]");
-            let model = reward.model.as_ref().map(|model| {
-                (format!("{path}.model"), model.url.as_str(), model.token_secret_ref.as_ref())
+            let model = reward.model.as_ref().and_then(|model| {
+                let url = model.url.as_deref()?;
+                Some((format!("{path}.model"), url, model.token_secret_ref.as_ref()))
             });
             model.or_else(|| {
                 let http = reward.http.as_ref()?;

@@ -74,6 +74,9 @@ pub struct RLJobStatus {
     /// Pods of engines that only evaluate. Absent in jobs without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<RoleStatus>,
+    /// Pods of engines of a reward model. Absent in jobs without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<RoleStatus>,
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,

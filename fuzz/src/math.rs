@@ -29,7 +29,7 @@ pub fn math_answer(data: &[u8]) {
 fn rewards() -> Option<Rewards> {
     let spec = serde_json::json!({ "name": "math", "math": { "extract": ["Boxed"] } });
     let runner = Runner::Program(std::path::PathBuf::new());
-    Rewards::new(&[serde_json::from_value::<RewardSpec>(spec).ok()?], &runner).ok()
+    Rewards::new(&[serde_json::from_value::<RewardSpec>(spec).ok()?], &runner, None).ok()
 }
 
 fn boxed(text: &str) -> String {

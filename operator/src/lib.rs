@@ -55,6 +55,8 @@ pub mod memory;
 
 pub mod poll;
 
+pub mod embedded_engine;
+pub mod served_model;
 pub mod sglang;
 
 pub mod server;

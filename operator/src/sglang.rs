@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::Precision;
-use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{ENGINE_GROUP_PORT, EXPORT_COMPLETE_FILE, SGLANG_CONFIG_FILE};
+use rljob_crds::names::{ENGINE_GROUP_PORT, SGLANG_CONFIG_FILE};
 use rljob_crds::roles::InferenceSpec;
 use rljob_http::Role;
+
+use crate::served_model::ServedModel;
 
 /// The release that rljob is tested with.
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
@@ -17,12 +17,13 @@ pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 const TOKENS_PER_EVENT: u32 = 32;
 
 /// Flags that a run sets itself; `sglang.extraArgs` of engines must not.
-pub const OWN_FLAGS: [&str; 30] = [
+pub const OWN_FLAGS: [&str; 31] = [
     "--model-path",
     "--model",
     "--host",
     "--port",
     "--load-format",
+    "--is-embedding",
     "--dtype",
     "--random-seed",
     "--sampling-backend",
@@ -55,10 +56,6 @@ pub const OWN_FLAGS: [&str; 30] = [
 /// the next step would begin with a TLS handshake.
 pub const KEEP_ALIVE: (&str, &str) = ("SGLANG_TIMEOUT_KEEP_ALIVE", "3600");
 
-/// Waits for the file `$0`, then becomes the command `$@`. As process 1 of a container a shell
-/// ignores SIGTERM unless it has a handler.
-const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1 & wait $!; done; \
-    trap - TERM; exec \"$@\"";
 /// Becomes the command `$@` with the rank of this pod in its engine of `$0` pods, and with the
 /// address of the first pod. The pods of an engine have consecutive ordinals. Torch resolves the
 /// name again for every attempt to connect.
@@ -73,32 +70,24 @@ pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 pub fn arguments(
     spec: &RLJobSpec,
     engines: &InferenceSpec,
-    model_directory: &Path,
+    model: ServedModel<'_>,
     host: &str,
     tokens: &Path,
 ) -> Vec<String> {
-    let load_format = if spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" };
-    let dtype = if spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" };
     let certificate = tokens.join(Role::Inference.file());
-    let mut arguments = vec![
-        format!("--model-path={}", model_directory.display()),
-        format!("--host={host}"),
-        format!("--load-format={load_format}"),
-        format!("--dtype={dtype}"),
-        format!("--random-seed={}", spec.training.seed),
+    let mut arguments = model.arguments(host);
+    arguments.extend([
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
-        // The coordinator reads streams whose events have only new tokens.
-        "--incremental-streaming-output".to_owned(),
         // With an event for each token, SGLang sampled 6,000 tokens a second for 512 requests
         // (docs/training.md). A sample of an engine that is lost loses at most these.
         format!("--stream-interval={TOKENS_PER_EVENT}"),
         // One file has the certificate and the key.
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
-    ];
-    if !reads_text(spec) {
+    ]);
+    if !model.is_reward_model() && !reads_text(spec) {
         // Requests and answers are tokens: without its tokenizer, no process decodes their text.
         arguments.push("--skip-tokenizer-init".to_owned());
     }
@@ -125,21 +114,6 @@ pub fn arguments(
 fn reads_text(spec: &RLJobSpec) -> bool {
     let rollout = &spec.rollout;
     spec.agent().is_some() || rollout.min_new_tokens > 0 || !rollout.stop.is_empty()
-}
-
-/// Starts `command` once the model folder is complete, if the coordinator downloads it or another
-/// job exports it.
-pub fn after_model(
-    spec: &RLJobSpec,
-    model_directory: &Path,
-    command: impl IntoIterator<Item = String>,
-) -> Vec<String> {
-    let is_written = spec.model.hugging_face.is_some() || spec.model.rljob.is_some();
-    let wait = is_written.then(|| {
-        let marker = model_directory.join(EXPORT_COMPLETE_FILE).display().to_string();
-        ["sh".to_owned(), "-c".to_owned(), WAIT_SCRIPT.to_owned(), marker]
-    });
-    wait.into_iter().flatten().chain(command).collect()
 }
 
 /// Starts `command` as one of the processes of an engine that spans pods. `service` is the DNS name
@@ -171,6 +145,9 @@ pub fn own_flag(argument: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::EnginePurpose;
+    use rljob_crds::algorithm::Precision;
+    use rljob_crds::model::InitialWeights;
     use serde_json::json;
 
     use super::*;
@@ -185,9 +162,9 @@ mod tests {
             "--load-format=auto",
             "--dtype=float32",
             "--random-seed=1",
+            "--incremental-streaming-output",
             "--log-level=warning",
             "--enable-metrics",
-            "--incremental-streaming-output",
             "--stream-interval=32",
             "--ssl-certfile=/tokens/tls-inference.pem",
             "--ssl-keyfile=/tokens/tls-inference.pem",
@@ -196,10 +173,11 @@ mod tests {
             "/tokens/sglang.yaml",
         ];
         let tokens = Path::new("/tokens");
-        assert_eq!(
-            arguments(&spec, &spec.inference, Path::new("/models/tiny"), "0.0.0.0", tokens),
-            plain
-        );
+        let of = |spec: &RLJobSpec, folder: &str, host: &str| {
+            let model = ServedModel::new(spec, EnginePurpose::Rollouts, Path::new(folder));
+            arguments(spec, &spec.inference, model, host, tokens)
+        };
+        assert_eq!(of(&spec, "/models/tiny", "0.0.0.0"), plain);
         spec.model.weights = InitialWeights::Random;
         spec.training.precision = Some(Precision::BF16);
         spec.training.deterministic = true;
@@ -208,7 +186,7 @@ mod tests {
             "resources": {"limits": {"nvidia.com/gpu": 4}},
         }))
         .unwrap();
-        let all = arguments(&spec, &spec.inference, Path::new("/m"), "::", tokens);
+        let all = of(&spec, "/m", "::");
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
             all[12..16],
@@ -234,29 +212,6 @@ mod tests {
     }
 
     #[test]
-    fn the_server_starts_when_the_model_folder_is_complete() {
-        let mut spec = validated().spec.clone();
-        let command = |spec: &RLJobSpec, folder: &Path| {
-            after_model(spec, folder, ["echo".to_owned(), "a b".to_owned()])
-        };
-        assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
-        for model in [json!({"huggingFace": {"repo": "a/b"}}), json!({"rljob": {"name": "sft"}})] {
-            spec.model = serde_json::from_value(model).unwrap();
-            let folder = tempfile::tempdir().unwrap();
-            let words = command(&spec, folder.path());
-            let mut child = std::process::Command::new(&words[0])
-                .args(&words[1..])
-                .stdout(std::process::Stdio::piped())
-                .spawn()
-                .unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            assert!(child.try_wait().unwrap().is_none());
-            std::fs::write(folder.path().join("complete.json"), "{}").unwrap();
-            assert_eq!(child.wait_with_output().unwrap().stdout, b"a b\n");
-        }
-    }
-
-    #[test]
     fn pods_of_an_engine_have_consecutive_ranks_and_the_address_of_the_first() {
         let mut spec = validated().spec.clone();
         let command = |spec: &RLJobSpec| {
@@ -271,7 +226,8 @@ mod tests {
             "sglang": {}, "podsPerReplica": 3, "resources": {"limits": {"nvidia.com/gpu": 8}},
         }))
         .unwrap();
-        let flags = arguments(&spec, &spec.inference, Path::new("/m"), "::", Path::new("/tokens"));
+        let model = ServedModel::new(&spec, EnginePurpose::Rollouts, Path::new("/m"));
+        let flags = arguments(&spec, &spec.inference, model, "::", Path::new("/tokens"));
         assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);
         let printed = |pod: &str| {

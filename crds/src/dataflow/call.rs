@@ -38,8 +38,10 @@ impl Model {
 /// Processes that run a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// All engines.
+    /// All engines of rollouts.
     Engines,
+    /// Engines of the job that serve the reward model.
+    RewardEngines,
     /// All ranks of the trainer together.
     Learners,
     /// All ranks of a group of `trainer.groups`, by its name.
@@ -58,6 +60,7 @@ impl fmt::Display for Workers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Engines => formatter.write_str("engines"),
+            Self::RewardEngines => formatter.write_str("reward engines"),
             Self::Learners => formatter.write_str("learners"),
             Self::Group(name) => write!(formatter, "group {name}"),
             Self::Coordinator => formatter.write_str("coordinator"),

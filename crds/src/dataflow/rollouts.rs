@@ -107,7 +107,10 @@ fn of_reward(spec: &RLJobSpec, reward: &RewardSpec) -> Call {
     let name = format!("reward {}", reward.name);
     let server = || Workers::Server(name.clone());
     let (workers, model) = match reward {
-        RewardSpec { model: Some(_), .. } => (server(), Some(Model::Reward)),
+        RewardSpec { model: Some(model), .. } => {
+            let workers = model.served().map(|_| Workers::RewardEngines);
+            (workers.unwrap_or_else(server), Some(Model::Reward))
+        }
         RewardSpec { http: Some(_), .. } => (server(), None),
         _ if reward.runs_programs() => (runner(spec), None),
         _ => (Workers::Coordinator, None),

@@ -28,6 +28,8 @@ pub struct Plan {
     pub engines: u32,
     /// Engines of the spec that only evaluate.
     pub evaluation_engines: u32,
+    /// Engines of the spec that serve the reward model.
+    pub reward_engines: u32,
     /// Learners (FSDP ranks) of the spec.
     pub learners: u32,
     /// What exists before the step.
@@ -88,6 +90,7 @@ pub fn plan(spec: &RLJobSpec) -> Result<Plan, PlanError> {
         steps_ahead: if algorithm.has_rollouts() { spec.rollout.max_staleness } else { 0 },
         engines: spec.inference.replicas.max(0).unsigned_abs(),
         evaluation_engines: spec.num_evaluation_engines().max(0).unsigned_abs(),
+        reward_engines: spec.num_reward_engines().max(0).unsigned_abs(),
         learners: if spec.algorithm.has_learners() { spec.trainer.world_size() } else { 0 },
         stages: stages(calls, &given)?,
         given,

@@ -211,6 +211,10 @@ fn rewards_on_different_workers_run_side_by_side() {
     assert_eq!(lines(json!({}))[2..5], expected("reward runner"));
     let pods = json!({"verifiers": {"maxReplicas": 2}});
     assert_eq!(lines(pods)[2..5], expected("verifier pods"));
+    let model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
+    let served = json!({"rewards": [{"name": "judge", "model": model}]});
+    let line = "3a reward judge (reward engines): prompts completions -> rewards";
+    assert_eq!(lines(served)[2], line);
 }
 
 #[test]

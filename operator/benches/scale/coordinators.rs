@@ -117,6 +117,7 @@ async fn status(
         evaluation: None,
         supervisors: vec![],
         evaluation_engines: vec![],
+        reward_engines: vec![],
         pending_evaluations: None,
         engines: desired
             .engines

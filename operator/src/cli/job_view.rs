@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::{
     CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED,
-    CONDITION_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED,
-    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
+    CONDITION_READY, CONDITION_REWARD_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
+    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
     CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
@@ -131,6 +131,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         roles: [Role::Coordinator, Role::Inference]
             .into_iter()
             .chain(job.spec.evaluation.as_ref().map(|_| Role::Evaluation))
+            .chain(job.spec.reward_engines().map(|_| Role::Reward))
             .chain([Role::Trainer])
             .chain(job.spec.frozen_group().map(|_| Role::Group))
             .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
@@ -155,6 +156,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
         (CONDITION_READY, "True"),
         (CONDITION_INFERENCE_READY, "True"),
         (CONDITION_EVALUATION_READY, "True"),
+        (CONDITION_REWARD_READY, "True"),
         (CONDITION_TRAINER_READY, "True"),
         (CONDITION_VERIFIERS_READY, "True"),
         (CONDITION_WEIGHTS_SYNCED, "True"),
@@ -191,6 +193,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
             status.inference.as_ref().map(|engines| (engines.desired, engines.ready))
         }
         Role::Evaluation => status.evaluation.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Reward => status.reward.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Group => status.trainer_groups.first().map(|group| (group.desired, group.ready)),
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),

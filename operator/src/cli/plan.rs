@@ -81,18 +81,22 @@ fn title(job: &JobPlan) -> String {
     let name = &job.job;
     let count =
         |count: u32, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-    let evaluation = Some(job.plan.evaluation_engines).filter(|engines| *engines > 0);
-    let evaluation = evaluation.map(|engines| count(engines, "evaluation engine"));
-    let workers = [count(*engines, "engine")].into_iter().chain(evaluation);
-    let workers: Vec<String> = workers.chain([count(*learners, "learner")]).collect();
-    let workers = workers.join(", ");
+    let others = [
+        (job.plan.evaluation_engines, "evaluation engine"),
+        (job.plan.reward_engines, "reward engine"),
+    ];
+    let others = others.into_iter().filter(|(engines, _)| *engines > 0);
+    let others: Vec<String> = others.map(|(engines, noun)| count(engines, noun)).collect();
+    let workers = [&[count(*engines, "engine")], &others[..], &[count(*learners, "learner")]];
+    let workers = workers.concat().join(", ");
     let rows = match job.plan.given.first() {
         Some(Data::Demonstrations) => count(*batch_size, "demonstration"),
         Some(Data::Pairs) => count(*batch_size, "pair"),
         _ => format!("{} of {}", count(*batch_size, "prompt"), count(*group_size, "sample")),
     };
     if *learners == 0 {
-        return format!("rljob {name}: {algorithm}, without steps; {}", count(*engines, "engine"));
+        let engines = [&[count(*engines, "engine")], &others[..]].concat().join(", ");
+        return format!("rljob {name}: {algorithm}, without steps; {engines}");
     }
     format!(
         "rljob {name}: a step of {algorithm} with {rows}, {}; {workers}",

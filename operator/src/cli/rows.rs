@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::CONDITION_SUCCEEDED;
 use rljob_crds::status::{MemoryStatus, RoleStatus, TrainerGroupStatus};
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition, GroupState};
+use rljob_protocol::status::{EngineCondition, EngineState, GroupState};
 use serde::Serialize;
 
 use super::job_view::outcome;
@@ -35,6 +35,9 @@ pub struct Row {
     /// Engines that only evaluate, while the run has processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     evaluation: Option<RoleStatus>,
+    /// Engines of a reward model, while the run has processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reward_engines: Option<RoleStatus>,
     /// Groups of `trainer.groups`, while the run has processes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     trainer_groups: Vec<TrainerGroupStatus>,
@@ -65,7 +68,8 @@ fn run_row(run: &Run) -> Row {
     Row {
         name: format!("{}/{}", run.config.namespace, run.config.name),
         memory: plan.map(|plan| planned(plan, run.metrics.as_ref())),
-        evaluation: report.and_then(evaluation_engines),
+        evaluation: report.and_then(|report| ready_engines(&report.evaluation_engines)),
+        reward_engines: report.and_then(|report| ready_engines(&report.reward_engines)),
         trainer_groups: report.iter().flat_map(|report| &report.groups).map(group).collect(),
         status: run.status().to_owned(),
         step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
@@ -79,9 +83,8 @@ fn run_row(run: &Run) -> Row {
     }
 }
 
-/// Engines that only evaluate; none in runs without them.
-fn evaluation_engines(report: &CoordinatorStatus) -> Option<RoleStatus> {
-    let engines = &report.evaluation_engines;
+/// Counts of a set of engines; none in runs without them.
+fn ready_engines(engines: &[EngineState]) -> Option<RoleStatus> {
     let ready = engines.iter().filter(|engine| engine.state == EngineCondition::Ready);
     let (desired, ready) = (number(engines.len()), number(ready.count()));
     (desired > 0).then_some(RoleStatus { desired, ready })
@@ -110,6 +113,7 @@ fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
         name: name.unwrap_or(directory).display().to_string(),
         memory: None,
         evaluation: None,
+        reward_engines: None,
         trainer_groups: Vec::new(),
         status: "Unreadable".to_owned(),
         step: None,
@@ -135,12 +139,13 @@ pub fn job_row(job: &RLJob) -> Row {
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
         memory: status.memory.clone(),
         evaluation: status.evaluation.clone(),
+        reward_engines: status.reward.clone(),
         trainer_groups: status.trainer_groups.clone(),
     }
 }
 
-/// The rows as a table; below a single one, its evaluation engines, its groups and the memory of
-/// its learners.
+/// The rows as a table; below a single one, its engines besides those of rollouts, its groups and
+/// the memory of its learners.
 pub fn table(rows: &[Row]) -> String {
     let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"];
     let cells = rows.iter().map(|row| {
@@ -163,8 +168,10 @@ pub fn table(rows: &[Row]) -> String {
 
 /// What a table has no column for.
 fn push_details(text: &mut String, row: &Row) {
-    if let Some(RoleStatus { desired, ready }) = &row.evaluation {
-        let _ = write!(text, "\n\nevaluation engines  {ready} of {desired} ready");
+    for (noun, engines) in [("evaluation", &row.evaluation), ("reward", &row.reward_engines)] {
+        if let Some(RoleStatus { desired, ready }) = engines {
+            let _ = write!(text, "\n\n{noun} engines  {ready} of {desired} ready");
+        }
     }
     for group in &row.trainer_groups {
         let TrainerGroupStatus { name, desired, ready, attempt, restarts, .. } = group;
@@ -185,7 +192,7 @@ fn push_memory(text: &mut String, name: &str, memory: Option<&MemoryStatus>) {
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::{EngineState, SupervisorState};
+    use rljob_protocol::status::{CoordinatorStatus, SupervisorState};
 
     use super::*;
     use crate::decide::test_support::report;
@@ -228,7 +235,7 @@ mod tests {
             ..report()
         };
         let mut row = job_row(&crate::validate::test_support::minimal());
-        row.evaluation = evaluation_engines(&report);
+        row.evaluation = ready_engines(&report.evaluation_engines);
         row.trainer_groups = report.groups.iter().map(group).collect();
         let expected = "evaluation engines  1 of 2 ready
 

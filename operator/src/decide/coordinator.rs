@@ -41,6 +41,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
         mode: if facts.must_stop() { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
         evaluation_engines: facts.evaluation_engines.clone(),
+        reward_engines: facts.reward_engines.clone(),
         supervisors: facts.supervisors.clone(),
         verifiers: facts.verifiers.clone(),
         checkpoint: CheckpointPolicy {
@@ -125,6 +126,7 @@ mod tests {
             mode: Mode::Drain,
             engines: facts.engines.clone(),
             evaluation_engines: vec![],
+            reward_engines: vec![],
             supervisors: facts.supervisors.clone(),
             verifiers: vec![],
             checkpoint: CheckpointPolicy {

@@ -56,6 +56,8 @@ pub struct Facts {
     pub engines: Vec<EngineEndpoint>,
     /// Those that only evaluate.
     pub evaluation_engines: Vec<EngineEndpoint>,
+    /// Those that serve the reward model.
+    pub reward_engines: Vec<EngineEndpoint>,
     /// Every verifier pod that serves; empty in local runs.
     pub verifiers: Vec<VerifierEndpoint>,
     /// Every trainer pod that exists; empty in local runs.
@@ -203,6 +205,8 @@ pub struct Roles {
     pub inference: RoleCounts,
     /// Engines that only evaluate.
     pub evaluation: RoleCounts,
+    /// Engines that serve the reward model.
+    pub reward: RoleCounts,
     /// 0 or 1.
     pub coordinator: RoleCounts,
     /// Supervisors.
@@ -210,6 +214,14 @@ pub struct Roles {
     /// Supervisors of the group of `trainer.groups`.
     pub group: RoleCounts,
     pub verifier: RoleCounts,
+}
+
+impl Roles {
+    /// The counts of all roles.
+    pub fn all(&self) -> [RoleCounts; 7] {
+        let Self { inference, evaluation, reward, coordinator, trainer, group, verifier } = *self;
+        [inference, evaluation, reward, coordinator, trainer, group, verifier]
+    }
 }
 
 /// Pods, or processes, of one role.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use rljob_protocol::status::Phase;
 
 use super::decision::Decision;
-use super::facts::{Facts, Roles};
+use super::facts::Facts;
 use crate::validate::Job;
 
 /// Drains until the coordinator reports a checkpoint of everything or the deadline has passed.
@@ -18,9 +18,7 @@ pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decisi
     if !facts.must_stop() || ended {
         return None;
     }
-    let Roles { inference, evaluation, coordinator, trainer, group, verifier } = facts.roles;
-    let roles = [inference, evaluation, coordinator, trainer, group, verifier];
-    if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
+    if facts.roles.all().iter().all(|role| role.wanted == 0 && role.existing == 0) {
         return Some(match facts.hold() {
             Some(hold) if !facts.suspend => Decision::Queued { message: hold.to_owned() },
             _ => Decision::Suspended,
@@ -48,7 +46,7 @@ fn timeout(job: &Job) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::super::test_support::{at, facts};
-    use super::super::{Queue, RoleCounts, desired_for_coordinator};
+    use super::super::{Queue, RoleCounts, Roles, desired_for_coordinator};
     use super::*;
     use crate::validate::test_support::validated;
     use rljob_protocol::desired::Mode;

@@ -43,6 +43,7 @@ pub fn report() -> CoordinatorStatus {
         requests: None,
         verifiers: None,
         evaluation_engines: vec![],
+        reward_engines: vec![],
         pending_evaluations: None,
         groups: vec![],
         activity: None,
@@ -84,6 +85,7 @@ pub fn facts() -> Facts {
         engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
         evaluation_engines: vec![],
+        reward_engines: vec![],
         verifiers: vec![],
         supervisors: vec![SupervisorIdentity {
             name: "sums-trainer-0".to_owned(),
@@ -92,6 +94,7 @@ pub fn facts() -> Facts {
         roles: Roles {
             inference: all(2),
             evaluation: RoleCounts::default(),
+            reward: RoleCounts::default(),
             coordinator: all(1),
             trainer: all(1),
             group: RoleCounts::default(),

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use kube::Resource;
 use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::roles::InferenceSpec;
-use rljob_crds::{RLJob, RLJobSpec, names};
+use rljob_crds::{EnginePurpose, RLJob, RLJobSpec, names};
 
 use crate::validate::{Job, ValidatedJob};
 
@@ -22,6 +22,8 @@ pub enum Role {
     Inference,
     /// Engines that only evaluate.
     Evaluation,
+    /// Engines that serve the reward model.
+    Reward,
     Coordinator,
     Trainer,
     /// Trainer pods of the group of `trainer.groups` that holds the algorithm's frozen model.
@@ -31,9 +33,10 @@ pub enum Role {
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Inference,
         Self::Evaluation,
+        Self::Reward,
         Self::Coordinator,
         Self::Trainer,
         Self::Group,
@@ -43,27 +46,44 @@ impl Role {
     /// The roles of a job.
     pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
         let (evaluates, has_verifiers) = (spec.evaluation.is_some(), spec.verifiers.is_some());
+        let has_reward_engines = spec.reward_engines().is_some();
         let has_group = spec.frozen_group().is_some();
         Self::ALL.into_iter().filter(move |role| match role {
             Self::Evaluation => evaluates,
+            Self::Reward => has_reward_engines,
             Self::Group => has_group,
             Self::Verifier => has_verifiers,
             Self::Inference | Self::Coordinator | Self::Trainer => true,
         })
     }
 
-    /// Engines of the role.
-    pub fn engines(self, spec: &RLJobSpec) -> Option<&InferenceSpec> {
+    /// What the role's pods do, if they are engines.
+    pub fn purpose(self) -> Option<EnginePurpose> {
         match self {
-            Self::Inference => Some(&spec.inference),
-            Self::Evaluation => spec.evaluation_engines(),
+            Self::Inference => Some(EnginePurpose::Rollouts),
+            Self::Evaluation => Some(EnginePurpose::Evaluation),
+            Self::Reward => Some(EnginePurpose::Reward),
             Self::Coordinator | Self::Trainer | Self::Group | Self::Verifier => None,
         }
     }
 
+    /// Engines of the role.
+    pub fn engines(self, spec: &RLJobSpec) -> Option<&InferenceSpec> {
+        let purpose = self.purpose()?;
+        spec.engine_sets().find(|set| set.purpose == purpose).map(|set| set.engines)
+    }
+
     /// Whether the role's pods are engines.
     pub fn is_engine(self) -> bool {
-        matches!(self, Self::Inference | Self::Evaluation)
+        self.purpose().is_some()
+    }
+
+    /// Whether the role's pods download the model of the Hugging Face Hub: the coordinator does,
+    /// and in a run in a bucket every pod that reads it.
+    pub fn downloads_model(self, spec: &RLJobSpec) -> bool {
+        let reads_model = !matches!(self, Self::Reward | Self::Verifier);
+        let is_needed = self == Self::Coordinator || (spec.storage.s3.is_some() && reads_model);
+        is_needed && spec.model.hugging_face.is_some()
     }
 
     /// Name of the role in labels and, except of a group, in object names.
@@ -71,6 +91,7 @@ impl Role {
         match self {
             Self::Inference => "inference",
             Self::Evaluation => "evaluation",
+            Self::Reward => "reward",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
             Self::Group => "trainer-group",
@@ -81,7 +102,7 @@ impl Role {
     /// Name of the main container of the role's pods.
     pub fn container(self) -> &'static str {
         match self {
-            Self::Inference | Self::Evaluation => names::CONTAINER_ENGINE,
+            Self::Inference | Self::Evaluation | Self::Reward => names::CONTAINER_ENGINE,
             Self::Coordinator => names::CONTAINER_COORDINATOR,
             Self::Trainer | Self::Group => names::CONTAINER_TRAINER,
             Self::Verifier => names::CONTAINER_REWARDS,
@@ -101,7 +122,7 @@ impl Role {
     /// Port that the role's pods serve.
     pub fn port(self) -> u16 {
         match self {
-            Self::Inference | Self::Evaluation => names::ENGINE_PORT,
+            Self::Inference | Self::Evaluation | Self::Reward => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
             Self::Trainer | Self::Group => names::SUPERVISOR_PORT,
             Self::Verifier => names::VERIFIER_PORT,
@@ -114,6 +135,7 @@ impl From<Role> for FailureRole {
         match role {
             Role::Inference => Self::Inference,
             Role::Evaluation => Self::Evaluation,
+            Role::Reward => Self::Reward,
             Role::Coordinator => Self::Coordinator,
             Role::Trainer | Role::Group => Self::Trainer,
             Role::Verifier => Self::Verifier,

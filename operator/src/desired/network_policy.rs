@@ -153,16 +153,13 @@ impl Servers {
         }
         let bucket = spec.storage.s3.as_ref().filter(|_| !role.is_engine());
         ports.extend(bucket.map(|bucket| bucket.endpoint.as_deref().map_or(HTTPS, port_of)));
-        // In a bucket run, every pod downloads the model; otherwise the coordinator does.
-        let downloads_model = role == Role::Coordinator || spec.storage.s3.is_some();
-        let model = spec.model.hugging_face.as_ref().filter(|_| downloads_model);
-        ports.extend(model.map(|_| HTTPS));
+        ports.extend(role.downloads_model(spec).then_some(HTTPS));
         if role == Role::Coordinator {
             let datasets = spec.dataset.sources().into_iter();
             ports.extend(datasets.filter_map(|source| source.hugging_face).map(|_| HTTPS));
             let verifiers = spec.rewards.iter().filter_map(|reward| {
                 let http = reward.http.as_ref().map(|http| &http.url);
-                http.or(reward.model.as_ref().map(|model| &model.url))
+                http.or(reward.model.as_ref().and_then(|model| model.url.as_ref()))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
             let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);

@@ -11,20 +11,18 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use rljob_crds::algorithm::Precision;
-use rljob_crds::model::InitialWeights;
+use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
     CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE, ENGINE_PORT,
-    GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN,
-    TOKEN_ENGINE_API, TOKENS_MOUNT,
+    GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, InferenceSpec};
-use rljob_http as tls;
 
 use super::settings::Settings;
 use super::{Role, meta, run_config, runner, template, volumes};
-use crate::sglang;
+use crate::served_model::ServedModel;
 use crate::validate::ValidatedJob;
+use crate::{embedded_engine, sglang};
 
 /// Default user and group: `nonroot` of distroless images.
 const USER: i64 = 65532;
@@ -110,7 +108,7 @@ pub(super) fn container_port(role: Role) -> ContainerPort {
 fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirements) {
     let spec = &job.spec;
     let (image, resources) = match role {
-        Role::Inference | Role::Evaluation => match role.engines(spec) {
+        Role::Inference | Role::Evaluation | Role::Reward => match role.engines(spec) {
             Some(engines) => (&engines.image, &engines.resources),
             None => return (None, ResourceRequirements::default()),
         },
@@ -154,7 +152,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         return sglang_command(job, role, engines);
     }
     let arguments = match role {
-        Role::Inference | Role::Evaluation => engine_arguments(job),
+        Role::Inference | Role::Evaluation | Role::Reward => engine_arguments(job, role),
         Role::Coordinator => {
             let mut arguments = config_arguments();
             arguments.extend([
@@ -177,7 +175,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Verifier => runner::arguments(job),
     };
     let program = match role {
-        Role::Inference | Role::Evaluation => "rljob-engine",
+        Role::Inference | Role::Evaluation | Role::Reward => embedded_engine::PROGRAM,
         Role::Coordinator => "rljob-coordinator",
         Role::Trainer | Role::Group => "rljob-supervisor",
         Role::Verifier => runner::PROGRAM,
@@ -187,11 +185,12 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
 
 fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
-    let model_directory = run_config(job).model_directory;
+    let policy = run_config(job).model_directory;
+    let model = served_model(job, role, &policy);
     let flags = sglang::arguments(
         &job.spec,
         engines,
-        &model_directory,
+        model,
         // The server listens on one family of addresses only.
         "$(POD_IP)",
         Path::new(TOKENS_MOUNT),
@@ -199,51 +198,32 @@ fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Ve
     let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
     let service = meta::service_host(&job.namespace, &meta::role_name(job, role));
     let command = sglang::across_pods(engines, &service, command);
-    sglang::after_model(&job.spec, &model_directory, command)
+    model.when_complete(command)
+}
+
+/// The model of engines of a role. `policy` is the model folder of the run.
+fn served_model<'a>(job: &'a ValidatedJob, role: Role, policy: &'a Path) -> ServedModel<'a> {
+    let purpose = role.purpose().unwrap_or(EnginePurpose::Rollouts);
+    ServedModel::new(&job.spec, purpose, policy)
 }
 
 fn config_arguments() -> Vec<String> {
     vec![format!("--config={CONFIG_MOUNT}/{RUN_CONFIG_FILE}"), format!("--tokens={TOKENS_MOUNT}")]
 }
 
-fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
-    let load_format = match job.spec.model.weights {
-        InitialWeights::Pretrained => "auto",
-        InitialWeights::Random => "dummy",
-    };
-    let dtype = match job.spec.precision() {
-        Precision::FP32 => "float32",
-        Precision::BF16 => "bfloat16",
-    };
-    let mut arguments = vec![
-        format!("--model-path={}", run_config(job).model_directory.display()),
-        "--host=::".to_owned(),
-        format!("--port={ENGINE_PORT}"),
-        format!("--load-format={load_format}"),
-        format!("--dtype={dtype}"),
-        format!("--random-seed={}", job.spec.training.seed),
-        "--incremental-streaming-output".to_owned(),
-        format!("--api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_API}"),
-        format!("--admin-api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_ADMIN}"),
-        format!("--tls-file={TOKENS_MOUNT}/{}", tls::Role::Inference.file()),
-        format!("--tls-client-name={}", tls::Role::Coordinator.server_name(&job.uid)),
-    ];
-    if job.spec.training.deterministic {
-        arguments.push("--deterministic".to_owned());
-    }
-    if job.spec.model.hugging_face.is_some() {
-        arguments.push(format!("--model-timeout-seconds={}", sglang::DOWNLOAD_SECONDS));
-    }
+fn engine_arguments(job: &ValidatedJob, role: Role) -> Vec<String> {
+    let policy = run_config(job).model_directory;
+    let model = served_model(job, role, &policy);
+    let tokens = Path::new(TOKENS_MOUNT);
+    let mut arguments = embedded_engine::arguments(&job.spec, model, "::", tokens, &job.uid);
+    arguments.push(format!("--port={ENGINE_PORT}"));
     arguments
 }
 
 /// Container that downloads the model into the scratch space of a pod. Pods of a run in a bucket
 /// share no folder in which the coordinator could put it.
 fn model_download(job: &ValidatedJob, role: Role, settings: &Settings) -> Option<Container> {
-    let is_needed = role != Role::Coordinator
-        && job.spec.storage.s3.is_some()
-        && job.spec.model.hugging_face.is_some();
-    if !is_needed {
+    if role == Role::Coordinator || !role.downloads_model(&job.spec) {
         return None;
     }
     let (_, mounts) = volumes::volumes(job, role);
@@ -323,7 +303,9 @@ pub(super) fn with_default_requests(
     resources: &ResourceRequirements,
 ) -> ResourceRequirements {
     let (cpu, memory) = match role {
-        Role::Inference | Role::Evaluation | Role::Trainer | Role::Group => ("250m", "1Gi"),
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Trainer | Role::Group => {
+            ("250m", "1Gi")
+        }
         Role::Coordinator | Role::Verifier => ("100m", "256Mi"),
     };
     let mut resources = resources.clone();
@@ -374,7 +356,7 @@ fn with_probes(job: &ValidatedJob, role: Role) -> Container {
         ..Probe::default()
     };
     match role {
-        Role::Inference | Role::Evaluation => Container {
+        Role::Inference | Role::Evaluation | Role::Reward => Container {
             startup_probe: Some(if spans_pods {
                 Probe { period_seconds: Some(2), failure_threshold: Some(1800), ..connect.clone() }
             } else {

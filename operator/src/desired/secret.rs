@@ -35,7 +35,7 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
         let (file, pem) = (tls::Role::Verifier.file(), certificates.of(tls::Role::Verifier));
         data.insert(file.to_owned(), ByteString(pem.as_bytes().to_vec()));
     }
-    if job.spec.all_engines().any(|engines| engines.engine() == EngineKind::SGLang) {
+    if job.spec.engine_sets().any(|set| set.engines.engine() == EngineKind::SGLang) {
         data.insert(
             SGLANG_CONFIG_FILE.to_owned(),
             ByteString(sglang::config_text(engine_api, engine_admin).into_bytes()),
@@ -54,10 +54,10 @@ pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> Vec<&'static str> {
     let engines = role.engines(&job.spec);
     let is_sglang = engines.is_some_and(|engines| engines.engine() == EngineKind::SGLang);
     let (tokens, certificate): (&[_], _) = match role {
-        Role::Inference | Role::Evaluation if is_sglang => {
+        Role::Inference | Role::Evaluation | Role::Reward if is_sglang => {
             (&[SGLANG_CONFIG_FILE], tls::Role::Inference)
         }
-        Role::Inference | Role::Evaluation => {
+        Role::Inference | Role::Evaluation | Role::Reward => {
             (&[TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN], tls::Role::Inference)
         }
         Role::Coordinator => (

@@ -100,11 +100,16 @@ fn storage(job: &ValidatedJob, role: Role) -> (Volume, Vec<VolumeMount>) {
     )
 }
 
-/// The runs of the job's namespace whose export or checkpoint it starts from.
+/// The runs of the job's namespace whose export or checkpoint it starts from, or whose reward model
+/// it serves.
 fn other_runs(job: &ValidatedJob) -> BTreeSet<&str> {
     let restore = job.spec.restore_from.as_ref();
     let namespace = Path::new(STORAGE_MOUNT).join(&job.namespace);
-    let paths = [job.spec.model.path.as_deref(), restore.and_then(|from| from.path.as_deref())];
+    let paths = [
+        job.spec.model.path.as_deref(),
+        restore.and_then(|from| from.path.as_deref()),
+        job.spec.served_reward_model().map(|(_, path, _)| path),
+    ];
     let in_storage = paths.into_iter().flatten().filter_map(|path| {
         let mut parts = Path::new(path).strip_prefix(&namespace).ok()?.components();
         parts.next()?.as_os_str().to_str()
@@ -165,10 +170,7 @@ pub(super) fn scratch(name: &str, path: &str, medium: Option<&str>, limit: &str)
 /// download only the model of a run in a bucket.
 fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
     let coordinates = role == Role::Coordinator;
-    if !coordinates && job.spec.storage.s3.is_none() {
-        return None;
-    }
-    let model = job.spec.model.hugging_face.as_ref();
+    let model = job.spec.model.hugging_face.as_ref().filter(|_| role.downloads_model(&job.spec));
     let model = model.and_then(|hub| hub.token_secret_ref.as_ref());
     let data = job.spec.dataset.sources().into_iter().filter(|_| coordinates);
     let data = data.map(|source| {

@@ -3,32 +3,17 @@
 
 use std::ffi::{OsStr, OsString};
 
-use rljob_crds::RunConfig;
-use rljob_crds::algorithm::Precision;
-use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
 use rljob_crds::roles::{EngineKind, InferenceSpec};
-use rljob_http as tls;
+use rljob_crds::{EnginePurpose, EngineSet, RunConfig};
 
 use super::directory::RunDirectory;
 use super::gpus;
-use crate::sglang;
+use super::role::Role;
+use crate::served_model::ServedModel;
+use crate::{embedded_engine, sglang};
 
 /// Variable with the names of the GPUs that a process may use.
 const VISIBLE_GPUS: &str = "CUDA_VISIBLE_DEVICES";
-
-/// Role of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Coordinator,
-    Inference,
-    /// An engine that only evaluates.
-    Evaluation,
-    /// A supervisor and its learners.
-    Trainer,
-    /// The same of a group of `trainer.groups`.
-    Group,
-}
 
 /// Command and environment of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,21 +51,20 @@ pub fn process_specs(
 ) -> Vec<ProcessSpec> {
     let spec = &config.spec;
     let mut specs = vec![coordinator(directory, coordinator_port)];
-    let evaluation = spec.evaluation_engines().map(|engines| (Role::Evaluation, engines));
-    for (role, engines) in [(Role::Inference, &spec.inference)].into_iter().chain(evaluation) {
+    for EngineSet { purpose, engines, .. } in spec.engine_sets() {
         specs.extend((0..engines.replicas).map(|index| match engines.engine() {
-            EngineKind::Embedded => embedded(config, directory, (role, index)),
-            EngineKind::SGLang => sglang(config, directory, machine, engines, (role, index)),
+            EngineKind::Embedded => embedded(config, directory, (purpose, index)),
+            EngineKind::SGLang => sglang(config, directory, machine, engines, (purpose, index)),
         }));
     }
     specs.extend((0..spec.trainers()).map(|index| {
-        let visible = gpus::of_trainer(&machine.gpus, spec, index);
+        let visible = gpus::visible(&machine.gpus, spec, Role::Trainer, index);
         supervisor(directory, coordinator_port, format!("trainer-{index}"), visible)
     }));
     let group = spec.frozen_group();
     let replicas = group.map_or(0, |group| group.replicas);
     specs.extend((0..replicas).zip(group.into_iter().cycle()).map(|(index, group)| {
-        let visible = gpus::of_group(&machine.gpus, spec, index);
+        let visible = gpus::visible(&machine.gpus, spec, Role::Group, index);
         let name = format!("trainer-{}-{index}", group.name);
         let mut process = supervisor(directory, coordinator_port, name, visible);
         push(&mut process.arguments, "--group", &group.name);
@@ -122,35 +106,15 @@ fn supervisor(directory: &RunDirectory, port: u16, name: String, visible: String
     }
 }
 
-fn embedded(config: &RunConfig, directory: &RunDirectory, place: (Role, i32)) -> ProcessSpec {
-    let training = &config.spec.training;
-    let mut arguments = Vec::new();
-    push(&mut arguments, "--model-path", &config.model_directory);
-    push(&mut arguments, "--host", "127.0.0.1");
-    push(
-        &mut arguments,
-        "--load-format",
-        if config.spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" },
-    );
-    push(
-        &mut arguments,
-        "--dtype",
-        if config.spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" },
-    );
-    push(&mut arguments, "--random-seed", training.seed.to_string());
-    arguments.push("--incremental-streaming-output".into());
-    push(&mut arguments, "--api-key-file", directory.token(TOKEN_ENGINE_API));
-    push(&mut arguments, "--admin-api-key-file", directory.token(TOKEN_ENGINE_ADMIN));
-    push(&mut arguments, "--tls-file", directory.token(tls::Role::Inference.file()));
-    let client = tls::Role::Coordinator.server_name(&config.uid);
-    push(&mut arguments, "--tls-client-name", client);
-    if training.deterministic {
-        arguments.push("--deterministic".into());
-    }
-    if config.spec.model.hugging_face.is_some() {
-        push(&mut arguments, "--model-timeout-seconds", sglang::DOWNLOAD_SECONDS.to_string());
-    }
-    engine(place, "rljob-engine", arguments, vec![])
+fn embedded(
+    config: &RunConfig,
+    directory: &RunDirectory,
+    (purpose, index): (EnginePurpose, i32),
+) -> ProcessSpec {
+    let (spec, tokens) = (&config.spec, directory.tokens());
+    let model = ServedModel::new(spec, purpose, &config.model_directory);
+    let arguments = embedded_engine::arguments(spec, model, "127.0.0.1", &tokens, &config.uid);
+    engine((purpose, index), embedded_engine::PROGRAM, arguments, vec![])
 }
 
 /// The SGLang server, run by `rljob with-parent` so that it exits with this process.
@@ -159,37 +123,36 @@ fn sglang(
     directory: &RunDirectory,
     machine: &Machine,
     engines: &InferenceSpec,
-    (role, index): (Role, i32),
+    (purpose, index): (EnginePurpose, i32),
 ) -> ProcessSpec {
-    let (spec, model) = (&config.spec, &config.model_directory);
+    let spec = &config.spec;
+    let model = ServedModel::new(spec, purpose, &config.model_directory);
     let flags = sglang::arguments(spec, engines, model, "127.0.0.1", &directory.tokens());
     let command = machine.engine_command.iter().cloned().chain(flags);
-    let command = sglang::after_model(spec, model, command);
-    let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
-    let visible = match role {
-        Role::Evaluation => gpus::of_evaluation_engine(&machine.gpus, spec, index),
-        _ => gpus::of_engine(&machine.gpus, spec, index),
-    };
+    let command = model.when_complete(command);
+    let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command).collect();
+    let visible = gpus::visible(&machine.gpus, spec, Role::Engine(purpose), index);
     let (keep_alive, seconds) = sglang::KEEP_ALIVE;
     let environment = vec![(VISIBLE_GPUS, visible), (keep_alive, seconds.to_owned())];
-    ProcessSpec {
-        exits_with_stdin: true,
-        ..engine((role, index), "rljob", words.map(OsString::from).collect(), environment)
-    }
+    ProcessSpec { exits_with_stdin: true, ..engine((purpose, index), "rljob", words, environment) }
 }
 
 fn engine(
-    (role, index): (Role, i32),
+    (purpose, index): (EnginePurpose, i32),
     program: &'static str,
-    arguments: Vec<OsString>,
+    arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
-    let name = if role == Role::Evaluation { "evaluation" } else { "inference" };
+    let name = match purpose {
+        EnginePurpose::Rollouts => "inference",
+        EnginePurpose::Evaluation => "evaluation",
+        EnginePurpose::Reward => "reward",
+    };
     ProcessSpec {
         name: format!("{name}-{index}"),
-        role,
+        role: Role::Engine(purpose),
         program,
-        arguments,
+        arguments: arguments.into_iter().map(OsString::from).collect(),
         environment,
         takes_port: true,
         exits_with_stdin: false,
@@ -210,7 +173,7 @@ fn push(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::names::SGLANG_CONFIG_FILE;
+    use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_API};
     use rljob_crds::roles::SGLangSpec;
     use serde_json::json;
 
@@ -257,6 +220,23 @@ mod tests {
         assert_eq!(names, expected);
         assert!(all[4].arguments.ends_with(&["--group".into(), "frozen".into()]));
         assert_eq!((all[2].role, all[3].role), (Role::Trainer, Role::Group));
+    }
+
+    #[test]
+    fn engines_of_a_reward_model_are_processes_that_serve_its_folder() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::open(runs.path()).unwrap();
+        let model = json!({"path": "/judge", "engines": {"replicas": 2}, "text": "{{completion}}"});
+        let job = with_spec(&json!({
+            "inference": {"replicas": 1}, "rewards": [{"name": "scored", "model": model}],
+        }));
+        let all = process_specs(&run_config(&job), &directory, &Machine::default(), 1234);
+        let names: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(names, ["coordinator", "inference-0", "reward-0", "reward-1", "trainer-0"]);
+        assert_eq!(all[2].role, Role::Engine(EnginePurpose::Reward));
+        let flags = ["--model-path=/judge", "--is-embedding"].map(OsString::from);
+        assert!(flags.iter().all(|flag| all[2].arguments.contains(flag)), "{:?}", all[2]);
+        assert!(!all[1].arguments.contains(&flags[1]), "{:?}", all[1]);
     }
 
     #[test]

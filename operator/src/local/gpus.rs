@@ -1,10 +1,11 @@
-//! GPUs of this machine and their assignment to the processes of a job: engines first, then those
-//! that only evaluate, then trainers and those of a group, replica by replica.
+//! GPUs of this machine and their assignment to the processes of a job: the sets of engines first,
+//! then trainers and those of a group, replica by replica.
 
 use std::fs;
 
-use rljob_crds::RLJobSpec;
-use rljob_crds::roles::InferenceSpec;
+use rljob_crds::{EnginePurpose, RLJobSpec};
+
+use super::role::Role;
 
 /// Names of the GPUs that this process may use, in the format of `CUDA_VISIBLE_DEVICES`.
 pub fn available() -> Vec<String> {
@@ -30,48 +31,42 @@ pub fn available() -> Vec<String> {
 
 /// GPUs that a role requests.
 struct Demand {
+    role: Role,
     /// Name of one process.
     process: &'static str,
-    field: &'static str,
+    field: String,
     replicas: usize,
     /// GPUs of each replica.
     each: usize,
 }
 
 impl Demand {
-    /// Demands of engines, of those that only evaluate, of trainers, and of the group of
-    /// `trainer.groups`.
-    fn of(spec: &RLJobSpec) -> [Self; 4] {
-        let demand = |process, field, replicas: i32, each: u32| Self {
+    /// Demands of the sets of engines, of trainers, and of the group of `trainer.groups`.
+    fn of(spec: &RLJobSpec) -> Vec<Self> {
+        let demand = |role, process, field: &str, replicas: i32, each: u32| Self {
+            role,
             process,
-            field,
+            field: format!("spec.{field}.resources.limits"),
             replicas: replicas.max(0) as usize,
             each: each as usize,
         };
-        let (inference, trainer) = (&spec.inference, &spec.trainer);
-        let group = spec.frozen_group().map(|group| trainer.of_group(group));
-        let (replicas, gpus) = group.map_or((0, 0), |group| (group.replicas, group.gpus()));
-        [
-            demand(
-                "engine",
-                "spec.inference.resources.limits",
-                inference.replicas,
-                inference.gpus(),
-            ),
-            demand(
-                "evaluation engine",
-                "spec.evaluation.engines.resources.limits",
-                spec.num_evaluation_engines(),
-                spec.evaluation_engines().map_or(0, InferenceSpec::gpus),
-            ),
-            demand("trainer", "spec.trainer.resources.limits", spec.trainers(), trainer.gpus()),
-            demand(
-                "trainer.groups replica",
-                "spec.trainer.groups[0].resources.limits",
-                replicas,
-                gpus,
-            ),
-        ]
+        let engines = spec.engine_sets().map(|set| {
+            let process = match set.purpose {
+                EnginePurpose::Rollouts => "engine",
+                EnginePurpose::Evaluation => "evaluation engine",
+                EnginePurpose::Reward => "reward engine",
+            };
+            let (role, own) = (Role::Engine(set.purpose), set.engines);
+            demand(role, process, &set.field, own.replicas, own.gpus())
+        });
+        let trainer = &spec.trainer;
+        let of_trainer =
+            demand(Role::Trainer, "trainer", "trainer", spec.trainers(), trainer.gpus());
+        let group = spec.frozen_group().map(|group| {
+            let (own, process) = (trainer.of_group(group), "trainer.groups replica");
+            demand(Role::Group, process, "trainer.groups[0]", own.replicas, own.gpus())
+        });
+        engines.chain([of_trainer]).chain(group).collect()
     }
 
     fn total(&self) -> usize {
@@ -91,30 +86,16 @@ fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
-pub fn of_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    share(gpus, &Demand::of(spec), 0, index)
+/// `CUDA_VISIBLE_DEVICES` of process `index` of a role; empty if the role runs on CPUs.
+pub fn visible(gpus: &[String], spec: &RLJobSpec, role: Role, index: i32) -> String {
+    share(gpus, &Demand::of(spec), role, index)
 }
 
-/// `CUDA_VISIBLE_DEVICES` of engine `index` of those that only evaluate; empty if they run on CPUs.
-pub fn of_evaluation_engine(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    share(gpus, &Demand::of(spec), 1, index)
-}
-
-/// `CUDA_VISIBLE_DEVICES` of trainer `index`; empty if learners run on CPUs.
-pub fn of_trainer(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    share(gpus, &Demand::of(spec), 2, index)
-}
-
-/// `CUDA_VISIBLE_DEVICES` of trainer `index` of a group; empty if its learners run on CPUs.
-pub fn of_group(gpus: &[String], spec: &RLJobSpec, index: i32) -> String {
-    share(gpus, &Demand::of(spec), 3, index)
-}
-
-/// GPUs of replica `index` of the demand at `place`, after those of the demands before it.
-fn share(gpus: &[String], demands: &[Demand], place: usize, index: i32) -> String {
-    let before = demands.iter().take(place).map(Demand::total).fold(0, usize::saturating_add);
-    let each = demands.get(place).map_or(0, |demand| demand.each);
+/// GPUs of replica `index` of the role's demand, after those of the demands before it.
+fn share(gpus: &[String], demands: &[Demand], role: Role, index: i32) -> String {
+    let before = demands.iter().take_while(|demand| demand.role != role);
+    let before = before.map(Demand::total).fold(0, usize::saturating_add);
+    let each = demands.iter().find(|demand| demand.role == role).map_or(0, |demand| demand.each);
     let first = before.saturating_add(each.saturating_mul(index.max(0) as usize));
     gpus.get(first..first.saturating_add(each)).unwrap_or_default().join(",")
 }
@@ -125,7 +106,7 @@ pub fn shortage(spec: &RLJobSpec, available: usize) -> Option<String> {
     let wanted = demands.iter().map(Demand::total).fold(0, usize::saturating_add);
     let on_gpus = || demands.iter().filter(|demand| demand.total() > 0);
     (wanted > available).then(|| {
-        let fields: Vec<&str> = on_gpus().map(|demand| demand.field).collect();
+        let fields: Vec<&str> = on_gpus().map(|demand| demand.field.as_str()).collect();
         let parts: Vec<String> = on_gpus().map(Demand::text).collect();
         format!(
             "{}: the job needs {} ({}), and this machine has {available}; reduce replicas or \
@@ -143,16 +124,17 @@ pub fn lines(gpus: &[String], spec: &RLJobSpec) -> Vec<String> {
     if demands.iter().all(|demand| demand.total() == 0) {
         return Vec::new();
     }
-    let line = |(place, demand): (usize, &Demand)| {
+    let line = |demand: &Demand| {
         if demand.each == 0 {
             return format!("{}s run on CPUs", demand.process);
         }
         let replicas = (0..).take(demand.replicas);
-        let shares: Vec<String> =
-            replicas.map(|index| format!("[{}]", share(gpus, &demands, place, index))).collect();
+        let shares: Vec<String> = replicas
+            .map(|index| format!("[{}]", share(gpus, &demands, demand.role, index)))
+            .collect();
         format!("{}s run on GPUs {}", demand.process, shares.join(" "))
     };
-    demands.iter().enumerate().filter(|(_, demand)| demand.replicas > 0).map(line).collect()
+    demands.iter().filter(|demand| demand.replicas > 0).map(line).collect()
 }
 
 #[cfg(test)]
@@ -161,6 +143,8 @@ mod tests {
 
     use super::*;
     use crate::validate::test_support::with_spec;
+
+    const ENGINE: Role = Role::Engine(EnginePurpose::Rollouts);
 
     /// Two engines and `trainers` trainers with these GPUs each.
     fn spec(engine: u32, trainers: i32, trainer: u32) -> Box<RLJobSpec> {
@@ -226,15 +210,15 @@ mod tests {
         ] {
             let gpus = names(6);
             let shares = (
-                [0, 1].map(|index| of_engine(&gpus, &spec, index)),
-                [0, 1].map(|index| of_trainer(&gpus, &spec, index)),
+                [0, 1].map(|index| visible(&gpus, &spec, ENGINE, index)),
+                [0, 1].map(|index| visible(&gpus, &spec, Role::Trainer, index)),
             );
             assert_eq!(shares, (engines.map(Into::into), trainers.map(Into::into)));
         }
     }
 
     #[test]
-    fn engines_that_only_evaluate_have_the_gpus_between_those_of_engines_and_trainers() {
+    fn other_engines_have_the_gpus_between_those_of_engines_and_trainers() {
         let limits = |gpus: u32| json!({"limits": {"nvidia.com/gpu": gpus}});
         let spec = &with_spec(&json!({
             "dataset": {"evaluation": {
@@ -242,18 +226,23 @@ mod tests {
             }},
             "inference": {"sglang": {}, "replicas": 1, "resources": limits(2)},
             "evaluation": {"engines": {"replicas": 2, "resources": limits(1)}},
+            "rewards": [{"name": "scored", "model": {
+                "path": "/judge", "engines": {"resources": limits(1)}, "text": "{{completion}}",
+            }}],
             "trainer": {"replicas": 1, "processesPerReplica": null, "resources": limits(2)},
         }))
         .spec;
         let expected = [
             "engines run on GPUs [4,5]",
             "evaluation engines run on GPUs [6] [7]",
-            "trainers run on GPUs [8,9]",
+            "reward engines run on GPUs [8]",
+            "trainers run on GPUs [9,10]",
         ];
-        assert_eq!(lines(&names(6), spec), expected);
-        assert_eq!(of_evaluation_engine(&names(6), spec, 1), "7");
+        assert_eq!(lines(&names(7), spec), expected);
+        assert_eq!(visible(&names(7), spec, Role::Engine(EnginePurpose::Reward), 0), "8");
         let problem = shortage(spec, 5).unwrap();
         assert!(problem.contains("2 evaluation engines with 1 GPU each"), "{problem}");
+        assert!(problem.contains("spec.rewards[0].model.engines.resources.limits"), "{problem}");
     }
 
     #[test]
@@ -270,8 +259,9 @@ mod tests {
             },
         }));
         let gpus = names(5);
-        assert_eq!(of_trainer(&gpus, &spec.spec, 0), "5,6");
-        assert_eq!([0, 1].map(|index| of_group(&gpus, &spec.spec, index)), ["7", "8"]);
+        assert_eq!(visible(&gpus, &spec.spec, Role::Trainer, 0), "5,6");
+        let of_group = |index| visible(&gpus, &spec.spec, Role::Group, index);
+        assert_eq!([0, 1].map(of_group), ["7", "8"]);
         let expected = [
             "engines run on GPUs [4]",
             "trainers run on GPUs [5,6]",

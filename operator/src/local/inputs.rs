@@ -1,25 +1,20 @@
 //! Inputs of jobs on this machine, checked before a process starts: models, data, checkpoints and
 //! programs of rewards.
 
-use std::fs;
-use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rljob_crds::RLJobSpec;
-use rljob_crds::data::PromptFormat;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE};
 use rljob_crds::restore::JobCheckpoint;
 use rljob_protocol::checkpoint::MANIFEST_FILE;
-use serde_json::Value;
 
 use super::jobs::{is_exported, model_directory, run_directory};
+use super::model_folder::{
+    incomplete_model, missing_template, missing_weights, not_a_reward_model,
+};
 use super::secrets;
 use crate::validate::ValidatedJob;
-
-/// Maximum size of a model's JSON file in bytes.
-const MAX_CONFIG: u64 = 16 << 20;
 
 /// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
 /// file and inputs of finished jobs need not exist.
@@ -30,6 +25,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
         let problems = missing_model(runs, job, earlier)
             .into_iter()
             .chain(missing_teacher(runs, job, earlier))
+            .chain(missing_reward_model(runs, job, earlier))
             .chain(missing_data(job))
             .chain(missing_programs(job))
             .chain(missing_functions(job))
@@ -75,7 +71,7 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 /// What the teacher's folder lacks, unless an earlier job of the file writes it.
 fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let teacher = Path::new(job.spec.algorithm.resolve()?.teacher()?);
-    if earlier.iter().any(|job| teacher.starts_with(run_directory(runs, job))) {
+    if is_written_by(teacher, runs, earlier) {
         return None;
     }
     incomplete_model(teacher)
@@ -83,67 +79,27 @@ fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) ->
         .map(|what| format!("spec.algorithm.distillation.teacher.path: {what}"))
 }
 
-/// What a model folder lacks that every run reads. The coordinator checks the rest.
-fn incomplete_model(folder: &Path) -> Option<String> {
-    if !folder.is_dir() {
-        return Some(format!("{} is not a folder", folder.display()));
-    }
-    let missing =
-        ["config.json", "tokenizer.json"].into_iter().find(|file| !folder.join(file).is_file());
-    if let Some(file) = missing {
-        return Some(format!("{} has no {file}", folder.display()));
-    }
-    let path = folder.join("config.json");
-    match read_json(&path) {
-        Ok(config) => {
-            let missing = ["max_position_embeddings", "vocab_size"]
-                .into_iter()
-                .find(|field| !config.get(*field).is_some_and(Value::is_u64))?;
-            Some(format!("{} sets no {missing}", path.display()))
-        }
-        Err(error) if error.is_data() || error.is_syntax() => {
-            Some(format!("{} is not valid JSON: {error}", path.display()))
-        }
-        Err(error) => Some(format!("failed to read {}: {error}", path.display())),
-    }
-}
-
-fn read_json(path: &Path) -> serde_json::Result<Value> {
-    let file = fs::File::open(path).map_err(serde_json::Error::io)?;
-    serde_json::from_reader(io::BufReader::new(file.take(MAX_CONFIG)))
-}
-
-/// Weights that the learners read.
-fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
-    let files = ["model.safetensors", "model.safetensors.index.json"];
-    let is_there = || files.iter().any(|file| folder.join(file).is_file());
-    (weights == InitialWeights::Pretrained && !is_there()).then(|| {
-        format!(
-            "{} has no model.safetensors: set the folder of a model with its weights",
-            folder.display()
-        )
-    })
-}
-
-/// The chat template, if prompts use one.
-fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
-    let train = Some(&spec.dataset.train).filter(|train| !train.is_absent());
-    let suites = spec.dataset.suites().into_iter().map(|suite| suite.data.format);
-    let mut formats = train.map(|train| train.format).into_iter().chain(suites);
-    if !formats.any(|format| format == PromptFormat::Chat)
-        || folder.join("chat_template.jinja").is_file()
-    {
+/// What the folder of a reward model that engines of the job serve lacks, or why it has another
+/// model, unless an earlier job of the file writes it.
+fn missing_reward_model(
+    runs: &Path,
+    job: &ValidatedJob,
+    earlier: &[ValidatedJob],
+) -> Option<String> {
+    let (index, path, _) = job.spec.served_reward_model()?;
+    let folder = Path::new(path);
+    if is_written_by(folder, runs, earlier) {
         return None;
     }
-    let config = read_json(&folder.join("tokenizer_config.json"));
-    let has_template = config.is_ok_and(|config| config.get("chat_template").is_some());
-    (!has_template).then(|| {
-        format!(
-            "{} has no chat template (chat_template.jinja, or chat_template in \
-                tokenizer_config.json); add one, or set format: Text",
-            folder.display()
-        )
-    })
+    incomplete_model(folder)
+        .or_else(|| missing_weights(folder, InitialWeights::Pretrained))
+        .or_else(|| not_a_reward_model(folder))
+        .map(|what| format!("spec.rewards[{index}].model.path: {what}"))
+}
+
+/// Whether a folder is in the run directory of one of these jobs.
+fn is_written_by(folder: &Path, runs: &Path, jobs: &[ValidatedJob]) -> bool {
+    jobs.iter().any(|job| folder.starts_with(run_directory(runs, job)))
 }
 
 fn is_program(path: &Path) -> bool {
@@ -241,6 +197,8 @@ fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use rljob_crds::model::JobModelSource;
 
     use super::super::jobs::test_support::job;

@@ -19,6 +19,9 @@ pub fn paths_mut(spec: &mut RLJobSpec) -> Vec<(String, &mut String)> {
         let field = format!("spec.rewards[{index}].command.command[0]");
         let program = program.filter(|program| program.contains('/'));
         paths.extend(program.map(|program| (field.clone(), program)));
+        let field = format!("spec.rewards[{index}].model.path");
+        let model = reward.model.iter_mut().flat_map(|of| &mut of.path);
+        paths.extend(model.map(|path| (field.clone(), path)));
         let field = format!("spec.rewards[{index}].python.path");
         paths.extend(reward.python.iter_mut().map(|of| (field.clone(), &mut of.path)));
     }
@@ -55,9 +58,14 @@ mod tests {
             {"name": "a", "command": command("/bin/score")},
             {"name": "b", "command": command("score")},
             {"name": "c", "python": {"path": "/reward.py", "function": "score"}},
+            {"name": "d", "model": {"path": "/judge", "engines": {}, "text": "{{completion}}"}},
         ]);
         let fields = fields(&json!({"rewards": rewards}));
-        let of_rewards = ["spec.rewards[0].command.command[0]", "spec.rewards[2].python.path"];
+        let of_rewards = [
+            "spec.rewards[0].command.command[0]",
+            "spec.rewards[2].python.path",
+            "spec.rewards[3].model.path",
+        ];
         let first = ["spec.model.path", "spec.dataset.train.path"];
         assert_eq!(fields, [&first[..], &of_rewards[..]].concat());
     }

@@ -96,16 +96,15 @@ fn check_directory(args: &RunArgs, runs: &Path, job: &ValidatedJob) -> anyhow::R
 }
 
 /// Engines of a job that are SGLang servers, with their fields in the spec.
-fn sglang_engines(job: &ValidatedJob) -> impl Iterator<Item = (&'static str, &InferenceSpec)> {
-    let evaluation = job.spec.evaluation_engines().map(|own| ("evaluation.engines", own));
-    let all = [("inference", &job.spec.inference)].into_iter().chain(evaluation);
+fn sglang_engines(job: &ValidatedJob) -> impl Iterator<Item = (String, &InferenceSpec)> {
+    let all = job.spec.engine_sets().map(|set| (set.field, set.engines));
     all.filter(|(_, own)| own.engine() == EngineKind::SGLang && own.replicas > 0)
 }
 
 /// Engines that this machine cannot run, or an engine command that none uses.
 fn unsuitable_engines(args: &RunArgs, jobs: &[ValidatedJob]) -> Vec<String> {
     let engines = |job| sglang_engines(job).map(move |(field, own)| (job, field, own));
-    let all: Vec<(&ValidatedJob, &str, &InferenceSpec)> = jobs.iter().flat_map(engines).collect();
+    let all: Vec<(&ValidatedJob, String, &InferenceSpec)> = jobs.iter().flat_map(engines).collect();
     let spans = all.iter().filter(|(_, _, own)| own.pods_per_engine() > 1).map(|(job, field, _)| {
         format!(
             "{}: spec.{field}.podsPerReplica: on one machine an engine is one process: set it to \

@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
 use super::backoff::Exits;
-use super::commands::{ProcessSpec, Role};
+use super::commands::ProcessSpec;
 use crate::decide::Exit;
 
 /// Shortest delay before a process restarts after exit code 0.
@@ -155,12 +155,7 @@ impl Process {
 
     /// The exit, in the form that kubelet reports.
     fn failure(&self, status: ExitStatus) -> Exit {
-        let role = match self.spec.role {
-            Role::Coordinator => FailureRole::Coordinator,
-            Role::Inference => FailureRole::Inference,
-            Role::Evaluation => FailureRole::Evaluation,
-            Role::Trainer | Role::Group => FailureRole::Trainer,
-        };
+        let role = FailureRole::from(self.spec.role);
         let (name, reason) = (self.spec.name.clone(), "Error".to_owned());
         Exit { role, name, reason, exit_code: exit_code(status), message: last_line(&self.log) }
     }

@@ -9,14 +9,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rljob_crds::EnginePurpose;
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rljob_protocol::desired::EngineEndpoint;
 use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::time::Instant;
 
-use super::commands::{ProcessSpec, Role};
+use super::commands::ProcessSpec;
 use super::process::{Process, ProcessError, last_line};
+use super::role::Role;
 use super::watchdog::Instance;
 use crate::decide::{Exit, RoleCounts};
 
@@ -117,8 +119,9 @@ impl Processes {
         self.directory_in_use.clone()
     }
 
-    /// Endpoints of running engines of a role.
-    pub fn engines(&self, role: Role) -> Vec<EngineEndpoint> {
+    /// Endpoints of running engines.
+    pub fn engines(&self, purpose: EnginePurpose) -> Vec<EngineEndpoint> {
+        let role = Role::Engine(purpose);
         let running =
             self.all.iter().filter(|process| process.spec.role == role && process.child.is_some());
         running

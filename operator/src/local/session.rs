@@ -15,6 +15,7 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rljob_crds::EnginePurpose;
 use rljob_http::StopSignals;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
@@ -22,9 +23,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use self::console::Console;
 use super::client::Coordinator;
-use super::commands::Role;
 use super::directory::{DirectoryError, RunDirectory, State};
 use super::processes::Processes;
+use super::role::Role;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
 use crate::decide::{
@@ -286,13 +287,15 @@ impl<'a> Session<'a> {
             unsupported,
             obstacle: None,
             engine_up_since: None,
-            engines: self.processes.engines(Role::Inference),
-            evaluation_engines: self.processes.engines(Role::Evaluation),
+            engines: self.processes.engines(EnginePurpose::Rollouts),
+            evaluation_engines: self.processes.engines(EnginePurpose::Evaluation),
+            reward_engines: self.processes.engines(EnginePurpose::Reward),
             verifiers: vec![],
             supervisors: vec![],
             roles: Roles {
-                inference: self.processes.counts(Role::Inference),
-                evaluation: self.processes.counts(Role::Evaluation),
+                inference: self.processes.counts(Role::Engine(EnginePurpose::Rollouts)),
+                evaluation: self.processes.counts(Role::Engine(EnginePurpose::Evaluation)),
+                reward: self.processes.counts(Role::Engine(EnginePurpose::Reward)),
                 coordinator: self.processes.counts(Role::Coordinator),
                 trainer: self.processes.counts(Role::Trainer),
                 group: self.processes.counts(Role::Group),

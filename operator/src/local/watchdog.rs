@@ -10,7 +10,7 @@ use std::time::Duration;
 use rljob_protocol::status::{CoordinatorStatus, HUNG_SECONDS};
 use tokio::time::Instant;
 
-use super::commands::Role;
+use super::role::Role;
 
 /// A process that was responsive before is hung after this time without a response. An engine is
 /// hung at once if the coordinator says that it has been silent for so long.
@@ -78,7 +78,7 @@ fn responds(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Optio
             let mut all = status.supervisors.iter().chain(of_groups);
             Some(all.any(|supervisor| supervisor.name == name && supervisor.alive))
         }
-        Role::Inference | Role::Evaluation => Some(
+        Role::Engine(_) => Some(
             status?
                 .all_engines()
                 .any(|engine| engine.name == name && engine.silent_seconds.is_none()),
@@ -88,6 +88,8 @@ fn responds(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::EnginePurpose;
+
     use super::*;
     use crate::decide::test_support::report;
     use rljob_protocol::status::{EngineCondition, EngineState, SupervisorState};
@@ -96,7 +98,7 @@ mod tests {
         let instance = |name: &str, role| (Instance { name: name.to_owned(), starts: 1 }, role);
         vec![
             instance("coordinator", Role::Coordinator),
-            instance("inference-0", Role::Inference),
+            instance("inference-0", Role::Engine(EnginePurpose::Rollouts)),
             instance("trainer-0", Role::Trainer),
         ]
     }

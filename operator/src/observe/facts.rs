@@ -117,6 +117,7 @@ impl Objects {
             engine_up_since: engine_up_since(&pods, job.spec.inference.pods_per_engine()),
             engines: self.engines(job, Role::Inference, &pod_plan),
             evaluation_engines: self.engines(job, Role::Evaluation, &pod_plan),
+            reward_engines: self.engines(job, Role::Reward, &pod_plan),
             verifiers: self.verifiers(),
             supervisors: supervisors(&pods),
             roles: self.roles(is_suspended(old), pods_per_engine),
@@ -145,6 +146,7 @@ impl Objects {
         Roles {
             inference: engines(Role::Inference),
             evaluation: engines(Role::Evaluation),
+            reward: engines(Role::Reward),
             coordinator: counts(Role::Coordinator),
             trainer: counts(Role::Trainer),
             group: counts(Role::Group),

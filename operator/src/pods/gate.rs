@@ -7,10 +7,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use rljob_crds::names::{REASON_SYNCED, REASON_SYNCING};
-use rljob_protocol::status::EngineState;
+use rljob_protocol::status::{EngineCondition, EngineState};
 
 use super::engines::Engine;
 use super::facts::{Gate, PodFacts};
+use crate::desired::Role;
 
 /// Age of a container up to which a report may describe its predecessor: three missed answers of
 /// one second each, and a margin.
@@ -39,7 +40,7 @@ pub(super) fn changes(
         };
         let synced = engine.first().is_some_and(|pod| {
             let is_about = |state: &&EngineState| state.is_about(&pod.name, &pod.uid);
-            reported.iter().filter(is_about).any(|state| state.version.is_some())
+            reported.iter().filter(is_about).any(|state| holds_weights(pod.role, state))
         });
         let is_recorded = engine.spans() && engine.is_up();
         let reliable_at = since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
@@ -60,13 +61,19 @@ pub(super) fn changes(
     (changes, next)
 }
 
+/// Whether an engine of the role has what it serves: weights of a version, or a reward model, which
+/// has none.
+fn holds_weights(role: Role, state: &EngineState) -> bool {
+    let is_reward_model = role == Role::Reward && state.state == EngineCondition::Ready;
+    is_reward_model || state.version.is_some()
+}
+
 fn change(pod: &PodFacts, gate: Gate, reason: &'static str) -> GateChange {
     GateChange { name: pod.name.clone(), uid: pod.uid.clone(), gate, reason }
 }
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::EngineCondition;
     use rljob_protocol::version::Version;
 
     use super::super::Container;

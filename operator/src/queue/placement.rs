@@ -82,6 +82,7 @@ pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let templates = [
         (Role::Inference, spec.inference.template.as_ref()),
         (Role::Evaluation, spec.evaluation_engines().and_then(|engines| engines.template.as_ref())),
+        (Role::Reward, spec.reward_engines().and_then(|engines| engines.template.as_ref())),
         (Role::Coordinator, spec.coordinator.template.as_ref()),
         (Role::Trainer, spec.trainer.template.as_ref()),
         (Role::Group, spec.frozen_group().and_then(|group| group.template.as_ref())),
@@ -155,6 +156,10 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
             Role::Inference => &mut spec.inference.template,
             Role::Evaluation => match &mut spec.evaluation {
                 Some(evaluation) => &mut evaluation.engines.template,
+                None => continue,
+            },
+            Role::Reward => match spec.reward_engines_mut() {
+                Some(engines) => &mut engines.template,
                 None => continue,
             },
             Role::Coordinator => &mut spec.coordinator.template,

@@ -46,8 +46,7 @@ pub fn plan(
     let Some(workload) = workload else {
         return if is_queued && has_queue { WorkloadAction::Apply } else { WorkloadAction::Keep };
     };
-    let all = [roles.inference, roles.evaluation, roles.coordinator, roles.trainer, roles.group];
-    let has_pods = all.iter().any(|role| role.wanted > 0 || role.existing > 0);
+    let has_pods = roles.all().iter().any(|role| role.wanted > 0 || role.existing > 0);
     let is_reserved = workload.is_reserved();
     match decision {
         Decision::Finished(outcome) if !has_pods && !workload.is_finished() => {
@@ -101,7 +100,8 @@ fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) ->
         && wants(roles.trainer, job.spec.trainer.replicas)
         && wants(roles.group, job.spec.group_replicas())
         && wants(roles.inference, job.spec.inference.replicas)
-        && wants(roles.evaluation, job.spec.num_evaluation_engines());
+        && wants(roles.evaluation, job.spec.num_evaluation_engines())
+        && wants(roles.reward, job.spec.num_reward_engines());
     let old = workload.condition(PODS_READY);
     let was_ready = old.is_some_and(|old| old.status == "True");
     let recovers = old.is_some_and(|old| ["WaitForRecovery", "Recovered"].contains(&&*old.reason));

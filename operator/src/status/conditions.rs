@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY,
-    CONDITION_METRICS_TRACKED, CONDITION_READY, CONDITION_RECONCILING,
+    CONDITION_METRICS_TRACKED, CONDITION_READY, CONDITION_RECONCILING, CONDITION_REWARD_READY,
     CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
     CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED,
     REASON_AS_EXPECTED, REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE,
@@ -145,9 +145,12 @@ pub(super) fn compute(
     ] {
         set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted), noun);
     }
-    if let Some(own) = job.spec.evaluation_engines() {
+    for (type_, counts, engines) in [
+        (CONDITION_EVALUATION_READY, facts.roles.evaluation, job.spec.evaluation_engines()),
+        (CONDITION_REWARD_READY, facts.roles.reward, job.spec.reward_engines()),
+    ] {
+        let Some(own) = engines else { continue };
         let noun = if own.pods_per_engine() > 1 { "engines" } else { "pods" };
-        let (type_, counts) = (CONDITION_EVALUATION_READY, facts.roles.evaluation);
         set_role(&mut conditions, type_, counts, keeps_running.then_some(own.replicas), noun);
     }
     if job.spec.verifiers.is_some() {

@@ -148,6 +148,10 @@ fn compute(
             .spec
             .evaluation_engines()
             .map(|engines| counts(facts.roles.evaluation, engines.replicas)),
+        reward: job
+            .spec
+            .reward_engines()
+            .map(|engines| counts(facts.roles.reward, engines.replicas)),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
         trainer_groups: groups::groups(job, old, facts, keeps_running),
         verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),

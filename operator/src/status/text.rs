@@ -2,7 +2,7 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
-use rljob_protocol::status::Activity;
+use rljob_protocol::status::{Activity, CoordinatorStatus};
 
 use crate::decide::{Facts, Silence, num_verifiers};
 use crate::validate::{Job, warnings};
@@ -42,8 +42,8 @@ fn export_of_model(job: &Job, facts: &Facts) -> String {
 
 /// The first engine that gets no requests and no weights, and why.
 pub(super) fn unsuitable_engine(facts: &Facts) -> String {
-    let engines = facts.report().map(|report| report.engines.as_slice()).unwrap_or_default();
-    let unsuitable = engines.iter().find_map(|engine| Some((engine, engine.unsuitable.as_ref()?)));
+    let mut engines = facts.report().into_iter().flat_map(CoordinatorStatus::all_engines);
+    let unsuitable = engines.find_map(|engine| Some((engine, engine.unsuitable.as_ref()?)));
     unsuitable
         .map(|(engine, cause)| format!("; {} is not used: {cause}", engine.name))
         .unwrap_or_default()
@@ -127,6 +127,7 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
         ("pods of trainer.groups", facts.roles.group, job.spec.group_replicas()),
         (engines, facts.roles.inference, job.spec.inference.replicas),
         ("evaluation engines", facts.roles.evaluation, job.spec.num_evaluation_engines()),
+        ("reward engines", facts.roles.reward, job.spec.num_reward_engines()),
         ("verifier pods", facts.roles.verifier, num_verifiers(job, facts)),
     ];
     let missing: Vec<String> = roles

@@ -87,17 +87,19 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
         Some(old) => InferenceStatus { ready: old.ready, replicas: old.replicas, ..inference },
         None => inference,
     });
-    let ready = old.evaluation.as_ref().map_or(0, |old| old.ready);
-    let evaluation = new.evaluation.map(|evaluation| RoleStatus { ready, ..evaluation });
-    let ready = old.trainer.as_ref().map_or(0, |old| old.ready);
-    let trainer = new.trainer.map(|trainer| RoleStatus { ready, ..trainer });
+    let with_old = |new: Option<RoleStatus>, old: &Option<RoleStatus>| {
+        let ready = old.as_ref().map_or(0, |old| old.ready);
+        new.map(|new| RoleStatus { ready, ..new })
+    };
+    let evaluation = with_old(new.evaluation, &old.evaluation);
+    let reward = with_old(new.reward, &old.reward);
+    let trainer = with_old(new.trainer, &old.trainer);
     let trainer_groups = new.trainer_groups.into_iter().map(|group| {
         let known = old.trainer_groups.iter().find(|known| known.name == group.name);
         TrainerGroupStatus { ready: known.map_or(0, |known| known.ready), ..group }
     });
     let trainer_groups = trainer_groups.collect();
-    let ready = old.verifiers.as_ref().map_or(0, |old| old.ready);
-    let verifiers = new.verifiers.map(|verifiers| RoleStatus { ready, ..verifiers });
+    let verifiers = with_old(new.verifiers, &old.verifiers);
     let conditions = new.conditions.into_iter().map(|condition| {
         let before = old.conditions.iter().find(|old| {
             (&old.type_, &old.status, &old.reason)
@@ -109,7 +111,16 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
         }
     });
     let conditions = conditions.collect();
-    RLJobStatus { inference, evaluation, trainer, trainer_groups, verifiers, conditions, ..new }
+    RLJobStatus {
+        inference,
+        evaluation,
+        reward,
+        trainer,
+        trainer_groups,
+        verifiers,
+        conditions,
+        ..new
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use rljob_crds::algorithm::{DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
-use rljob_crds::{RLJob, RLJobSpec};
+use rljob_crds::{EngineSet, RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
 use super::{Policy, Problem};
@@ -13,6 +13,7 @@ mod evaluation;
 mod gang;
 mod groups;
 mod mixture;
+mod model_reward;
 mod pairs;
 mod prompts;
 mod rewards;
@@ -26,9 +27,7 @@ mod verifiers;
 mod workflow;
 
 use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
-use common::{
-    COORDINATOR, EVALUATION, INFERENCE, TRAINER, VERIFIERS, check_optimizer, is_dns_label,
-};
+use common::{COORDINATOR, Role, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -64,7 +63,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     }
     service_tokens::check_urls(spec, &mut problems);
     roles::check_engines(spec, &mut problems);
-    roles::check_inference(INFERENCE.field, &spec.inference, &mut problems);
+    roles::check_inference("inference", &spec.inference, &mut problems);
     roles::check_learners(TRAINER.field, &spec.trainer, &mut problems);
     groups::check_groups(spec, name, policy, &mut problems);
     if spec.algorithm.has_learners() {
@@ -78,6 +77,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(evaluation) = &spec.evaluation {
         evaluation::check_evaluation(spec, evaluation, &mut problems);
     }
+    model_reward::check_model_rewards(spec, &mut problems);
     check_pods(spec, policy, &mut problems);
     template::check_isolation(spec, &mut problems);
     problems
@@ -85,16 +85,15 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
 
 /// Resources and templates of all roles.
 fn check_pods(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
-    let evaluation = spec.evaluation_engines();
-    let evaluation = evaluation.map(|own| (EVALUATION, &own.resources, &own.template));
-    for (role, resources, template) in [
-        (INFERENCE, &spec.inference.resources, &spec.inference.template),
+    let sets: Vec<EngineSet<'_>> = spec.engine_sets().collect();
+    let engines = sets
+        .iter()
+        .map(|set| (Role::of_engines(&set.field), &set.engines.resources, &set.engines.template));
+    let others = [
         (TRAINER, &spec.trainer.resources, &spec.trainer.template),
         (COORDINATOR, &spec.coordinator.resources, &spec.coordinator.template),
-    ]
-    .into_iter()
-    .chain(evaluation)
-    {
+    ];
+    for (role, resources, template) in engines.chain(others) {
         roles::check_resources(role, resources, problems);
         if let Some(template) = template {
             template::check_template(role, template, &spec.volumes, policy, problems);

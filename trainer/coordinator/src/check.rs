@@ -18,8 +18,8 @@ const SHOWN: usize = 10;
 /// # Errors
 /// What would fail a run at its start.
 pub fn check(config: &RunConfig) -> Result<String, InputError> {
-    // No command is run.
-    let input = Input::open(config, &Runner::Program(PathBuf::new()))?;
+    // Nothing is scored.
+    let input = Input::open(config, &Runner::Program(PathBuf::new()), None)?;
     let mut text = String::new();
     for part in input.datasets().flat_map(Dataset::parts) {
         describe(&mut text, part);

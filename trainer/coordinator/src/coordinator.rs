@@ -45,6 +45,8 @@ pub struct Coordinator {
     pub fleet: Arc<Fleet>,
     /// Engines that only evaluate, if the job has them.
     pub evaluation_fleet: Option<Arc<Fleet>>,
+    /// Engines that serve the reward model, if the job has them.
+    pub reward_fleet: Option<Arc<Fleet>>,
     pub recorder: Recorder,
     pub batches: Batches,
     /// Parts of the batch that a group infers.
@@ -93,6 +95,9 @@ impl Coordinator {
             let (current, pending) = self.run.read(Run::evaluation_progress).await;
             status.evaluation_engines = fleet.evaluation_states(current);
             status.pending_evaluations = Some(pending);
+        }
+        if let Some(fleet) = &self.reward_fleet {
+            status.reward_engines = fleet.states(None);
         }
         status.verifiers = self.verifier_pods().map(VerifierPods::load);
         status
@@ -160,9 +165,9 @@ impl Coordinator {
         }
     }
 
-    /// Both kinds of engines.
+    /// All sets of engines.
     pub fn fleets(&self) -> impl Iterator<Item = &Arc<Fleet>> {
-        std::iter::once(&self.fleet).chain(&self.evaluation_fleet)
+        std::iter::once(&self.fleet).chain(&self.evaluation_fleet).chain(&self.reward_fleet)
     }
 
     fn weight_sync_of(

@@ -6,12 +6,15 @@ pub mod hub;
 mod model;
 mod workflow_checks;
 
+use std::sync::Arc;
+
 use rljob_crds::algorithm::{Algorithm, DataKind};
 use rljob_crds::data::Suite;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::ModelFolderWait;
 
 use crate::data::{DataError, Dataset, KeptFields};
+use crate::engines::Fleet;
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{Rewards, Runner};
 use crate::teacher::{Probes, Teacher};
@@ -62,11 +65,16 @@ pub struct Input {
 
 impl Input {
     /// Reads and checks everything. Blocks.
-    pub fn open(config: &RunConfig, runner: &Runner) -> Result<Self, InputError> {
+    pub fn open(
+        config: &RunConfig,
+        runner: &Runner,
+        reward_engines: Option<&Arc<Fleet>>,
+    ) -> Result<Self, InputError> {
         let spec = &config.spec;
         let (tokenizer, model) = open_model(config)?;
-        let rewards =
-            (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
+        let rewards = (!spec.rewards.is_empty())
+            .then(|| Rewards::new(&spec.rewards, runner, reward_engines))
+            .transpose()?;
         let teacher = teacher(config, &tokenizer, model.vocab_size)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;

@@ -75,6 +75,10 @@ pub(crate) async fn open(
         .context("failed to listen for agents on a loopback port")?;
     let evaluation_fleet =
         config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
+    let reward_fleet = config
+        .spec
+        .reward_engines()
+        .map(|_| Arc::new(Fleet::with_fixed_weights(client.separate(), clock)));
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
@@ -87,6 +91,7 @@ pub(crate) async fn open(
         journal,
         fleet: Arc::new(Fleet::new(client, clock)),
         evaluation_fleet,
+        reward_fleet,
         recorder,
         batches: Batches::default(),
         inference: Collector::default(),

@@ -132,7 +132,8 @@ async fn agents_reach_the_proxy_and_commands_of_rewards_in_the_same_container_do
         try: socket.socket(socket.AF_INET); reward = 1\nexcept PermissionError: reward = 0\n\
         print(json.dumps({'id': id, 'reward': reward}), flush=True)\nsys.stdin.read()";
     let spec = json!({"name": "net", "command": {"command": ["python3", "-c", connects]}});
-    let rewards = Rewards::new(&[serde_json::from_value(spec).unwrap()], &Runner::Socket(socket));
+    let rewards =
+        Rewards::new(&[serde_json::from_value(spec).unwrap()], &Runner::Socket(socket), None);
     let question = Question { prompt: "", completion: "", answer: None };
     let reward = rewards.unwrap().score(question).await.unwrap();
     assert!(reward.value.abs() < 0.5, "a command of a reward has an IP socket");

@@ -29,7 +29,7 @@ fn command_at(runner: &Runner, command: &[&str], timeout: u32, retries: u32) -> 
         "command": command, "timeoutSeconds": timeout, "retries": retries, "maxOutageSeconds": 0,
     }}))
     .unwrap();
-    Rewards::new(&[spec], runner).unwrap()
+    Rewards::new(&[spec], runner, None).unwrap()
 }
 
 fn command(command: &[&str], timeout: u32, retries: u32) -> Rewards {

@@ -13,7 +13,7 @@ fn rewards(kind: &Value) -> Rewards {
     let runner = Runner::Program(binary("rljob-reward-runner").unwrap());
     let mut spec = json!({"name": "tests"});
     spec.as_object_mut().unwrap().extend(kind.as_object().unwrap().clone());
-    Rewards::new(&[serde_json::from_value(spec).unwrap()], &runner).unwrap()
+    Rewards::new(&[serde_json::from_value(spec).unwrap()], &runner, None).unwrap()
 }
 
 fn question<'a>(completion: &'a str, answer: &'a str) -> Question<'a> {

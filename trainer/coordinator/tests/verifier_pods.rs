@@ -106,7 +106,7 @@ impl Setup {
         }}))
         .unwrap();
         let pods = VerifierPods::new(tls(Role::Coordinator));
-        let rewards = Rewards::new(&[spec], &Runner::Pods(Arc::clone(&pods))).unwrap();
+        let rewards = Rewards::new(&[spec], &Runner::Pods(Arc::clone(&pods)), None).unwrap();
         Self { pods, rewards, folder }
     }
 

@@ -10,7 +10,8 @@ function drawNow(run) {
   const report = run.isRunning ? run.coordinator : null;
   byId("now").hidden = !report;
   if (!report) return;
-  const engines = [...report.engines, ...(report.evaluationEngines ?? [])].map((engine) => [
+  const all = [report.engines, report.evaluationEngines ?? [], report.rewardEngines ?? []];
+  const engines = all.flat().map((engine) => [
     engine.name,
     engine.state,
     engine.version ?? "–",

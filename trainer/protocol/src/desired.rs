@@ -21,6 +21,10 @@ pub struct Desired {
     /// Existing engines that only evaluate. Empty in jobs without them. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluation_engines: Vec<EngineEndpoint>,
+    /// Existing engines that serve the reward model. Empty in jobs without them. Since protocol
+    /// version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward_engines: Vec<EngineEndpoint>,
     /// Existing trainer pods. Of two supervisors of one name, that of the listed pod is accepted.
     /// Empty in local runs, and from operators of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -90,6 +94,7 @@ impl Desired {
         if version < 3 {
             self.verifiers.clear();
             self.evaluation_engines.clear();
+            self.reward_engines.clear();
         }
         self
     }

@@ -54,6 +54,8 @@ pub mod prompts;
 
 pub mod checkpoint;
 
+pub mod classifier;
+
 pub mod sglang;
 
 pub mod answer;

@@ -144,12 +144,26 @@ pub enum FinishReason {
     },
 }
 
+/// `POST /classify`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassifyRequest {
+    /// Text, which the server encodes.
+    pub text: String,
+}
+
+/// Response of `/classify` to one text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Classified {
+    /// One number for each label of the classifier.
+    pub embedding: Vec<f64>,
+}
+
 /// `GET /model_info`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// Folder of the weights. Changes with `/update_weights_from_disk`.
     pub model_path: String,
-    /// Always true here.
+    /// False of a classifier.
     pub is_generation: bool,
     /// Version of the weights; `default` before the first update.
     pub weight_version: String,

@@ -80,6 +80,9 @@ pub struct CoordinatorStatus {
     /// Engines of the desired state that only evaluate. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluation_engines: Vec<EngineState>,
+    /// Engines of the desired state that serve the reward model. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward_engines: Vec<EngineState>,
     /// Evaluations that wait or run on such engines; absent in jobs without them. Since protocol
     /// version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,9 +93,9 @@ pub struct CoordinatorStatus {
 }
 
 impl CoordinatorStatus {
-    /// Engines of rollouts, and those that only evaluate.
+    /// Engines of rollouts, those that only evaluate, and those of the reward model.
     pub fn all_engines(&self) -> impl Iterator<Item = &EngineState> {
-        self.engines.iter().chain(&self.evaluation_engines)
+        self.engines.iter().chain(&self.evaluation_engines).chain(&self.reward_engines)
     }
 }
 
@@ -167,6 +170,7 @@ impl CoordinatorStatus {
             self.tracker_failure = None;
             (self.memory, self.requests, self.verifiers) = (None, None, None);
             self.evaluation_engines.clear();
+            self.reward_engines.clear();
             self.pending_evaluations = None;
             self.groups.clear();
             self.engines.iter_mut().for_each(|engine| {

@@ -10,16 +10,22 @@ use crate::validate::Problem;
 
 /// Field of the spec of a role, and name of its main container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Role {
-    pub field: &'static str,
+pub struct Role<'a> {
+    pub field: &'a str,
     pub container: &'static str,
 }
 
-pub const INFERENCE: Role = Role { field: "inference", container: CONTAINER_ENGINE };
-pub const EVALUATION: Role = Role { field: "evaluation.engines", container: CONTAINER_ENGINE };
-pub const TRAINER: Role = Role { field: "trainer", container: CONTAINER_TRAINER };
-pub const VERIFIERS: Role = Role { field: "verifiers", container: CONTAINER_REWARDS };
-pub const COORDINATOR: Role = Role { field: "coordinator", container: CONTAINER_COORDINATOR };
+impl<'a> Role<'a> {
+    /// The role of a set of engines at `field`.
+    pub fn of_engines(field: &'a str) -> Self {
+        Self { field, container: CONTAINER_ENGINE }
+    }
+}
+
+pub const TRAINER: Role<'static> = Role { field: "trainer", container: CONTAINER_TRAINER };
+pub const VERIFIERS: Role<'static> = Role { field: "verifiers", container: CONTAINER_REWARDS };
+pub const COORDINATOR: Role<'static> =
+    Role { field: "coordinator", container: CONTAINER_COORDINATOR };
 
 pub fn is_dns_label(text: &str) -> bool {
     let inner =

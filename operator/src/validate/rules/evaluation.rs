@@ -4,10 +4,8 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::evaluation::SeparateEvaluationSpec;
-use rljob_crds::roles::{EngineKind, InferenceSpec};
 
-use super::common::EVALUATION;
-use super::roles::check_inference;
+use super::roles::check_further_engines;
 use crate::validate::Problem;
 
 const PATH: &str = "spec.evaluation";
@@ -17,21 +15,8 @@ pub(super) fn check_evaluation(
     evaluation: &SeparateEvaluationSpec,
     problems: &mut Vec<Problem>,
 ) {
-    let engines = &evaluation.engines;
-    check_inference(EVALUATION.field, engines, problems);
+    check_further_engines("evaluation.engines", &evaluation.engines, spec, problems);
     let mut problem = |path: String, message: &str| problems.push(Problem::new(path, message));
-    if engines.replicas < 1 {
-        problem(format!("{PATH}.engines.replicas"), "must be at least 1");
-    }
-    if is_unset(engines) && spec.inference.engine() == EngineKind::SGLang {
-        let message = "must set sglang, or embedded for a small model on CPUs: inference runs \
-                       SGLang, and nothing is inherited";
-        problem(format!("{PATH}.engines"), message);
-    }
-    if engines.min_replicas.is_some() {
-        let message = "has no effect: a queue admits all of them; remove it";
-        problem(format!("{PATH}.engines.minReplicas"), message);
-    }
     let algorithm = spec.algorithm.resolve();
     if !spec.algorithm.has_learners() {
         let message = "is not used by algorithm.evaluation, which has no training beside it: \
@@ -54,9 +39,4 @@ pub(super) fn check_evaluation(
                        evaluation";
         problem(format!("{PATH}.engines"), message);
     }
-}
-
-/// Whether the kind of the engines follows from nothing in their spec.
-fn is_unset(engines: &InferenceSpec) -> bool {
-    engines.sglang.is_none() && engines.embedded.is_none() && engines.gpus() == 0
 }

@@ -26,9 +26,10 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
     if !spec.algorithm.has_learners() {
         return;
     }
-    let engines = (spec.inference.replicas > 0).then_some(&spec.inference.template);
-    let evaluation = spec.evaluation_engines().map(|engines| &engines.template);
-    let group = spec.frozen_group().map(|group| &group.template);
+    let engines = spec.engine_sets().filter(|set| set.engines.replicas > 0);
+    let engines = engines.map(|set| (set.field, &set.engines.template));
+    let group = spec.frozen_group().map(|group| ("trainer.groups".to_owned(), &group.template));
+    let others: Vec<(String, &Option<PodTemplate>)> = engines.chain(group).collect();
     for (field, default) in [
         ("schedulerName", None),
         ("priorityClassName", spec.scheduling.priority_class_name.as_deref()),
@@ -37,12 +38,8 @@ pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Pr
             let own = template.as_ref().and_then(|template| template.spec.get(field)?.as_str());
             own.or(default).map(ToOwned::to_owned)
         };
-        let others =
-            [("inference", engines), ("evaluation.engines", evaluation), ("trainer.groups", group)];
-        let differs = |(_, template): &(&str, Option<&Option<PodTemplate>>)| {
-            template.is_some_and(|template| of(template) != of(&spec.trainer.template))
-        };
-        for (other, _) in others.into_iter().filter(differs) {
+        let differs = |template: &Option<PodTemplate>| of(template) != of(&spec.trainer.template);
+        for (other, _) in others.iter().filter(|(_, template)| differs(template)) {
             let message = format!(
                 "needs the same template.spec.{field} in {other} and trainer: a gang has one"
             );

@@ -16,7 +16,8 @@ const FIELDS: [&str; MAX_GROUPS] =
 const NAME_LIMIT: usize = 52;
 
 /// Roles of pods. In the name of a pod, a group named like one would be taken for it.
-const POD_ROLES: [&str; 5] = ["inference", "evaluation", "coordinator", "trainer", "verifier"];
+const POD_ROLES: [&str; 6] =
+    ["inference", "evaluation", "reward", "coordinator", "trainer", "verifier"];
 
 /// Checks the groups of a job of this name.
 pub(super) fn check_groups(

@@ -1,10 +1,8 @@
 //! Rules of rewards.
 
-use minijinja::Environment;
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
 use super::common::exactly_one;
-use super::prompts::check_template;
 use crate::validate::Problem;
 
 /// Checks names of rewards that score the data at `path`.
@@ -60,25 +58,5 @@ pub(super) fn check_reward(
                 format!("{place:?} is a duplicate"),
             ));
         }
-    }
-    if let Some(model) = &reward.model {
-        check_text(&format!("{path}.model.text"), &model.text, problems);
-    }
-}
-
-/// Checks the text of a reward model: a template that uses the completion and has no other
-/// variables than the prompt.
-fn check_text(path: &str, text: &str, problems: &mut Vec<Problem>) {
-    check_template(path, text, problems);
-    let environment = Environment::new();
-    let Ok(template) = environment.template_from_str(text) else { return };
-    let variables = template.undeclared_variables(false);
-    if !variables.contains("completion") {
-        problems.push(Problem::new(path, "must contain {{completion}}"));
-    }
-    let is_unknown = |name: &&String| !["prompt", "completion"].contains(&name.as_str());
-    if let Some(name) = variables.iter().filter(is_unknown).min() {
-        let message = format!("has no variable `{name}`, only prompt and completion");
-        problems.push(Problem::new(path, message));
     }
 }

@@ -79,6 +79,32 @@ pub(super) fn check_inference(field: &str, inference: &InferenceSpec, problems: 
     }
 }
 
+/// Rules of engines at `field` of the spec besides those of `inference`.
+pub(super) fn check_further_engines(
+    field: &str,
+    engines: &InferenceSpec,
+    spec: &RLJobSpec,
+    problems: &mut Vec<Problem>,
+) {
+    check_inference(field, engines, problems);
+    let mut problem = |own: &str, message: &str| {
+        problems.push(Problem::new(format!("spec.{field}{own}"), message));
+    };
+    if engines.replicas < 1 {
+        problem(".replicas", "must be at least 1");
+    }
+    // The kind follows from nothing in the engines' spec.
+    let is_unset = engines.sglang.is_none() && engines.embedded.is_none() && engines.gpus() == 0;
+    if is_unset && spec.inference.engine() == EngineKind::SGLang {
+        let message = "must set sglang, or embedded for a small model on CPUs: inference runs \
+                       SGLang, and nothing is inherited";
+        problem("", message);
+    }
+    if engines.min_replicas.is_some() {
+        problem(".minReplicas", "has no effect: a queue admits all of them; remove it");
+    }
+}
+
 /// Flag and value of an item that joins them by a space.
 fn joined(argument: &str) -> Option<(&str, &str)> {
     let (flag, value) = argument.split_once(char::is_whitespace)?;
@@ -143,7 +169,7 @@ fn group_problem(spec: &RLJobSpec) -> Option<String> {
 }
 
 pub(super) fn check_resources(
-    role: Role,
+    role: Role<'_>,
     resources: &ResourceRequirements,
     problems: &mut Vec<Problem>,
 ) {

@@ -70,9 +70,13 @@ pub fn paths(spec: &RLJobSpec) -> Vec<(String, &str)> {
         ("spec.restoreFrom.path", restored),
     ];
     let fixed = fixed.into_iter().filter_map(|(field, path)| Some((field.to_owned(), path?)));
+    let rewards = spec.rewards.iter().enumerate().filter_map(|(index, reward)| {
+        let path = reward.model.as_ref()?.path.as_deref()?;
+        Some((format!("spec.rewards[{index}].model.path"), path))
+    });
     let data = spec.dataset.sources().into_iter();
     let data = data.filter_map(|own| Some((format!("{}.path", own.field), own.path?)));
-    fixed.chain(data).collect()
+    fixed.chain(rewards).chain(data).collect()
 }
 
 /// Pods have no folder of the job file that a relative path could start at.
@@ -92,7 +96,7 @@ pub(super) fn check_paths(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<P
 }
 
 /// Checks a path in the run directories, of which a part becomes the `subPath` of a mount.
-fn check_run_path(field: &str, path: &str, problems: &mut Vec<Problem>) {
+pub(super) fn check_run_path(field: &str, path: &str, problems: &mut Vec<Problem>) {
     let mut parts = Path::new(path).components();
     if path.starts_with(STORAGE_MOUNT) && parts.any(|part| part == Component::ParentDir) {
         let message = format!("must not contain `..` below {STORAGE_MOUNT}");

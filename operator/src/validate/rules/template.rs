@@ -34,7 +34,7 @@ const EXPOSING_FIELDS: [&str; 3] =
 const VARIABLES: [&str; 2] = ["POD_NAME", "POD_IP"];
 
 pub(super) fn check_template(
-    role: Role,
+    role: Role<'_>,
     template: &PodTemplate,
     volumes: &[VolumeSpec],
     policy: Policy,
@@ -89,7 +89,7 @@ pub(super) fn check_isolation(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
 }
 
 fn check_container(
-    role: Role,
+    role: Role<'_>,
     list: &str,
     path: &str,
     container: &Value,
@@ -148,7 +148,7 @@ fn check_container(
 /// Kubernetes rejects privileged containers without privilege escalation, which the containers of
 /// the operator do not allow unless the template does.
 fn check_privileges(
-    role: Role,
+    role: Role<'_>,
     path: &str,
     name: &str,
     context: &Value,

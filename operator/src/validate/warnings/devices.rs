@@ -1,7 +1,7 @@
 //! Names of resources that look like those of GPUs, and roles that lack them.
 
-use rljob_crds::RLJobSpec;
 use rljob_crds::gpus::is_gpu;
+use rljob_crds::{EnginePurpose, RLJobSpec};
 
 use crate::validate::Problem;
 
@@ -12,13 +12,9 @@ const EDITS: usize = 2;
 
 /// Resources whose name is almost that of a GPU: no node has them.
 pub(super) fn check_devices(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
-    let evaluation =
-        spec.evaluation_engines().map(|engines| ("evaluation.engines", &engines.resources));
-    for (role, resources) in
-        [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources)]
-            .into_iter()
-            .chain(evaluation)
-    {
+    let engines = spec.engine_sets().map(|set| (set.field, &set.engines.resources));
+    let trainer = ("trainer".to_owned(), &spec.trainer.resources);
+    for (role, resources) in engines.chain([trainer]) {
         for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
             for name in amounts.iter().flat_map(|amounts| amounts.keys()) {
                 let Some(meant) = misspelled(name) else { continue };
@@ -39,8 +35,9 @@ pub(super) fn check_cpus(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
         );
         warnings.push(Problem::new(path, message));
     };
-    if spec.inference.gpus() > 0 && spec.evaluation_engines().is_some_and(|own| own.gpus() == 0) {
-        warn("spec.evaluation.engines.resources.limits".to_owned(), "inference");
+    let further = spec.engine_sets().filter(|set| set.purpose != EnginePurpose::Rollouts);
+    for set in further.filter(|set| spec.inference.gpus() > 0 && set.engines.gpus() == 0) {
+        warn(format!("spec.{}.resources.limits", set.field), "inference");
     }
     let groups = spec.trainer.groups.iter().enumerate();
     for (index, _) in groups.filter(|(_, group)| spec.trainer.of_group(group).gpus() == 0) {

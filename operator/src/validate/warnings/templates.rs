@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::validate::Problem;
 
 /// Names that stand for the main container of a role: those of all roles, and what they run.
-const MEANT: [&str; 12] = [
+const MEANT: [&str; 13] = [
     CONTAINER_COORDINATOR,
     CONTAINER_ENGINE,
     CONTAINER_REWARDS,
@@ -20,6 +20,7 @@ const MEANT: [&str; 12] = [
     "inference",
     "learner",
     "main",
+    "reward",
     "sglang",
     "supervisor",
     "trainer-group",
@@ -44,9 +45,9 @@ pub(super) fn check_templates(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
             }
         }
     };
-    check("inference", CONTAINER_ENGINE, spec.inference.template.as_ref(), "");
-    let evaluation = spec.evaluation_engines().and_then(|engines| engines.template.as_ref());
-    check("evaluation.engines", CONTAINER_ENGINE, evaluation, "");
+    for set in spec.engine_sets() {
+        check(&set.field, CONTAINER_ENGINE, set.engines.template.as_ref(), "");
+    }
     check("trainer", CONTAINER_TRAINER, spec.trainer.template.as_ref(), "");
     for (index, group) in spec.trainer.groups.iter().enumerate() {
         let field = format!("trainer.groups[{index}]");

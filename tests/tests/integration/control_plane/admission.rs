@@ -101,6 +101,12 @@ fn changes() -> Vec<(Mutability, Value)> {
                 "evaluation": {"engines": {"replicas": 2}},
             }),
         ),
+        (
+            WhileSuspended,
+            json!({"rewards": [{"name": "scored", "model": {
+                "path": "/data/judge", "engines": {"replicas": 2}, "text": "{{completion}}",
+            }}]}),
+        ),
         (WhileSuspended, json!({"weightSync": {"method": "Distributed"}})),
         (WhileSuspended, inference(json!({"sglang": {}}))),
         (WhileSuspended, inference(json!({"sglang": {"extraArgs": ["--context-length=4096"]}}))),

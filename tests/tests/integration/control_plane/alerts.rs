@@ -159,13 +159,16 @@ fn a_silent_coordinator_fires_its_alert_until_it_answers() {
 }
 
 #[test]
-fn evaluation_engines_and_groups_fire_their_alerts_until_they_are_back() {
+fn further_engines_and_groups_fire_their_alerts_until_they_are_back() {
     let mut patch = watched_job();
     let spec = json!({
         "dataset": {"evaluation": {
             "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer",
         }},
         "evaluation": {"engines": {"replicas": 1}},
+        "rewards": [{"name": "scored", "model": {
+            "path": "/data/judge", "engines": {"replicas": 1}, "text": "{{completion}}",
+        }}],
         "algorithm": {"grpo": {"klCoefficient": 0.1}},
         "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"]}]},
     });
@@ -181,6 +184,7 @@ fn evaluation_engines_and_groups_fire_their_alerts_until_they_are_back() {
     let watched = Watched::of(fixture);
     for (alert, pod) in [
         ("RLJobEvaluationEngineLost", "sample-evaluation-0"),
+        ("RLJobRewardEngineLost", "sample-reward-0"),
         ("RLJobGroupLost", "sample-trainer-frozen-0"),
     ] {
         watched.set_pod(pod, "False");

@@ -406,6 +406,12 @@ fn added_roles() -> Value {
         "evaluation": {"engines": {"replicas": 2}},
         "trainer": {"groups": [{"name": "frozen", "roles": ["Reference"]}]},
         "verifiers": {"minReplicas": 1, "maxReplicas": 2},
+        "rewards": [
+            {"name": "tests", "code": {}},
+            {"name": "scored", "model": {
+                "path": "/data/judge", "engines": {"replicas": 2}, "text": "{{completion}}",
+            }},
+        ],
     })
 }
 
@@ -418,19 +424,22 @@ fn roles_that_a_suspended_job_drops_lose_their_objects() {
         }},
         "rewards": [{"name": "tests", "code": {}}],
     });
-    let fixture = Fixture::running("dropped-roles", &json!({ "spec": spec }));
+    let fixture = Fixture::running("dropped-roles", &json!({ "spec": &spec }));
     fixture.patch(&json!({"suspend": true}));
     fixture.wait_for("Suspended");
     fixture.wait_until_idle();
     let without = fixture.end_state();
     fixture.patch(&added_roles());
-    let added = ["sample-evaluation", "sample-trainer-frozen", "sample-verifier"];
+    let added = ["sample-evaluation", "sample-reward", "sample-trainer-frozen", "sample-verifier"];
     wait_until("the StatefulSets of the roles", LIMIT, || {
         let sets = fixture.list("apis/apps/v1", "statefulsets");
         let names: Vec<_> = sets.iter().map(|set| &set["metadata"]["name"]).collect();
         Ok(added.iter().all(|name| names.contains(&&json!(name))))
     })
     .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
-    fixture.patch(&json!({"evaluation": null, "trainer": {"groups": null}, "verifiers": null}));
+    fixture.patch(&json!({
+        "evaluation": null, "trainer": {"groups": null}, "verifiers": null,
+        "rewards": spec["rewards"],
+    }));
     fixture.wait_for_end_state(&without, "the roles were dropped");
 }

@@ -1,18 +1,11 @@
-//! Engines that only evaluate: their objects, the addresses that the coordinator gets, and the
-//! status.
+//! Engines that only evaluate, and engines of a reward model: their objects, the addresses that the
+//! coordinator gets, and the status.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
 use super::fixture::Fixture;
 use super::operator::LIMIT;
-
-const SPEC: &str = r#"{
-    "dataset": {"evaluation": {
-        "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer"
-    }},
-    "evaluation": {"engines": {"replicas": 2}}
-}"#;
 
 /// Names of engines that the coordinator got in a field of its desired state.
 fn named(fixture: &Fixture, field: &str) -> Vec<String> {
@@ -21,23 +14,24 @@ fn named(fixture: &Fixture, field: &str) -> Vec<String> {
     engines.iter().filter_map(|engine| engine["name"].as_str().map(str::to_owned)).collect()
 }
 
-#[test]
-fn engines_that_only_evaluate_are_a_role_with_pods() {
-    let spec: Value = serde_json::from_str(SPEC).unwrap();
-    let mut fixture = Fixture::new("evaluation", &json!({ "spec": spec }));
+/// Checks that a job with two engines of a role has them, beside one of rollouts.
+fn check(role: &str, condition: &str, spec: &Value) {
+    let mut fixture = Fixture::new(role, &json!({ "spec": spec }));
     fixture.pods.run.lock().is_newest = true;
     fixture.start_operator();
     fixture.wait_for("Ready");
-    let expected: Vec<String> = (0..2).map(|index| format!("sample-evaluation-{index}")).collect();
-    wait_until("their addresses", LIMIT, || Ok(named(&fixture, "evaluationEngines") == expected))
+    let expected: Vec<String> = (0..2).map(|index| format!("sample-{role}-{index}")).collect();
+    let field = format!("{role}Engines");
+    wait_until("their addresses", LIMIT, || Ok(named(&fixture, &field) == expected))
         .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
     assert_eq!(named(&fixture, "engines"), ["sample-inference-0"]);
-    fixture.wait_for("EvaluationReady");
-    fixture.wait_for_status(&json!({"evaluation": {"desired": 2, "ready": 2}}));
+    fixture.wait_for(condition);
+    fixture.wait_for_status(&json!({role: {"desired": 2, "ready": 2}}));
+    let own = format!("sample-{role}");
     let names = |path: &str, kind: &str| {
         let objects = fixture.list(path, kind);
         let all = objects.iter().filter_map(|object| object["metadata"]["name"].as_str());
-        all.filter(|name| *name == "sample-evaluation").count()
+        all.filter(|name| *name == own).count()
     };
     let kinds = [
         names("apis/apps/v1", "statefulsets"),
@@ -47,5 +41,23 @@ fn engines_that_only_evaluate_are_a_role_with_pods() {
     assert_eq!(kinds, [1, 1, 1]);
     fixture.patch(&json!({"suspend": true}));
     fixture.wait_for("Suspended");
-    assert_eq!(fixture.job()["status"]["evaluation"], json!({"desired": 0, "ready": 0}));
+    assert_eq!(fixture.job()["status"][role], json!({"desired": 0, "ready": 0}));
+}
+
+#[test]
+fn engines_that_only_evaluate_are_a_role_with_pods() {
+    let data = json!({"path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer"});
+    let spec = json!({
+        "dataset": {"evaluation": data}, "evaluation": {"engines": {"replicas": 2}},
+    });
+    check("evaluation", "EvaluationReady", &spec);
+}
+
+#[test]
+fn engines_of_a_reward_model_are_a_role_with_pods() {
+    let model = json!({
+        "path": "/data/judge", "engines": {"replicas": 2}, "text": "{{completion}}",
+    });
+    let spec = json!({"rewards": [{"name": "scored", "model": model}]});
+    check("reward", "RewardReady", &spec);
 }

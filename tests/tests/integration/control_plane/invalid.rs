@@ -43,6 +43,15 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         json!({"spec": spec})
     };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
+    let model = |models: &[Value]| {
+        let reward = |(index, model): (usize, &Value)| {
+            let mut model = model.clone();
+            merge(&mut model, &json!({"text": "{{completion}}"}));
+            json!({"name": format!("scored{index}"), "model": model})
+        };
+        let rewards: Vec<Value> = models.iter().enumerate().map(reward).collect();
+        json!({"spec": {"rewards": rewards}})
+    };
     let bucket = |fields: Value| {
         let mut spec = json!({
             "storage": {"hostPath": null, "s3": {"bucket": "runs"}},
@@ -213,6 +222,26 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (
             bucket(json!({"evaluation": {"engines": {}}})),
             "evaluation.engines cannot read weights from storage.s3: store the run on a volume",
+        ),
+        (
+            model(&[json!({"url": "http://s", "engines": {}, "path": "/judge"})]),
+            "set exactly one of url and engines",
+        ),
+        (
+            model(&[json!({"engines": {}})]),
+            "set path and engines together: path is the folder of the model that the engines serve",
+        ),
+        (
+            model(&[json!({"engines": {"replicas": 0}, "path": "/judge"})]),
+            "engines.replicas must be at least 1",
+        ),
+        (
+            model(&[json!({"engines": {}, "path": "/j", "tokenSecretRef": {"name": "a"}})]),
+            "tokenSecretRef is of a server at url",
+        ),
+        (
+            model(&[json!({"engines": {}, "path": "/a"}), json!({"engines": {}, "path": "/b"})]),
+            "at most one reward may have model.engines: serve the other reward models at a url",
         ),
         (
             json!({"spec": {"evaluation": {"engines": {"replicas": 0}}}}),

@@ -33,6 +33,8 @@ pub enum Victim {
     GroupSupervisor,
     Coordinator,
     Engine,
+    /// An engine that serves the reward model.
+    RewardEngine(u32),
     Supervisor,
 }
 
@@ -75,6 +77,7 @@ impl Traces {
             Victim::Learner(_) => (&mut traces.trainer, LEARNERS_START),
             Victim::Coordinator => (&mut traces.coordinator, COORDINATOR_STARTS),
             Victim::Engine
+            | Victim::RewardEngine(_)
             | Victim::Supervisor
             | Victim::GroupLearner(_)
             | Victim::GroupSupervisor => return traces,
@@ -277,6 +280,7 @@ impl RunUnderFaults {
                 }
                 Victim::Coordinator => self.local.find("rljob-coordinator", ""),
                 Victim::Engine => self.local.find("rljob-engine", ""),
+                Victim::RewardEngine(index) => self.local.find_by_log(&format!("reward-{index}")),
                 Victim::Supervisor => self.local.find("rljob-supervisor", "--name trainer-0"),
             };
             if let Some(pid) = found.filter(|pid| wanted(*pid)) {

@@ -91,7 +91,7 @@ impl Drop for Coordinator {
 pub async fn serve(engine: &str, model: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), model);
-    let input = Arc::new(Input::open(&config, &Runner::Program(PathBuf::new())).unwrap());
+    let input = Arc::new(Input::open(&config, &Runner::Program(PathBuf::new()), None).unwrap());
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();

@@ -58,6 +58,7 @@ impl Run {
             requests: None,
             verifiers: None,
             evaluation_engines: Vec::new(),
+            reward_engines: Vec::new(),
             pending_evaluations: None,
             groups: self.group_states(now),
             activity: self.position.and(self.activity),

@@ -57,6 +57,7 @@ pub(super) fn desired() -> Desired {
         mode: Mode::Run,
         engines: Vec::new(),
         evaluation_engines: Vec::new(),
+        reward_engines: Vec::new(),
         supervisors: Vec::new(),
         verifiers: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },

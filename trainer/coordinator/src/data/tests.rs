@@ -321,7 +321,7 @@ fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
 
 fn math_rewards() -> Rewards {
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
-    Rewards::new(&[spec], &Runner::Program(PathBuf::new())).unwrap()
+    Rewards::new(&[spec], &Runner::Program(PathBuf::new()), None).unwrap()
 }
 
 #[test]

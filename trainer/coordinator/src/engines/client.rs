@@ -7,9 +7,9 @@ use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
 use rljob_http::ClientTls;
 use rljob_protocol::sglang::{
-    AbortRequest, ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest,
-    InitWeightsUpdateGroup, ModelInfo, PauseGeneration, ServerInfo, UpdateWeightsFromDisk,
-    UpdateWeightsFromDistributed, WeightsAnswer,
+    AbortRequest, Classified, ClassifyRequest, ContinueGeneration, DestroyWeightsUpdateGroup,
+    GenerateRequest, InitWeightsUpdateGroup, ModelInfo, PauseGeneration, ServerInfo,
+    UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -91,6 +91,18 @@ impl EngineClient {
         open: OpenStream,
     ) -> Result<(), EngineError> {
         self.completions.generate(url, request, output, open).await
+    }
+
+    /// `POST /classify`: the output of a sequence classifier for a text, one number for each label.
+    pub async fn classify(
+        &self,
+        url: &str,
+        text: &str,
+        deadline: Duration,
+    ) -> Result<Classified, EngineError> {
+        let route = "/classify";
+        let call = Call::post(route, &self.api, &ClassifyRequest { text: text.to_owned() })?;
+        parse(route, &self.transport.exchange(url, &call, deadline).await?)
     }
 
     /// `POST /abort_request` for all requests. Returns before their streams have ended.

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent polls.
 const CONCURRENT_POLLS: usize = 64;
 
-/// All engines. Shared by the monitor, rollouts, evaluation and weight sync.
+/// Engines of one purpose. Shared by the monitor, weight sync, and rollouts, evaluation or rewards.
 pub struct Fleet {
     pub client: EngineClient,
     reservations: Reservations,
@@ -36,7 +36,13 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn new(client: EngineClient, clock: Clock) -> Self {
-        Self { client, reservations: Reservations::new(clock), clock }
+        Self { client, reservations: Reservations::new(Slots::default(), clock), clock }
+    }
+
+    /// Engines that keep the weights of their model folder: they are not updated and not paused.
+    pub fn with_fixed_weights(client: EngineClient, clock: Clock) -> Self {
+        let reservations = Reservations::new(Slots::with_fixed_weights(), clock);
+        Self { client, reservations, clock }
     }
 
     /// Replaces the list of engines.
@@ -95,6 +101,12 @@ impl Fleet {
         let result = self.slots().get_mut(name).map(change);
         self.reservations.notify();
         result
+    }
+
+    /// Backs off from an engine after a failed call.
+    pub fn failed(&self, name: &str) {
+        let now = self.clock.now();
+        self.update(name, |slot| slot.failed(now));
     }
 
     /// Waits for a reservation of an engine with matching weights and room. Cancel safe.

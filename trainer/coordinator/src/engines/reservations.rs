@@ -18,9 +18,9 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// No engines.
-    pub fn new(clock: Clock) -> Self {
-        let (slots, queue) = (Mutex::default(), Mutex::default());
+    /// The engines of an empty table.
+    pub fn new(slots: Slots, clock: Clock) -> Self {
+        let (slots, queue) = (Mutex::new(slots), Mutex::default());
         Self { slots, queue, changed: watch::channel(()).0, clock }
     }
 
@@ -124,7 +124,7 @@ mod tests {
     use rljob_protocol::desired::EngineEndpoint;
     use rljob_protocol::version::Version;
 
-    use super::{Clock, Place, RequestCounts, Reservations, Wanted};
+    use super::{Clock, Place, RequestCounts, Reservations, Slots, Wanted};
     use crate::engines::suitability::Limits;
     use crate::engines::weights::Weights;
 
@@ -133,7 +133,7 @@ mod tests {
     /// One engine that holds the current weights and has room for two requests.
     fn reservations() -> Reservations {
         let clock = Clock::start();
-        let reservations = Reservations::new(clock);
+        let reservations = Reservations::new(Slots::default(), clock);
         let (name, url) = ("engine-0".to_owned(), "http://engine-0".to_owned());
         let mut slots = reservations.slots();
         slots.set(&[EngineEndpoint { name, url, uid: None }], clock.now());

@@ -2,7 +2,8 @@
 //!
 //! An engine is routable only if it reports the requested weights, its last update succeeded, no
 //! update is in progress, and this process has resumed it (a coordinator that crashes during an
-//! update leaves engines paused).
+//! update leaves engines paused). One with fixed weights, of a reward model, is never updated nor
+//! paused.
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::core::instruct::KeptGroup;
 use crate::engines::progress::Progress;
 use crate::engines::streams::Streams;
 use crate::engines::suitability::{Limits, Unsuitable};
+use crate::engines::weights::Weights;
 
 /// Consecutive failed polls after which an engine is lost and its requests are cancelled.
 const MAX_MISSED_POLLS: u32 = 3;
@@ -31,6 +33,8 @@ pub struct Slot {
     /// UID of its pod.
     pub(super) uid: Option<String>,
     pub(super) index: u32,
+    /// Its weights are those of its model folder, have no version and never change.
+    has_fixed_weights: bool,
     missed: u32,
     pub(super) answers: bool,
     /// Time of the first missed poll, or of the listing; `None` while the engine answers.
@@ -64,11 +68,12 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(engine: &EngineEndpoint, now: Duration) -> Self {
+    pub(super) fn new(engine: &EngineEndpoint, has_fixed_weights: bool, now: Duration) -> Self {
         Self {
             url: engine.url.clone(),
             uid: engine.uid.clone(),
             index: 0,
+            has_fixed_weights,
             missed: 0,
             answers: false,
             silent_since: Some(now),
@@ -229,8 +234,16 @@ impl Slot {
         matches!(self.limits, Some(Ok(_)))
     }
 
-    pub(super) fn routable(&self, now: Duration) -> bool {
-        self.usable(now) && self.resumed && self.missed == 0
+    /// Whether requests for these weights may go to the engine.
+    pub(super) fn routable(&self, weights: Weights, now: Duration) -> bool {
+        let holds = || self.version().is_some_and(|version| weights.allow(version));
+        let is_ready = self.usable(now) && self.is_serving() && self.missed == 0;
+        is_ready && (self.has_fixed_weights || holds())
+    }
+
+    /// Whether the process accepts requests: engines whose weights change may be paused.
+    pub(super) fn is_serving(&self) -> bool {
+        self.answers && (self.resumed || self.has_fixed_weights) && !self.syncing
     }
 
     /// `is_current` tells whether weights of a version are those that the engine must hold.
@@ -243,7 +256,7 @@ impl Slot {
             EngineCondition::Unreachable
         } else if self.syncing {
             EngineCondition::Syncing
-        } else if is_current(self.version()) && self.is_suitable() {
+        } else if (self.has_fixed_weights || is_current(self.version())) && self.is_suitable() {
             EngineCondition::Ready
         } else {
             EngineCondition::Stale

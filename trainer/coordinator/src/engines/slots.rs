@@ -34,6 +34,8 @@ pub struct Leased {
 #[derive(Debug, Default)]
 pub struct Slots {
     table: BTreeMap<String, Slot>,
+    /// Whether the engines' weights never change; see [`Self::with_fixed_weights`].
+    have_fixed_weights: bool,
     /// Time in which engines responded and had no request, summed over them.
     idle: Duration,
     /// Until when `idle` is counted.
@@ -51,6 +53,11 @@ pub struct EngineSpan {
 }
 
 impl Slots {
+    /// A table of engines that keep the weights of their model folder, which have no version.
+    pub fn with_fixed_weights() -> Self {
+        Self { have_fixed_weights: true, ..Self::default() }
+    }
+
     /// Replaces the list of engines. A new URL or UID means another engine.
     pub fn set(&mut self, engines: &[EngineEndpoint], now: Duration) {
         let keep = |name: &str, slot: &Slot| {
@@ -67,8 +74,8 @@ impl Slots {
             kept
         });
         for (index, engine) in engines.iter().enumerate() {
-            let slot =
-                self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(engine, now));
+            let new = || Slot::new(engine, self.have_fixed_weights, now);
+            let slot = self.table.entry(engine.name.clone()).or_insert_with(new);
             slot.index = index as u32;
         }
     }
@@ -161,11 +168,8 @@ impl Slots {
         let free = |slot: &Slot| {
             slot.requests == 0 || slot.requests.saturating_add(requests) <= slot.max_requests()
         };
-        let ready = self.table.iter_mut().filter(|(_, slot)| {
-            slot.routable(now)
-                && slot.version().is_some_and(|version| weights.allow(version))
-                && free(slot)
-        });
+        let ready =
+            self.table.iter_mut().filter(|(_, slot)| slot.routable(*weights, now) && free(slot));
         let (name, slot) =
             ready.min_by_key(|(name, slot)| (preferred != Some(name.as_str()), slot.tokens))?;
         slot.busy_since = slot.busy_since.or(Some(now));
@@ -198,7 +202,7 @@ impl Slots {
     pub fn detect_hangs(&mut self, now: Duration) -> bool {
         let mut found = false;
         for slot in self.table.values_mut() {
-            let due = slot.requests > 0 && slot.answers && slot.resumed && !slot.syncing;
+            let due = slot.requests > 0 && slot.is_serving();
             if slot.progress.hangs(due, now) {
                 slot.mark_hung(now);
                 found = true;

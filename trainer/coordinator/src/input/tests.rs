@@ -70,7 +70,7 @@ impl Run {
             },
         }))
         .unwrap();
-        match Input::open(&config, &Runner::Program(PathBuf::new())) {
+        match Input::open(&config, &Runner::Program(PathBuf::new()), None) {
             Ok(_) => "accepted".to_owned(),
             Err(error) => {
                 crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER")

@@ -15,6 +15,7 @@ pub mod call;
 mod code;
 mod command;
 mod connection;
+mod engines;
 mod error;
 mod exact_match;
 mod external;
@@ -37,6 +38,8 @@ use std::time::Duration;
 
 use rljob_crds::reward::RewardSpec;
 use rljob_protocol::status::RewardOutage;
+
+use crate::engines::Fleet;
 
 pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
@@ -103,11 +106,12 @@ pub struct UnusableAnswer {
 fn verifier(
     spec: &RewardSpec,
     runner: &Runner,
+    engines: Option<&Arc<Fleet>>,
 ) -> Result<Box<dyn Verifier>, Box<dyn std::error::Error + Send + Sync>> {
     Ok(match spec {
         RewardSpec { math: Some(math), .. } => Box::new(MathVerifier::new(math)),
         RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
-        RewardSpec { model: Some(model), .. } => Box::new(ModelVerifier::new(model)?),
+        RewardSpec { model: Some(model), .. } => Box::new(ModelVerifier::new(model, engines)?),
         RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
         RewardSpec { command: Some(command), .. } => {
             Box::new(CommandVerifier::new(command, runner))
@@ -122,11 +126,16 @@ fn verifier(
 }
 
 impl Rewards {
-    /// Creates the verifiers of `spec.rewards`. `runner` runs commands.
-    pub fn new(specs: &[RewardSpec], runner: &Runner) -> Result<Self, RewardError> {
+    /// Creates the verifiers of `spec.rewards`. `runner` runs commands, and `engines` of the job
+    /// serve a reward model, if it has them.
+    pub fn new(
+        specs: &[RewardSpec],
+        runner: &Runner,
+        engines: Option<&Arc<Fleet>>,
+    ) -> Result<Self, RewardError> {
         let create = |spec: &RewardSpec| {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
-            let verifier = verifier(spec, runner).map_err(create_error)?;
+            let verifier = verifier(spec, runner, engines).map_err(create_error)?;
             // Name and verifier, for messages.
             let label = format!("reward {} ({})", spec.name, verifier.description());
             Ok(Arc::new(WeightedVerifier {

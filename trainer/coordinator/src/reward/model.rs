@@ -1,33 +1,51 @@
-//! Model reward: the score that a sequence classifier, served by SGLang or `rljob-engine`, gives to
-//! the text of a prompt and a completion.
+//! Model reward: the score that a sequence classifier gives to the text of a prompt and a
+//! completion. A server or engines of the job serve it.
 //!
 //! ```text
 //!  prompt, completion ─▶ template ─▶ POST /classify {"text"} ─▶ {"embedding": [score]}
 //! ```
 
+use std::fs::File;
+use std::io::{BufReader, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
 use futures::future::{BoxFuture, FutureExt as _};
 use minijinja::Environment;
-use rljob_crds::reward::ModelReward;
+use rljob_crds::model_reward::ModelReward;
+use rljob_protocol::classifier::check_reward_model;
+use rljob_protocol::sglang::{Classified, ClassifyRequest};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
+use crate::engines::Fleet;
 use crate::jinja::strict_environment;
+use crate::reward::engines::RewardEngines;
 use crate::reward::external::unexpected;
 use crate::reward::server::{Server, without_secrets};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 const TEMPLATE: &str = "text";
+/// Maximum size of `config.json` in bytes; the rest of a larger file is cut off.
+const MAX_CONFIG: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub struct ModelVerifier {
-    server: Server,
-    /// Without a slash at the end.
-    url: String,
+    backend: Backend,
     text: Environment<'static>,
     retries: u32,
     /// Set once the server has said that it serves a classifier.
     checked: OnceCell<()>,
+}
+
+/// What serves the model.
+#[derive(Debug)]
+enum Backend {
+    /// A server outside the job, at a URL without a slash at the end.
+    Server { server: Server, url: String },
+    /// Engines of the job, with the model in a folder.
+    Engines { engines: RewardEngines, path: String },
 }
 
 /// The field of `GET /model_info` that tells a classifier.
@@ -36,46 +54,58 @@ struct ModelInfo {
     is_generation: bool,
 }
 
-/// The field of a response of `/classify` with the scores.
-#[derive(Deserialize)]
-struct Classified {
-    /// One number per label.
-    embedding: Vec<f64>,
-}
-
 impl ModelVerifier {
-    pub fn new(spec: &ModelReward) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    /// `fleet` has the engines of the job that serve a reward model.
+    pub fn new(
+        spec: &ModelReward,
+        fleet: Option<&Arc<Fleet>>,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let mut text = strict_environment();
         text.add_template_owned(TEMPLATE, spec.text.clone())?;
-        Ok(Self {
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?
-                .with_token(spec.token_secret_ref.as_ref()),
-            url: spec.url.trim_end_matches('/').to_owned(),
-            text,
-            retries: spec.retries,
-            checked: OnceCell::new(),
-        })
+        if let Some((path, _)) = spec.served() {
+            check_folder(Path::new(path))?;
+        }
+        let backend = match (spec.served(), &spec.url) {
+            (Some((path, _)), _) => Backend::Engines {
+                engines: RewardEngines::new(fleet.cloned(), spec.timeout_seconds, spec.concurrency),
+                path: path.to_owned(),
+            },
+            (None, Some(url)) => Backend::Server {
+                server: Server::new(spec.timeout_seconds, spec.concurrency)?
+                    .with_token(spec.token_secret_ref.as_ref()),
+                url: url.trim_end_matches('/').to_owned(),
+            },
+            (None, None) => return Err("neither url nor engines are set".into()),
+        };
+        Ok(Self { backend, text, retries: spec.retries, checked: OnceCell::new() })
     }
 
-    async fn check(&self) -> Result<(), VerifierError> {
-        let request = self.server.client.get(format!("{}/model_info", self.url));
-        let body = self.server.call(request).await?;
-        let info: ModelInfo = serde_json::from_slice(&body)
-            .map_err(|error| unexpected(&body, "{\"is_generation\": false}", &error))?;
-        if info.is_generation { Err(VerifierError::LanguageModel) } else { Ok(()) }
+    /// Checks that a server has a classifier, once.
+    async fn check(&self, server: &Server, url: &str) -> Result<(), VerifierError> {
+        let check = async || {
+            let body = server.call(server.client.get(format!("{url}/model_info"))).await?;
+            let info: ModelInfo = serde_json::from_slice(&body)
+                .map_err(|error| unexpected(&body, "{\"is_generation\": false}", &error))?;
+            if info.is_generation { Err(VerifierError::LanguageModel) } else { Ok(()) }
+        };
+        self.checked.get_or_try_init(check).await.copied()
     }
 
     async fn classify(&self, question: Question<'_>) -> Result<Score, VerifierError> {
-        self.checked.get_or_try_init(|| self.check()).await?;
         let Question { prompt, completion, .. } = question;
         let template = self.text.get_template(TEMPLATE).map_err(VerifierError::Text)?;
         let text = template.render(json!({"prompt": prompt, "completion": completion}));
         let text = text.map_err(VerifierError::Text)?;
-        let url = format!("{}/classify", self.url);
-        let body = self.server.call(self.server.client.post(url).json(&json!({"text": text})));
-        let body = body.await?;
-        let classified: Classified = serde_json::from_slice(&body)
-            .map_err(|error| unexpected(&body, "{\"embedding\": [number]}", &error))?;
+        let classified: Classified = match &self.backend {
+            Backend::Server { server, url } => {
+                self.check(server, url).await?;
+                let request = server.client.post(format!("{url}/classify"));
+                let body = server.call(request.json(&ClassifyRequest { text })).await?;
+                serde_json::from_slice(&body)
+                    .map_err(|error| unexpected(&body, "{\"embedding\": [number]}", &error))?
+            }
+            Backend::Engines { engines, .. } => engines.classify(&text).await?,
+        };
         match classified.embedding.as_slice() {
             [value] => Ok(Score { value: *value, ..Score::default() }),
             many => Err(VerifierError::Labels(many.len())),
@@ -83,9 +113,25 @@ impl ModelVerifier {
     }
 }
 
+/// Checks the model that engines of the job serve. They wait for a folder that does not exist yet,
+/// and may have volumes that this process lacks.
+fn check_folder(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let path = folder.join("config.json");
+    let config = match File::open(&path) {
+        Ok(file) => serde_json::from_reader(BufReader::new(file.take(MAX_CONFIG))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(serde_json::Error::io(error)),
+    };
+    let config = config.map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    check_reward_model(&config).map_err(|what| format!("{} {what}", path.display()).into())
+}
+
 impl Verifier for ModelVerifier {
     fn description(&self) -> String {
-        format!("model {}", without_secrets(&self.url))
+        match &self.backend {
+            Backend::Server { url, .. } => format!("model {}", without_secrets(url)),
+            Backend::Engines { path, .. } => format!("model {path} on engines of the job"),
+        }
     }
 
     fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>> {
@@ -101,7 +147,7 @@ impl Verifier for ModelVerifier {
 mod tests {
     use axum::Router;
     use axum::routing::{get, post};
-    use rljob_crds::reward::ModelReward;
+    use rljob_crds::model_reward::ModelReward;
     use serde_json::json;
 
     use super::ModelVerifier;
@@ -123,7 +169,7 @@ mod tests {
         let spec = json!({"url": url, "text": "{{prompt}}{{completion}}</s>"});
         let spec: ModelReward = serde_json::from_value(spec).unwrap();
         let question = Question { prompt: "1+1=", completion: "2", answer: None };
-        let verifier = ModelVerifier::new(&spec).unwrap();
+        let verifier = ModelVerifier::new(&spec, None).unwrap();
         verifier.score(question).await.map_err(|error| crate::error_line(&error))
     }
 
@@ -164,5 +210,20 @@ mod tests {
         ] {
             assert_eq!(scored(info, classified).await, Err(message.to_owned()));
         }
+    }
+
+    #[test]
+    fn the_model_of_engines_is_a_classifier_with_one_label() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = json!({"path": folder.path(), "engines": {}, "text": "{{completion}}"});
+        let spec: ModelReward = serde_json::from_value(spec).unwrap();
+        let opened =
+            || ModelVerifier::new(&spec, None).map(drop).map_err(|error| error.to_string());
+        assert_eq!(opened(), Ok(()), "another job may write it");
+        let file = folder.path().join("config.json");
+        std::fs::write(&file, r#"{"architectures": ["Qwen3ForCausalLM"]}"#).unwrap();
+        let message = opened().unwrap_err();
+        let start = format!("{} has the architecture \"Qwen3ForCausalLM\"", file.display());
+        assert!(message.starts_with(&start), "{message}");
     }
 }

@@ -25,7 +25,7 @@ fn runner() -> Runner {
 fn rewards(specs: &[(&str, f64, Value)]) -> Rewards {
     let specs: Vec<RewardSpec> =
         specs.iter().map(|(name, weight, kind)| spec(name, *weight, kind)).collect();
-    Rewards::new(&specs, &runner()).unwrap()
+    Rewards::new(&specs, &runner(), None).unwrap()
 }
 
 fn spec(name: &str, weight: f64, kind: &Value) -> RewardSpec {
@@ -106,7 +106,7 @@ async fn regex_scores_a_match_anywhere_in_the_completion() {
     }
     assert!(!spec("x").needs_answers());
     let invalid = super::tests::spec("format", 1.0, &json!({"regex": {"pattern": "("}}));
-    let error = Rewards::new(&[invalid], &runner()).unwrap_err();
+    let error = Rewards::new(&[invalid], &runner(), None).unwrap_err();
     let message = crate::error_line(&error);
     let expected = "failed to create the verifier of reward format: regex parse error";
     assert!(message.starts_with(expected), "{message}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use crate::engines::EngineError;
 use crate::reward::token::TokenError;
 
 /// Input of a verifier.
@@ -75,6 +76,12 @@ pub enum VerifierError {
     /// The authority of the server's certificate is unknown. Has what to do about it.
     #[error("{0}")]
     Untrusted(&'static str),
+    /// No engine of the job that serves the reward model.
+    #[error("no engine of the reward model was ready within {} s", .0.as_secs())]
+    NoEngine(Duration),
+    /// An engine of the job failed to score a text.
+    #[error("engine {engine} of the reward model failed")]
+    Engine { engine: String, source: EngineError },
     /// The token of a request, which was not sent.
     #[error(transparent)]
     TokenFile(#[from] TokenError),
@@ -154,6 +161,7 @@ impl VerifierError {
             Self::Unreachable(_)
             | Self::McpUnreachable(_)
             | Self::Runner(_)
+            | Self::NoEngine(_)
             | Self::TokenFile(_) => true,
             // A Secret may be rotated before or after the server.
             Self::Token { status, .. } => status.as_u16() == 401,
@@ -179,7 +187,8 @@ impl VerifierError {
     /// Value of the label `cause` of the metric of rejected samples.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_) | Self::McpUnreachable(_) => "unreachable",
+            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::NoEngine(_) => "unreachable",
+            Self::Engine { .. } => "engine",
             Self::Untrusted(_) => "untrusted",
             Self::Timeout(_) => "timeout",
             Self::TokenFile(_) | Self::Token { .. } => "token",

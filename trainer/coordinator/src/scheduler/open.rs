@@ -33,7 +33,9 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
     let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
-    let input = tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??;
+    let engines = coordinator.reward_fleet.clone();
+    let open = move || Input::open(&config, &runner, engines.as_ref());
+    let input = tokio::task::spawn_blocking(open).await??;
     let (Some(train), Some(identity)) = (&input.train, input.train_identity.clone()) else {
         return Ok(input);
     };

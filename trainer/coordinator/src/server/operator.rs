@@ -20,15 +20,20 @@ pub async fn desired(
     Json(desired): Json<Desired>,
 ) -> Result<Json<CoordinatorStatus>, ApiError> {
     let (engines, verifiers) = (desired.engines.clone(), desired.verifiers.clone());
-    let evaluation_engines = desired.evaluation_engines.clone();
+    let further_engines = [
+        (&coordinator.evaluation_fleet, desired.evaluation_engines.clone()),
+        (&coordinator.reward_fleet, desired.reward_engines.clone()),
+    ];
     let (epoch, fence) = (desired.epoch, coordinator.journal.fence().clone());
     tokio::task::spawn_blocking(move || fence.raise(epoch))
         .await
         .map_err(SharedJournalError::from)??;
     coordinator.run.change(|run, _| run.set_desired(desired)).await??;
     coordinator.fleet.set(&engines);
-    if let Some(fleet) = &coordinator.evaluation_fleet {
-        fleet.set(&evaluation_engines);
+    for (fleet, engines) in &further_engines {
+        if let Some(fleet) = fleet {
+            fleet.set(engines);
+        }
     }
     if let Some(pods) = coordinator.verifier_pods() {
         pods.set(&verifiers);

@@ -38,7 +38,6 @@ pub fn role_name(role: ModelRole) -> &'static str {
         ModelRole::Policy => "policy",
         ModelRole::Reference => "reference",
         ModelRole::Critic => "critic",
-        ModelRole::Reward => "reward",
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rules of rewards.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::problems_with;
+use super::{merge, problems_with};
 
 #[test]
 fn the_text_of_a_reward_model_is_a_template_over_prompt_and_completion() {
@@ -17,4 +17,56 @@ fn the_text_of_a_reward_model_is_a_template_over_prompt_and_completion() {
     assert_eq!(with("{{completion}} {{answer}}"), at(unknown));
     let [problem] = &with("{{completion")[..] else { panic!("one problem") };
     assert!(problem.contains("is not a valid template"), "{problem}");
+}
+
+/// Problems of a job with a reward of a model that engines serve, changed by `change`.
+fn served_with(change: &Value) -> Vec<String> {
+    let mut model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
+    merge(&mut model, change);
+    problems_with(&json!({"rewards": [{"name": "scored", "model": model}]}))
+}
+
+#[test]
+fn a_reward_model_is_at_a_url_or_on_engines_with_its_folder() {
+    assert_eq!(served_with(&json!({})), Vec::<String>::new());
+    let found = |change: Value| {
+        let problems = served_with(&change);
+        let own =
+            |problem: &String| problem.strip_prefix("spec.rewards[0].model").unwrap().to_owned();
+        problems.iter().map(own).collect::<Vec<_>>()
+    };
+    for (change, expected) in [
+        (json!({"url": "http://s"}), ": set exactly one of url and engines, found url and engines"),
+        (json!({"path": null}), ".path: is missing: the folder of the model of engines"),
+        (
+            json!({"tokenSecretRef": {"name": "a"}}),
+            ".tokenSecretRef: is of a server at url: engines of the job have keys of the job; \
+             remove it",
+        ),
+        (json!({"engines": {"replicas": 0}}), ".engines.replicas: must be at least 1"),
+        (
+            json!({"engines": {"minReplicas": 1}}),
+            ".engines.minReplicas: has no effect: a queue admits all of them; remove it",
+        ),
+        (
+            json!({"engines": {"sglang": {"extraArgs": ["--is-embedding"]}}}),
+            ".engines.sglang.extraArgs[0]: the run sets --is-embedding; remove it",
+        ),
+    ] {
+        assert_eq!(found(change), [expected]);
+    }
+    let url = found(json!({"url": "http://s", "engines": null}));
+    assert_eq!(url, [".path: is the model of engines, which are missing; remove it"]);
+}
+
+#[test]
+fn engines_of_a_job_serve_one_reward_model() {
+    let reward = |name: &str| {
+        let model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
+        json!({"name": name, "model": model})
+    };
+    let problems = problems_with(&json!({"rewards": [reward("a"), reward("b")]}));
+    let expected = "spec.rewards[1].model.engines: is the second one, after that of \
+        spec.rewards[0]: engines of a job serve one reward model; serve this one at a url";
+    assert_eq!(problems, [expected]);
 }

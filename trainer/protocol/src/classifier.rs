@@ -1,0 +1,54 @@
+//! Checks of a reward model by its `config.json`, which coordinators and `rljob` read.
+
+use serde_json::Value;
+
+/// End of the names of architectures of sequence classifiers.
+const CLASSIFIER: &str = "ForSequenceClassification";
+/// Labels of a classifier whose configuration does not say how many it has, as in transformers.
+const DEFAULT_LABELS: u64 = 2;
+
+/// Checks that a model with this `config.json` is a reward model: a sequence classifier with one
+/// label.
+///
+/// # Errors
+/// What it is instead, as the end of a sentence about the configuration.
+pub fn check_reward_model(config: &Value) -> Result<(), String> {
+    let architecture = config["architectures"][0].as_str().unwrap_or_default();
+    if !architecture.ends_with(CLASSIFIER) {
+        return Err(format!(
+            "has the architecture \"{architecture}\": a reward model is a sequence classifier \
+             (…{CLASSIFIER}), such as the export of a job with algorithm.rewardModel"
+        ));
+    }
+    let names = config["id2label"].as_object().map(|names| names.len() as u64);
+    match config["num_labels"].as_u64().or(names).unwrap_or(DEFAULT_LABELS) {
+        1 => Ok(()),
+        labels => Err(format!("has a classifier with {labels} labels: a reward model has one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reward_model_is_a_classifier_with_one_label() {
+        let classifier = |field: &str, labels: Value| {
+            check_reward_model(
+                &json!({"architectures": ["LlamaForSequenceClassification"], field: labels}),
+            )
+        };
+        assert_eq!(classifier("id2label", json!({"0": "LABEL_0"})), Ok(()));
+        assert_eq!(classifier("num_labels", json!(1)), Ok(()));
+        let several = |labels: u32| {
+            Err(format!("has a classifier with {labels} labels: a reward model has one"))
+        };
+        assert_eq!(classifier("id2label", json!({"0": "a", "1": "b", "2": "c"})), several(3));
+        assert_eq!(classifier("hidden_size", json!(64)), several(2));
+        let message = check_reward_model(&json!({"architectures": ["Qwen3ForCausalLM"]}));
+        let message = message.unwrap_err();
+        assert!(message.starts_with("has the architecture \"Qwen3ForCausalLM\": a reward"));
+    }
+}
