@@ -86,8 +86,7 @@ impl Objects {
         let engines = reported_engines(acting);
         let pods_per_engine =
             |role: Role| role.engines(&job.spec).map(InferenceSpec::pods_per_engine);
-        let policy = &job.spec.failure_policy;
-        let pod_plan = pods::plan(&pods, pods_per_engine, &engines, policy, now);
+        let pod_plan = pods::plan(&pods, pods_per_engine, &engines, &job.spec.failure_policy, now);
         let vanished =
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting(warnings);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rljob_crds::RunConfig;
+use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::status::COORDINATOR_INPUT;
 use rljob_storage::{RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
@@ -73,12 +73,7 @@ pub(crate) async fn open(
     }
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
-    let evaluation_fleet =
-        config.spec.evaluation_engines().map(|_| Arc::new(Fleet::new(client.separate(), clock)));
-    let reward_fleet = config
-        .spec
-        .reward_engines()
-        .map(|_| Arc::new(Fleet::with_fixed_weights(client.separate(), clock)));
+    let (evaluation_fleet, reward_fleet) = other_fleets(&config.spec, &client, clock);
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
@@ -102,6 +97,17 @@ pub(crate) async fn open(
         tracker_failures: Failures::default(),
         stop: CancellationToken::new(),
     })
+}
+
+/// The fleets of the engines that only evaluate, and of those that serve the reward model.
+fn other_fleets(
+    spec: &RLJobSpec,
+    client: &EngineClient,
+    clock: Clock,
+) -> (Option<Arc<Fleet>>, Option<Arc<Fleet>>) {
+    let evaluation = spec.evaluation_engines().map(|_| Fleet::new(client.separate(), clock));
+    let reward = spec.reward_engines().map(|_| Fleet::with_fixed_weights(client.separate(), clock));
+    (evaluation.map(Arc::new), reward.map(Arc::new))
 }
 
 /// The first unused loader position after the checkpoint that the run starts from.

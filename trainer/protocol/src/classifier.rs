@@ -13,7 +13,8 @@ const DEFAULT_LABELS: u64 = 2;
 /// # Errors
 /// What it is instead, as the end of a sentence about the configuration.
 pub fn check_reward_model(config: &Value) -> Result<(), String> {
-    let architecture = config["architectures"][0].as_str().unwrap_or_default();
+    let architecture =
+        config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
     if !architecture.ends_with(CLASSIFIER) {
         return Err(format!(
             "has the architecture \"{architecture}\": a reward model is a sequence classifier \

@@ -28,7 +28,10 @@ pub struct RewardEngines {
 
 impl fmt::Debug for RewardEngines {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RewardEngines").field("timeout", &self.timeout).finish()
+        formatter
+            .debug_struct("RewardEngines")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,6 +60,7 @@ impl RewardEngines {
                 lost = lost.saturating_add(1);
             }
             if !is_lost || lost >= MAX_LOST_ENGINES {
+                let source = Box::new(source);
                 return Err(VerifierError::Engine { engine: name.clone(), source });
             }
             let error = crate::error_line(&source);

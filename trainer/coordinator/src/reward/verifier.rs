@@ -81,7 +81,7 @@ pub enum VerifierError {
     NoEngine(Duration),
     /// An engine of the job failed to score a text.
     #[error("engine {engine} of the reward model failed")]
-    Engine { engine: String, source: EngineError },
+    Engine { engine: String, source: Box<EngineError> },
     /// The token of a request, which was not sent.
     #[error(transparent)]
     TokenFile(#[from] TokenError),
