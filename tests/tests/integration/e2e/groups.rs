@@ -1,5 +1,6 @@
-//! A group of the trainer and an engine that only evaluates, on real nodes: lost pods of them
-//! change neither weights nor metrics nor evaluations, and the trainer continues.
+//! A group of the trainer, an engine that only evaluates and an engine of a reward model, on real
+//! nodes: lost pods of them change neither weights nor metrics nor evaluations, and the trainer
+//! continues.
 
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_tests::Namespace;
@@ -12,12 +13,18 @@ use crate::exact_recovery::{assert_same_result, untimed_lines};
 const EVALUATION_STEPS: u64 = 3;
 const STEPS: u64 = 12;
 
-/// Runs the job of a namespace to success.
-fn succeed(namespace: &Namespace, faults: impl FnOnce(&Run<'_>)) -> Run<'_> {
-    let run = Run::start(cluster(), namespace, include_str!("groups.yaml"), "grouped");
+/// Runs the job of a namespace to success, with the reward model of another.
+fn succeed<'a>(
+    namespace: &'a Namespace,
+    judge: &Namespace,
+    faults: impl FnOnce(&Run<'_>),
+) -> Run<'a> {
+    let text = include_str!("groups.yaml").replace("JUDGE", &judge.name);
+    let run = Run::start(cluster(), namespace, &text, "grouped");
     run.wait_for_steps(1);
-    run.wait_for_condition("TrainerReady");
-    run.wait_for_condition("EvaluationReady");
+    for condition in ["TrainerReady", "EvaluationReady", "RewardReady"] {
+        run.wait_for_condition(condition);
+    }
     faults(&run);
     run.wait_for_condition("Succeeded");
     run
@@ -28,15 +35,18 @@ fn lose_pods(run: &Run<'_>) {
     run.lose_pod("trainer-frozen");
     run.wait_for_progress();
     run.lose_pod("evaluation");
+    run.lose_pod("reward");
 }
 
 #[test]
-fn lost_pods_of_a_group_and_of_an_evaluation_engine_do_not_change_the_result() {
+fn lost_pods_of_a_group_and_of_engines_beside_rollouts_do_not_change_the_result() {
     let _nodes = NODES.read();
     let namespaces = ["alone", "faulty"].map(|name| Namespace::create(cluster(), name).unwrap());
     let [alone, faulty] = &namespaces;
-    let expected = succeed(alone, |_| {});
-    let run = succeed(faulty, lose_pods);
+    let judge = Run::start(cluster(), alone, include_str!("reward-model.yaml"), "judge");
+    judge.wait_for_condition("Succeeded");
+    let expected = succeed(alone, alone, |_| {});
+    let run = succeed(faulty, alone, lose_pods);
 
     let lines = |run: &Run<'_>, file| untimed_lines(&run.directory.join(file));
     let evaluations = lines(&run, EVALUATIONS_FILE);
@@ -45,7 +55,9 @@ fn lost_pods_of_a_group_and_of_an_evaluation_engine_do_not_change_the_result() {
     assert_eq!(evaluations, lines(&expected, EVALUATIONS_FILE));
     let metrics = lines(&run, METRICS_FILE);
     assert_eq!(metrics, lines(&expected, METRICS_FILE));
-    assert!(metrics.iter().all(|step| step["referenceKl"].is_number()), "{metrics:?}");
+    for name in ["referenceKl", "reward/scored"] {
+        assert!(metrics.iter().all(|step| step[name].is_number()), "{name}: {metrics:?}");
+    }
     assert_same_result(&run.directory, &expected.directory);
 
     let status = run.status();
