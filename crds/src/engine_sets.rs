@@ -25,6 +25,28 @@ pub struct EngineSet<'a> {
     pub engines: &'a InferenceSpec,
 }
 
+/// A reward model that engines of the job serve.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedRewardModel<'a> {
+    /// Index of its entry in `rewards`.
+    pub index: usize,
+    /// Folder of the model.
+    pub path: &'a str,
+    /// Engines that serve it.
+    pub engines: &'a InferenceSpec,
+}
+
+impl EnginePurpose {
+    /// Name of the role of the engines, in names of pods and processes.
+    pub fn role(self) -> &'static str {
+        match self {
+            Self::Rollouts => "inference",
+            Self::Evaluation => "evaluation",
+            Self::Reward => "reward",
+        }
+    }
+}
+
 impl RLJobSpec {
     /// The sets of engines of the job, those of rollouts first.
     pub fn engine_sets(&self) -> impl Iterator<Item = EngineSet<'_>> {
@@ -33,9 +55,10 @@ impl RLJobSpec {
         let evaluation = self.evaluation_engines().map(|engines| {
             set(EnginePurpose::Evaluation, "evaluation.engines".to_owned(), engines)
         });
-        let reward = self.served_reward_model().map(|(index, _, engines)| {
-            set(EnginePurpose::Reward, format!("rewards[{index}].model.engines"), engines)
-        });
+        let reward =
+            self.served_reward_model().map(|ServedRewardModel { index, engines, .. }| {
+                set(EnginePurpose::Reward, format!("rewards[{index}].model.engines"), engines)
+            });
         std::iter::once(rollouts).chain(evaluation).chain(reward)
     }
 
@@ -46,7 +69,7 @@ impl RLJobSpec {
 
     /// Engines of the reward model, if the job has them.
     pub fn reward_engines(&self) -> Option<&InferenceSpec> {
-        self.served_reward_model().map(|(_, _, engines)| engines)
+        self.served_reward_model().map(|model| model.engines)
     }
 
     /// As [`Self::reward_engines`], to change them.
@@ -57,11 +80,11 @@ impl RLJobSpec {
             .find_map(|model| model.engines.as_deref_mut())
     }
 
-    /// Index of the reward whose model engines of the job serve, its model folder, and the engines.
-    pub fn served_reward_model(&self) -> Option<(usize, &str, &InferenceSpec)> {
+    /// The reward model that engines of the job serve, if they do.
+    pub fn served_reward_model(&self) -> Option<ServedRewardModel<'_>> {
         self.rewards.iter().enumerate().find_map(|(index, reward)| {
             let (path, engines) = reward.model.as_ref()?.served()?;
-            Some((index, path, engines))
+            Some(ServedRewardModel { index, path, engines })
         })
     }
 

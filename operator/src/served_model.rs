@@ -24,7 +24,7 @@ impl<'a> ServedModel<'a> {
     /// The model that engines of a purpose serve. `policy` is the model folder of the run.
     pub fn new(spec: &'a RLJobSpec, purpose: EnginePurpose, policy: &'a Path) -> Self {
         let served = spec.served_reward_model().filter(|_| purpose == EnginePurpose::Reward);
-        let folder = served.map_or(policy, |(_, path, _)| Path::new(path));
+        let folder = served.map_or(policy, |model| Path::new(model.path));
         Self { spec, folder, is_reward_model: served.is_some() }
     }
 

@@ -26,7 +26,7 @@ pub struct ConnectionArgs {
 /// A local run, or an RLJob of a cluster.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PlaceArgs {
-    /// Show RLJobs of a cluster: the argument is the name of one.
+    /// Use RLJobs of a cluster: the argument is the name of one.
     #[arg(long)]
     pub cluster: bool,
     #[command(flatten)]

@@ -67,9 +67,12 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
              which `python3 {generator} FOLDER` of a checkout generates"
         )
     });
+    let what = match data {
+        Some(_) => "read its comments",
+        None => "replace its model, data and storage by yours",
+    };
     Ok(format!(
-        "wrote {shown}: replace its model, data and storage by yours, then run\n\
-        \x20 rljob validate -f {shown}{}",
+        "wrote {shown}: {what}, then run\n\x20 rljob validate -f {shown}{}",
         hint.unwrap_or_default()
     ))
 }
@@ -134,8 +137,16 @@ mod tests {
     fn data_are_in_the_folder_that_is_given() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("job.yaml");
+        let generated = folder.path().join("my data");
+        let error = init(&InitArgs {
+            data: Some(generated.clone()),
+            ..arguments(Preset::Quickstart, &file)
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.ends_with("is not a folder: generate the data"), "{error}");
+        std::fs::create_dir(&generated).unwrap();
         let with_data = |preset| {
-            let data = Some(PathBuf::from("/my data"));
+            let data = Some(generated.clone());
             let answer = init(&InitArgs { data, force: true, ..arguments(preset, &file) });
             answer.map(|answer| (answer, std::fs::read_to_string(&file).unwrap()))
         };
@@ -147,7 +158,7 @@ mod tests {
             let paths = jobs.iter().filter_map(|job| job.spec.dataset.train.path.as_deref());
             assert!(paths.clone().count() > 0);
             for path in paths {
-                assert!(path.starts_with("/my data/"), "{path}");
+                assert!(Path::new(path).starts_with(&generated), "{path}");
             }
         }
         let error = with_data(Preset::Grpo).unwrap_err().to_string();

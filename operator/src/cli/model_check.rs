@@ -25,7 +25,7 @@ pub fn check(file: &Path, sets: &[Set], runs: &Path) -> anyhow::Result<()> {
     for job in jobs::read(file, sets, None)? {
         let folder = jobs::model_directory(&runs, &job);
         let exists = job.spec.model.path.is_some() || folder.join(EXPORT_COMPLETE_FILE).is_file();
-        if !exists || jobs::is_exported(&runs, &job) || lacks_model_files(&runs, &job) {
+        if !exists || jobs::has_finished(&runs, &job) || lacks_model_files(&runs, &job) {
             continue;
         }
         let at = || format!("{}: rljob {}", file.display(), job.name);

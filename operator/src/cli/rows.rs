@@ -34,7 +34,7 @@ pub struct Row {
     memory: Option<MemoryStatus>,
     /// Engines that only evaluate, while the run has processes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    evaluation: Option<RoleStatus>,
+    evaluation_engines: Option<RoleStatus>,
     /// Engines of a reward model, while the run has processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     reward_engines: Option<RoleStatus>,
@@ -68,7 +68,7 @@ fn run_row(run: &Run) -> Row {
     Row {
         name: format!("{}/{}", run.config.namespace, run.config.name),
         memory: plan.map(|plan| planned(plan, run.metrics.as_ref())),
-        evaluation: report.and_then(|report| ready_engines(&report.evaluation_engines)),
+        evaluation_engines: report.and_then(|report| ready_engines(&report.evaluation_engines)),
         reward_engines: report.and_then(|report| ready_engines(&report.reward_engines)),
         trainer_groups: report.iter().flat_map(|report| &report.groups).map(group).collect(),
         status: run.status().to_owned(),
@@ -112,7 +112,7 @@ fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
     Row {
         name: name.unwrap_or(directory).display().to_string(),
         memory: None,
-        evaluation: None,
+        evaluation_engines: None,
         reward_engines: None,
         trainer_groups: Vec::new(),
         status: "Unreadable".to_owned(),
@@ -138,7 +138,7 @@ pub fn job_row(job: &RLJob) -> Row {
         reward: progress.and_then(|progress| progress.reward),
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
         memory: status.memory.clone(),
-        evaluation: status.evaluation.clone(),
+        evaluation_engines: status.evaluation.clone(),
         reward_engines: status.reward.clone(),
         trainer_groups: status.trainer_groups.clone(),
     }

@@ -108,7 +108,7 @@ fn other_runs(job: &ValidatedJob) -> BTreeSet<&str> {
     let paths = [
         job.spec.model.path.as_deref(),
         restore.and_then(|from| from.path.as_deref()),
-        job.spec.served_reward_model().map(|(_, path, _)| path),
+        job.spec.served_reward_model().map(|model| model.path),
     ];
     let in_storage = paths.into_iter().flatten().filter_map(|path| {
         let mut parts = Path::new(path).strip_prefix(&namespace).ok()?.components();

@@ -143,13 +143,8 @@ fn engine(
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
-    let name = match purpose {
-        EnginePurpose::Rollouts => "inference",
-        EnginePurpose::Evaluation => "evaluation",
-        EnginePurpose::Reward => "reward",
-    };
     ProcessSpec {
-        name: format!("{name}-{index}"),
+        name: format!("{}-{index}", purpose.role()),
         role: Role::Engine(purpose),
         program,
         arguments: arguments.into_iter().map(OsString::from).collect(),

@@ -4,12 +4,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rljob_crds::ServedRewardModel;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE};
 use rljob_crds::restore::JobCheckpoint;
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 
-use super::jobs::{is_exported, model_directory, run_directory};
+use super::jobs::{has_finished, model_directory, run_directory};
 use super::model_folder::{
     incomplete_model, missing_template, missing_weights, not_a_reward_model,
 };
@@ -20,7 +21,7 @@ use crate::validate::ValidatedJob;
 /// file and inputs of finished jobs need not exist.
 pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     let mut missing = Vec::new();
-    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !is_exported(runs, job)) {
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !has_finished(runs, job)) {
         let earlier = jobs.get(..index).unwrap_or_default();
         let problems = missing_model(runs, job, earlier)
             .into_iter()
@@ -86,7 +87,7 @@ fn missing_reward_model(
     job: &ValidatedJob,
     earlier: &[ValidatedJob],
 ) -> Option<String> {
-    let (index, path, _) = job.spec.served_reward_model()?;
+    let ServedRewardModel { index, path, .. } = job.spec.served_reward_model()?;
     let folder = Path::new(path);
     if is_written_by(folder, runs, earlier) {
         return None;
@@ -200,6 +201,8 @@ mod tests {
     use std::fs;
 
     use rljob_crds::model::JobModelSource;
+    use rljob_crds::names::METRICS_FILE;
+    use rljob_protocol::status::StepMetrics;
 
     use super::super::jobs::test_support::job;
     use super::*;
@@ -232,6 +235,13 @@ mod tests {
 
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
+        let steps = first.spec.training.steps;
+        let metrics =
+            |step: u32| serde_json::to_string(&StepMetrics { step, ..Default::default() });
+        let file = runs.path().join("lab/sums").join(METRICS_FILE);
+        fs::write(&file, metrics(steps - 1).unwrap() + "\n").unwrap();
+        assert_eq!(missing(&[first.clone(), second.clone()]).len(), 3, "steps were added");
+        fs::write(&file, metrics(steps).unwrap() + "\n").unwrap();
         assert_eq!(
             missing(&[first, second]),
             ["more: spec.dataset.train.path: /Cargo.none does not exist"],

@@ -6,9 +6,11 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
 use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
+use rljob_dashboard::records;
+use rljob_protocol::status::StepMetrics;
 
 use super::edited::{EditError, edit, named_problems, once};
 use super::evaluate::{EvaluateArgs, SelectError};
@@ -170,9 +172,12 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Whether a run has finished: its export is complete.
-pub fn is_exported(runs: &Path, job: &ValidatedJob) -> bool {
-    run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
+/// Whether a run has finished: it has done all steps of the spec, and its export is complete.
+pub fn has_finished(runs: &Path, job: &ValidatedJob) -> bool {
+    let directory = run_directory(runs, job);
+    let newest = records::newest::<StepMetrics>(&directory.join(METRICS_FILE)).ok().flatten();
+    newest.is_some_and(|newest| newest.step >= job.spec.training.steps)
+        && directory.join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
 }
 
 /// Problems of jobs whose storage does not fit `--use-bucket`.

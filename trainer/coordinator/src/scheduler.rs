@@ -43,9 +43,9 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let mut changes = coordinator.run.changes();
     let [mut blocking, mut sampling, mut evaluating] = [(); 3].map(|()| WorkSlot::default());
     loop {
-        let wanted =
+        let work =
             |run: &Run| [run.work().without_sampling(), run.sampling_work(), run.evaluation_work()];
-        let wanted = coordinator.run.read(wanted).await;
+        let wanted = coordinator.run.read(work).await;
         for (slot, wanted) in
             [&mut blocking, &mut sampling, &mut evaluating].into_iter().zip(wanted)
         {

@@ -115,9 +115,9 @@ async fn errors_of_commands_name_the_command_and_the_cause() {
         );
     }
     let missing = error(&command(&["/nowhere/verify", "--fast"], 5, 0)).await;
-    let expected = "reward check (command /nowhere/verify --fast) is unavailable (for 0 s): fix \
-                    it and resume the job; last error: failed to start the command: No such file \
-                    or directory (os error 2)";
+    let expected = "reward check (command /nowhere/verify --fast) is unavailable: fix it and run \
+                    the job again; last error: failed to start the command: No such file or \
+                    directory (os error 2)";
     assert_eq!(missing, expected);
 }
 

@@ -28,7 +28,7 @@ pub(super) fn generator(text: &str) -> Option<&'static str> {
 /// The job file with its data in `folder`.
 ///
 /// # Errors
-/// It reads no generated data, or the folder's path is not UTF-8.
+/// It reads no generated data, or the folder does not exist or its path is not UTF-8.
 pub(super) fn with_folder(text: &str, folder: &Path) -> anyhow::Result<String> {
     ensure!(
         generator(text).is_some(),
@@ -36,6 +36,7 @@ pub(super) fn with_folder(text: &str, folder: &Path) -> anyhow::Result<String> {
     );
     let folder = std::path::absolute(folder)
         .with_context(|| format!("failed to resolve {}", folder.display()))?;
+    ensure!(folder.is_dir(), "--data: {} is not a folder: generate the data", folder.display());
     let changed = |line: &str| match generated(line) {
         Some((key, file, _)) => {
             let path = folder.join(file);
@@ -53,5 +54,6 @@ pub(super) fn with_folder(text: &str, folder: &Path) -> anyhow::Result<String> {
 fn generated(line: &str) -> Option<(&str, &str, &'static Generated)> {
     let (key, path) = line.split_once("path: ").filter(|(indent, _)| indent.trim().is_empty())?;
     let key = line.get(..key.len().checked_add("path: ".len())?)?;
-    ALL.iter().find_map(|data| Some((key, path.trim_end().strip_prefix(data.folder)?, data)))
+    let path = path.split_once(" #").map_or(path, |(path, _)| path).trim_end();
+    ALL.iter().find_map(|data| Some((key, path.strip_prefix(data.folder)?, data)))
 }

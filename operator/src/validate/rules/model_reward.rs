@@ -34,13 +34,18 @@ pub(super) fn check_model_rewards(spec: &RLJobSpec, problems: &mut Vec<Problem>)
 /// Checks what says where the model is.
 fn check_source(path: &str, model: &ModelReward, problems: &mut Vec<Problem>) {
     let members = [("url", model.url.is_some()), ("engines", model.engines.is_some())];
-    exactly_one(path, &members, problems);
+    if model.path.is_none() || model.url.is_some() || model.engines.is_some() {
+        exactly_one(path, &members, problems);
+    }
     let mut problem = |own: &str, message: &str| {
         problems.push(Problem::new(format!("{path}.{own}"), message));
     };
     match (&model.path, &model.engines) {
         (None, Some(_)) => problem("path", "is missing: the folder of the model of engines"),
-        (Some(_), None) => problem("path", "is the model of engines, which are missing; remove it"),
+        (Some(_), None) if model.url.is_none() => {
+            problem("engines", "is missing: the engines that serve the model in path");
+        }
+        (Some(_), None) => problem("path", "is the model of engines, not of a url; remove it"),
         _ => {}
     }
     if model.token_secret_ref.is_some() && model.engines.is_some() {

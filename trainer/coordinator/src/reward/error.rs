@@ -9,7 +9,10 @@ pub enum RewardError {
     #[error("{service} failed {tries} times for a completion; last error")]
     Rejected { service: String, tries: u32, source: VerifierError },
     /// The service cannot start, or was down for longer than `maxOutageSeconds`; the run must end.
-    #[error("{service} is unavailable (for {seconds} s): fix it and resume the job; last error")]
+    #[error(
+        "{service} is unavailable{}: fix it and run the job again; last error",
+        match seconds { 0 => String::new(), seconds => format!(" for {seconds} s") }
+    )]
     Unavailable { service: String, seconds: u64, source: VerifierError },
     #[error("failed to create the verifier of reward {reward}")]
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },

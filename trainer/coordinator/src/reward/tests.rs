@@ -224,7 +224,7 @@ async fn errors_of_servers_name_the_url_and_the_cause() {
     let url = format!("http://127.0.0.1:{port}/score");
     let down = error(&http(&url, 5, 1)).await;
     let expected = format!(
-        "reward judge (http {url}) is unavailable (for 0 s): fix it and resume the job; \
+        "reward judge (http {url}) is unavailable: fix it and run the job again; \
          last error: failed to reach the server: "
     );
     assert!(down.starts_with(&expected) && down.contains("onnection refused"), "{down}");
@@ -287,7 +287,7 @@ async fn completions_wait_for_a_server_that_is_down_and_the_run_fails_past_the_l
     assert_eq!(scored.await, reward(1.0, &[("judge", 1.0)]), "the first try failed");
     let impatient = rewards(&[("judge", 1.0, spec(1))]);
     let expected = format!(
-        "reward judge (http {url}) is unavailable (for 1 s): fix it and resume the job; \
+        "reward judge (http {url}) is unavailable for 1 s: fix it and run the job again; \
          last error: the server returned 502 Bad Gateway: "
     );
     assert_eq!(error(&impatient).await, expected);
