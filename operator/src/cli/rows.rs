@@ -168,7 +168,9 @@ pub fn table(rows: &[Row]) -> String {
 
 /// What a table has no column for.
 fn push_details(text: &mut String, row: &Row) {
-    for (noun, engines) in [("evaluation", &row.evaluation), ("reward", &row.reward_engines)] {
+    for (noun, engines) in
+        [("evaluation", &row.evaluation_engines), ("reward", &row.reward_engines)]
+    {
         if let Some(RoleStatus { desired, ready }) = engines {
             let _ = write!(text, "\n\n{noun} engines  {ready} of {desired} ready");
         }
@@ -235,7 +237,7 @@ mod tests {
             ..report()
         };
         let mut row = job_row(&crate::validate::test_support::minimal());
-        row.evaluation = ready_engines(&report.evaluation_engines);
+        row.evaluation_engines = ready_engines(&report.evaluation_engines);
         row.trainer_groups = report.groups.iter().map(group).collect();
         let expected = "evaluation engines  1 of 2 ready
 
