@@ -56,7 +56,9 @@ fn a_reward_model_is_at_a_url_or_on_engines_with_its_folder() {
         assert_eq!(found(change), [expected]);
     }
     let url = found(json!({"url": "http://s", "engines": null}));
-    assert_eq!(url, [".path: is the model of engines, which are missing; remove it"]);
+    assert_eq!(url, [".path: is the model of engines, not of a url; remove it"]);
+    let alone = found(json!({"engines": null}));
+    assert_eq!(alone, [".engines: is missing: the engines that serve the model in path"]);
 }
 
 #[test]
