@@ -69,8 +69,10 @@ pub struct EvaluationMetrics {
     pub suites: BTreeMap<String, EvaluationMetrics>,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Everything else by name: [`SAMPLED_FIRST_TURN`] and [`GREEDY_FIRST_TURN`] with a workflow of
-    /// several turns, [`PERPLEXITY`] of `sft`, [`PAIR_ACCURACY`] and [`PAIR_MARGIN`] of pairs.
+    /// Everything else by name: [`SAMPLED_FIRST_TURN`](super::SAMPLED_FIRST_TURN) and
+    /// [`GREEDY_FIRST_TURN`](super::GREEDY_FIRST_TURN) with a workflow of several turns,
+    /// [`PERPLEXITY`](super::PERPLEXITY) of `sft`, [`PAIR_ACCURACY`](super::PAIR_ACCURACY) and
+    /// [`PAIR_MARGIN`](super::PAIR_MARGIN) of pairs.
     #[serde(flatten)]
     pub scalars: Scalars,
 }
