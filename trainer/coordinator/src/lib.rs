@@ -41,6 +41,7 @@ pub mod inference;
 pub mod input;
 mod jinja;
 pub mod learner_memory;
+mod model_config;
 pub mod opening;
 pub mod pack;
 pub mod peers;

@@ -1,6 +1,5 @@
 //! Model folder of a run: its sizes, and checks of its tokenizer.
 
-use std::io::Read as _;
 use std::path::Path;
 
 use rljob_crds::data::PromptFormat;
@@ -8,11 +7,9 @@ use rljob_crds::{RLJobSpec, RunConfig};
 use serde::Deserialize;
 
 use super::error::InputError;
+use crate::model_config;
 use crate::pack::cost::{CostModel, ModelShape};
 use crate::text::{TextError, TextTokenizer};
-
-/// Maximum size of `config.json` in bytes; the rest of a larger file is cut off.
-const MAX_CONFIG: u64 = 16 << 20;
 
 /// Sizes of `config.json`.
 #[derive(Deserialize)]
@@ -33,7 +30,7 @@ pub fn check_model(config: &RunConfig) -> Result<(), InputError> {
 pub(super) fn open_model(config: &RunConfig) -> Result<(TextTokenizer, ModelConfig), InputError> {
     let spec = &config.spec;
     let tokenizer = TextTokenizer::open(&config.model_directory)?;
-    let model = model_config(&config.model_directory)?;
+    let model = sizes(&config.model_directory)?;
     check_vocabulary(config, &tokenizer, model.vocab_size)?;
     check_template(spec, &tokenizer)?;
     check_stop_tokens(spec, model.vocab_size)?;
@@ -75,21 +72,15 @@ fn check_stop_tokens(spec: &RLJobSpec, vocabulary: i64) -> Result<(), InputError
     outside.map_or(Ok(()), |&id| Err(InputError::StopToken { id, vocabulary }))
 }
 
-fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
+fn sizes(folder: &Path) -> Result<ModelConfig, InputError> {
     let path = folder.join("config.json");
-    read_json(&path).map_err(|source| InputError::ModelConfig { path, source })
+    model_config::read(&path).map_err(|source| InputError::ModelConfig { path, source })
 }
 
 /// Cost of training on a sequence with the model in `folder`. Blocks.
 pub fn cost_model(folder: &Path) -> Result<CostModel, InputError> {
     let path = folder.join("config.json");
-    let shape: Result<ModelShape, _> = read_json(&path);
+    let shape: Result<ModelShape, _> = model_config::read(&path);
     let shape = shape.map_err(|source| InputError::ModelShape { path, source })?;
     Ok(CostModel::new(&shape))
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> std::io::Result<T> {
-    let mut text = Vec::new();
-    std::fs::File::open(path)?.take(MAX_CONFIG).read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map_err(std::io::Error::from)
 }

@@ -5,8 +5,7 @@
 //!  prompt, completion ─▶ template ─▶ POST /classify {"text"} ─▶ {"embedding": [score]}
 //! ```
 
-use std::fs::File;
-use std::io::{BufReader, Read as _};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,14 +20,13 @@ use tokio::sync::OnceCell;
 
 use crate::engines::Fleet;
 use crate::jinja::strict_environment;
+use crate::model_config;
 use crate::reward::engines::RewardEngines;
 use crate::reward::external::unexpected;
 use crate::reward::server::{Server, without_secrets};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
 const TEMPLATE: &str = "text";
-/// Maximum size of `config.json` in bytes; the rest of a larger file is cut off.
-const MAX_CONFIG: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub struct ModelVerifier {
@@ -117,10 +115,9 @@ impl ModelVerifier {
 /// and may have volumes that this process lacks.
 fn check_folder(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let path = folder.join("config.json");
-    let config = match File::open(&path) {
-        Ok(file) => serde_json::from_reader(BufReader::new(file.take(MAX_CONFIG))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(serde_json::Error::io(error)),
+    let config = match model_config::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        config => config,
     };
     let config = config.map_err(|error| format!("failed to read {}: {error}", path.display()))?;
     check_reward_model(&config).map_err(|what| format!("{} {what}", path.display()).into())
