@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rljob_crds::names::CHECKPOINTS_DIR;
-use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
+use rljob_protocol::learner::{Instruction, StepReport, Transfer};
 use rljob_protocol::metrics::WAIT_SECONDS;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
@@ -23,7 +23,8 @@ use crate::memory::Phase;
 use crate::publish::adapters::{AdapterConfig, StagedAdapters};
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
-use crate::publish::{PublishError, Staged, disk};
+use crate::publish::writer::WeightsWriter;
+use crate::publish::{PublishError, Staged};
 use crate::trainer::{StepError, Trainer};
 
 /// Delay before the next request after [`Instruction::Wait`].
@@ -67,6 +68,7 @@ pub struct Learner {
     pub checkpoints: CheckpointWriter,
     pub snapshot_memory: SnapshotMemory,
     pub exports: Exporter,
+    pub weights: WeightsWriter,
     pub broadcaster: Broadcaster,
 }
 
@@ -74,11 +76,12 @@ impl Learner {
     /// Follows instructions until [`Instruction::Exit`].
     ///
     /// # Errors
-    /// An instruction, or a checkpoint or export in the background, failed.
+    /// An instruction, or a checkpoint, an export or a publication in the background, failed.
     pub fn run(mut self) -> Result<(), LearnerError> {
         loop {
             self.checkpoints.check()?;
             self.exports.check()?;
+            self.weights.check()?;
             let asked = Instant::now();
             let instruction = self.next_instruction()?;
             self.trainer.spans.end("wait for an instruction", asked);
@@ -93,7 +96,7 @@ impl Learner {
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => {
-                    self.publish_to_disk(version, &path)?;
+                    self.publish_to_disk(version, path)?;
                 }
                 Instruction::PublishByBroadcast { version, transfers } => {
                     self.publish_by_broadcast(version, transfers)?;
@@ -108,6 +111,7 @@ impl Learner {
         }
         self.checkpoints.wait()?;
         self.exports.wait()?;
+        self.weights.wait()?;
         self.broadcaster.finish();
         Ok(())
     }
@@ -174,18 +178,16 @@ impl Learner {
         Ok(())
     }
 
-    fn publish_to_disk(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
+    fn publish_to_disk(&mut self, version: Version, path: PathBuf) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        if let Some(staged) = self.stage(&[0])? {
-            disk::write_weights(path, &self.model_directory, &staged)?;
-            let ready = WeightsReady::Disk {
-                attempt: self.client.attempt(),
-                version,
-                path: path.to_owned(),
-            };
-            self.client.report_weights(&ready)?;
+        let writes = self.trainer.ranks.rank() == 0;
+        if self.weights.is_newest(version) {
+            return if writes { Ok(self.weights.repeat_report(version, path)?) } else { Ok(()) };
         }
-        Ok(())
+        // At most one publication holds a copy of the weights.
+        self.weights.wait()?;
+        let staged = self.stage(&[0])?;
+        Ok(self.weights.begin(version, path, staged)?)
     }
 
     fn export(&mut self, version: Version, path: PathBuf) -> Result<(), LearnerError> {
@@ -288,7 +290,7 @@ impl Learner {
 fn activity(instruction: &Instruction) -> Option<&'static str> {
     match instruction {
         Instruction::Validate { .. } => Some("validation"),
-        Instruction::PublishToDisk { .. } => Some("write weights for engines"),
+        Instruction::PublishToDisk { .. } => Some("copy weights for engines"),
         Instruction::PublishByBroadcast { .. } => Some("stage weights for engines"),
         Instruction::Checkpoint { .. } => Some("copy a checkpoint"),
         Instruction::Export { .. } => Some("copy an export"),

@@ -50,6 +50,7 @@ use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
+use crate::publish::writer::WeightsWriter;
 use crate::ranks::Ranks;
 use crate::spans::Spans;
 use crate::step::calls::CallTimes;
@@ -85,6 +86,7 @@ pub fn start(
         checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
         snapshot_memory: snapshot_memory(&trainer),
         exports: Exporter::new(client.clone(), model_directory.clone(), target),
+        weights: WeightsWriter::new(client.clone(), model_directory.clone()),
         broadcaster: Broadcaster::new(
             client.clone(),
             arguments.rank,

@@ -101,12 +101,14 @@ impl Run {
         if steps < self.facts.last_step || !needed || !self.lacking(steps, evaluate, engines) {
             return None;
         }
-        Some(self.publish(
-            Version { step: steps, attempt: self.record.trainer.attempt },
-            world,
-            engines,
-            now,
-        ))
+        let version = Version { step: steps, attempt: self.record.trainer.attempt };
+        let instruction = self.publish(version, world, engines, now);
+        // Learners write folders in the background. An evaluation needs the weights of this step.
+        let is_written_behind = instruction == Instruction::Wait
+            && self.settings.method == WeightSyncMethod::Disk
+            && !self.evaluation_awaited(steps)
+            && steps < self.settings.total_steps;
+        (!is_written_behind).then_some(instruction)
     }
 
     /// Whether engines lack the newest weights that are due: those of the last multiple of

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  every rank: gather block by block ──▶ staged copy on the ranks that publish
-//!     ├──▶ disk.rs        a folder, complete once it has its final name
+//!     ├──▶ writer.rs      a folder on a thread, complete once it has its final name (disk.rs)
 //!     ├──▶ export.rs      the same on a thread, with the tokenizer and adapters.rs
 //!     └──▶ broadcast.rs   a thread per engine, in buckets
 //! ```
@@ -15,6 +15,7 @@ pub mod buckets;
 pub mod disk;
 mod engine_groups;
 pub mod export;
+pub mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -51,6 +51,33 @@ fn published_on_the_way(run: &mut Run, steps: u32, now: Now) -> (Vec<Version>, I
 }
 
 #[test]
+fn learners_train_while_they_write_a_folder_unless_an_evaluation_needs_it() {
+    let mut run = ahead(1, 1, Facts { evaluated: BTreeSet::from([0]), ..Facts::default() });
+    let ask_at = |run: &mut Run, steps, now| run.instruct(0, steps, &[engine(None)], now).unwrap();
+    let is_publication = |instruction: &Instruction, of| {
+        let step = match instruction {
+            Instruction::PublishToDisk { version, .. } => Some(version.step),
+            _ => None,
+        };
+        step == Some(of)
+    };
+    run.batch_fixed(1);
+    assert!(is_publication(&ask_at(&mut run, 0, at(2)), 0));
+    assert_eq!(ask_at(&mut run, 0, at(3)), Instruction::Train { step: 1 });
+    let again = ask_at(&mut run, 0, at(40));
+    assert!(is_publication(&again, 0), "the reply may be lost: {again:?}");
+    run.step_done(0, 1).unwrap();
+    run.batch_fixed(2);
+    assert!(is_publication(&ask_at(&mut run, 1, at(41)), 1), "weights of step 0 are not needed");
+    assert_eq!(ask_at(&mut run, 1, at(42)), Instruction::Train { step: 2 });
+    run.step_done(0, 2).unwrap();
+    run.batch_fixed(3);
+    run.step_done(0, 3).unwrap();
+    assert!(is_publication(&ask_at(&mut run, 3, at(43)), 3));
+    assert_eq!(ask_at(&mut run, 3, at(44)), Instruction::Wait, "the evaluation of step 3 is due");
+}
+
+#[test]
 fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
     let mut run = ahead(1, 1, Facts { evaluated: BTreeSet::from([0, 3]), ..Facts::default() });
     assert_eq!((run.sampling_work(), run.sampling_limit()), (Work::RolloutAhead, 2));
