@@ -2,7 +2,10 @@
 
 # Samples of a step.
 SAMPLES = 512
-GRAPHS = [1, 4, 8, 16, *range(32, SAMPLES + 1, 32)]
+# SGLang admits one request less than its limit while a prompt is computed in parts: the last sample
+# of a step would begin when the first one ends.
+REQUESTS = SAMPLES + 32
+GRAPHS = [1, 4, 8, 16, *range(32, REQUESTS + 1, 32)]
 
 
 def flags(attention_backend):
@@ -10,7 +13,7 @@ def flags(attention_backend):
     return [
         f"--attention-backend={attention_backend}",
         "--mem-fraction-static=0.8",
-        f"--max-running-requests={SAMPLES}",
+        f"--max-running-requests={REQUESTS}",
         "--disable-piecewise-cuda-graph",
         "--cuda-graph-bs",
         *map(str, GRAPHS),

@@ -10,8 +10,10 @@ until they were ready, until the step. For engines there is one phase. A run tha
 within --patience seconds after a fault has failed.
 
 Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for
-the first learner), `receiver-stopped` (SIGSTOP for SGLang's scheduler before weights are sent to
-it; SIGKILL after ten seconds, in the transfer) and `engine-killed` (SIGKILL for the scheduler).
+the first learner, after the engine got the weights of a step), `learner-killed-sending` (SIGKILL
+when a step is trained, while its weights are sent), `receiver-stopped` (SIGSTOP for SGLang's
+scheduler before weights are sent to it; SIGKILL after ten seconds, in the transfer) and
+`engine-killed` (SIGKILL for the scheduler).
 """
 
 import argparse
@@ -30,6 +32,7 @@ import results
 FAULTS = [
     "learner-killed",
     "learner-killed-restored",
+    "learner-killed-sending",
     "learner-stopped",
     "receiver-stopped",
     "engine-killed",
@@ -117,10 +120,15 @@ class Run:
         return round(min(times), 2) if times else None
 
     def strike(self, fault):
+        """Strikes, and returns the time."""
+        if fault.startswith("learner") and not fault.endswith("sending"):
+            trained = time.time()
+            self.wait(lambda: self.logged("updated an engine's weights", trained), 60)
+        wall = time.time()
         if fault.startswith("learner"):
             number = signal.SIGKILL if "killed" in fault else signal.SIGSTOP
             os.kill(self.pids("rljob-learner")[0], number)
-            return
+            return wall
         schedulers = self.pids("sglang::scheduler")
         if fault == "receiver-stopped":
             for process in schedulers:
@@ -128,6 +136,7 @@ class Run:
             self.wait(lambda: False, 10)
         for process in schedulers:
             os.kill(process, signal.SIGKILL)
+        return wall
 
     def inject(self, fault):
         """Figures of a fault, or None if the run did not go on."""
@@ -139,8 +148,8 @@ class Run:
         steps = 1 if fault == "learner-killed-restored" else 2
         if self.wait(lambda: len(self.steps()) >= count + steps, self.settings.patience) is None:
             return None
-        before, wall = self.steps(), time.time()
-        self.strike(fault)
+        before = self.steps()
+        wall = self.strike(fault)
         attempt, step = before[-1]
         if fault.startswith("learner"):
             done = lambda: any(each[0] > attempt for each in self.steps())

@@ -65,7 +65,7 @@ def arguments():
     parser.add_argument("--attention-backend", default="triton")
     parser.add_argument("--engine", default=f"{sys.executable} -m sglang.launch_server")
     parser.add_argument("--note", default="", help="text for the notes of rows")
-    parser.add_argument("--bin", type=int, default=16_384, help="tokens of the peer's bins")
+    parser.add_argument("--bin", type=int, default=24_576, help="tokens of the peer's bins")
     settings = parser.parse_args()
     settings.flags = engine.flags(settings.attention_backend)
     return settings
