@@ -43,6 +43,7 @@ use crate::coordinator_client::CoordinatorClient;
 use crate::fsdp::into_shard;
 use crate::heartbeat;
 use crate::learner::Learner;
+use crate::memory::out_of_memory::guard;
 use crate::memory::{Phase, of_all_ranks, planned};
 use crate::mesh::Mesh;
 use crate::model::{Model, ModelConfig, ModelError};
@@ -143,13 +144,15 @@ fn load_trainer(
     }
     let model = planned.model;
     let joined = Instant::now();
-    let trainer = match &arguments.restore {
-        None => first_trainer(spec, model, ranks, model_directory)?,
+    let load = |spec: &mut RLJobSpec| match &arguments.restore {
+        None => first_trainer(spec.clone(), model, ranks, model_directory),
         Some(Restore { version, path }) => {
             let folder = RunStore::at(path, bucket.as_ref())?.on_response(heartbeat::advance);
-            restored_trainer(spec, model, ranks, (*version, &folder), model_directory)?
+            let checkpoint = (*version, &folder);
+            restored_trainer(spec.clone(), model, ranks, checkpoint, model_directory)
         }
     };
+    let trainer = guard(&mut spec, |spec| (Phase::Loading, spec.clone()), load)?;
     tracing::info!(seconds = joined.elapsed().as_secs_f64(), "loaded the models");
     Ok(trainer)
 }

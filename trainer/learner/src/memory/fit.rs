@@ -3,6 +3,7 @@
 
 use rljob_crds::algorithm::{Activations, Sharding};
 use rljob_crds::status::gib;
+use rljob_kernels::device::Capacity;
 
 use super::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
@@ -23,6 +24,28 @@ impl DoesNotFit {
     pub fn of_group(self, group: &str) -> Self {
         Self(format!("group {group}: {}", self.0))
     }
+}
+
+/// A GPU whose memory other processes use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} of {} are free on the GPU, and {} are needed without activations: end the processes that \
+     use the rest, which nvidia-smi lists",
+    gib(*free), gib(*total), gib(*needed)
+)]
+pub struct Occupied {
+    free: u64,
+    total: u64,
+    needed: u64,
+}
+
+/// Why the memory of a GPU does not suffice for what every batch needs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    #[error(transparent)]
+    DoesNotFit(#[from] DoesNotFit),
+    #[error(transparent)]
+    Occupied(#[from] Occupied),
 }
 
 /// Bytes of a GPU that tensors can use.
@@ -93,6 +116,16 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
         parts.join(", "),
         remedies(settings, fits).join(", or ")
     )))
+}
+
+/// Checks that what every batch needs fits beside other processes of a GPU, before anything is
+/// loaded.
+///
+/// # Errors
+/// It does not.
+pub fn check_free(plan: &MemoryPlan, capacity: Capacity) -> Result<(), Occupied> {
+    let (Capacity { free, total }, needed) = (capacity, plan.fixed());
+    if needed <= free { Ok(()) } else { Err(Occupied { free, total, needed }) }
 }
 
 /// What makes the parts of `settings` fit, as `fits` finds.

@@ -12,6 +12,10 @@ pub enum Phase {
     /// Moving a batch to the device.
     #[default]
     Batch,
+    /// Reading the models, or a checkpoint.
+    Loading,
+    /// Reading the model of a group of `trainer.groups`.
+    LoadingFrozen,
     /// A forward pass of a micro-batch without gradients.
     Logprobs {
         tokens: i64,
@@ -57,6 +61,8 @@ impl OutOfMemory {
 fn part(phase: Phase) -> String {
     match phase {
         Phase::Batch => "moving a batch to the device".to_owned(),
+        Phase::Loading => "loading the models".to_owned(),
+        Phase::LoadingFrozen => "loading the model of the group".to_owned(),
         Phase::Logprobs { tokens } | Phase::Frozen { tokens } => {
             format!("the forward pass of a micro-batch of {tokens} tokens")
         }
@@ -68,18 +74,25 @@ fn part(phase: Phase) -> String {
     }
 }
 
+const END_OTHERS: &str = "end other processes on the GPU";
+const MORE_FOR_THE_GROUP: &str = "raise replicas or the GPUs of the group in trainer.groups";
+
 /// What reduces the memory of a phase, beginning with the cheapest that the spec does not have yet.
 fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     let training = &spec.training;
-    if matches!(phase, Phase::Frozen { .. }) {
-        return vec![
-            "lower training.maxTokensPerMicroBatch",
-            "raise replicas or the GPUs of the group in trainer.groups",
-        ];
+    match phase {
+        Phase::Frozen { .. } => {
+            return vec!["lower training.maxTokensPerMicroBatch", MORE_FOR_THE_GROUP];
+        }
+        Phase::LoadingFrozen => return vec![END_OTHERS, MORE_FOR_THE_GROUP],
+        _ => {}
     }
     let in_a_pass = matches!(phase, Phase::Logprobs { .. } | Phase::Training { .. });
     let recomputes = training.activations == Some(Activations::Recompute);
     let mut remedies = Vec::new();
+    if phase == Phase::Loading && spec.trainer.gpus() > 0 {
+        remedies.push(END_OTHERS);
+    }
     if in_a_pass || phase == Phase::Batch {
         remedies.push("lower training.maxTokensPerMicroBatch");
     }
@@ -214,6 +227,22 @@ mod tests {
         });
         let more = "raise the GPUs of each trainer";
         assert_eq!(remedies, [more.to_owned(), format!("set training.sharding to Full, {more}")]);
+        spec.trainer.resources =
+            serde_json::from_value(json!({"limits": {"nvidia.com/gpu": 1}})).unwrap();
+        assert_eq!(
+            [Phase::Loading, Phase::LoadingFrozen]
+                .map(|phase| line(phase, &spec))
+                .each_ref()
+                .map(String::as_str),
+            [
+                "out of memory in loading the models (tried to allocate 1.25 GiB): end other \
+                 processes on the GPU, set training.sharding to Full, set optimizer.offload to \
+                 true, raise the GPUs of each trainer",
+                "out of memory in loading the model of the group (tried to allocate 1.25 GiB): end \
+                 other processes on the GPU, raise replicas or the GPUs of the group in \
+                 trainer.groups",
+            ]
+        );
         assert!(OutOfMemory::of("index 4 is out of range", Phase::Update, &spec).is_none());
     }
 

@@ -6,7 +6,7 @@ use rljob_crds::algorithm::{Algorithm, ModelRole, Sharding, TrainingSpec};
 use rljob_kernels::device::{Capacity, capacity};
 use tch::{Device, Kind};
 
-use super::fit::{self, DoesNotFit, choose_sharding};
+use super::fit::{self, DoesNotFit, MemoryError, choose_sharding};
 use super::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
@@ -37,21 +37,22 @@ pub struct PlannedGroup {
 /// `teacher` is the layout of the teacher, if the algorithm has one.
 ///
 /// # Errors
-/// The model does not fit.
+/// The model does not fit, or not beside other processes.
 pub fn planned(
     model: Model,
     teacher: Option<&ModelLayout>,
     spec: &RLJobSpec,
     (device, size): (Device, GroupSize),
     compute: Kind,
-) -> Result<Planned, DoesNotFit> {
+) -> Result<Planned, MemoryError> {
     let capacity = if let Device::Cuda(index) = device { capacity(index) } else { None };
     let learner = (device.is_cuda(), size);
     let free = capacity.map(|capacity| capacity.free);
     let (plan, sharding) = with_settings(&model, teacher, spec, learner, compute, |settings| {
         let (settings, plan) = decided(settings, spec, capacity)?;
         log(&settings, &plan, free);
-        Ok((plan, settings.sharding))
+        capacity.map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))?;
+        Ok::<_, MemoryError>((plan, settings.sharding))
     })?;
     Ok(Planned { model: model.recomputing(plan.recomputed_layers), sharding, free })
 }
@@ -97,13 +98,13 @@ pub fn described_group(
 /// alone, and logs the plan; `spec` is that which the group sees. `None` on CPUs.
 ///
 /// # Errors
-/// The model does not fit.
+/// The model does not fit, or not beside other processes.
 pub fn planned_group(
     model: &Model,
     (group, spec): (&str, &RLJobSpec),
     (device, size): (Device, GroupSize),
     compute: Kind,
-) -> Result<Option<PlannedGroup>, DoesNotFit> {
+) -> Result<Option<PlannedGroup>, MemoryError> {
     let Device::Cuda(index) = device else { return Ok(None) };
     let capacity = capacity(index);
     let settings = group_settings(model, spec, size, compute);
@@ -112,6 +113,7 @@ pub fn planned_group(
     }
     let (plan, free) = (MemoryPlan::new(&settings, 0), capacity.map(|capacity| capacity.free));
     log(&settings, &plan, free);
+    capacity.map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))?;
     Ok(Some(PlannedGroup { plan, free, layers: model.config().num_hidden_layers }))
 }
 

@@ -9,7 +9,8 @@ use rljob_storage::model_folder::ModelFolderError;
 
 use crate::checkpoint::CheckpointError;
 use crate::coordinator_client::ClientError;
-use crate::memory::fit::DoesNotFit;
+use crate::memory::OutOfMemory;
+use crate::memory::fit::MemoryError;
 use crate::model::ModelError;
 use crate::optimizer::OptimizerError;
 use crate::teacher::TeacherError;
@@ -35,7 +36,9 @@ pub enum StartError {
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
     #[error(transparent)]
-    Memory(#[from] DoesNotFit),
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
     /// The trainer has GPUs, but this process has none.
     #[error("{0}")]
     Device(String),
@@ -67,7 +70,7 @@ impl StartError {
             | Self::Group(_)
             | Self::Role(_)
             | Self::NoCuda
-            | Self::Memory(_)
+            | Self::Memory(MemoryError::DoesNotFit(_))
             | Self::Teacher(TeacherError::Tokenizer { .. } | TeacherError::Vocabulary { .. }) => {
                 true
             }
@@ -83,6 +86,8 @@ impl StartError {
             Self::Collective(_)
             | Self::Client(_)
             | Self::Device(_)
+            | Self::Memory(MemoryError::Occupied(_))
+            | Self::OutOfMemory(_)
             | Self::Optimizer(_)
             | Self::Storage(_)
             | Self::Tls(_) => false,

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Sharding;
+use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::RunStore;
 
 use super::arguments::StartArguments;
@@ -14,7 +14,8 @@ use super::error::StartError;
 use super::frozen::reference;
 use crate::group_learner::GroupLearner;
 use crate::heartbeat;
-use crate::memory::{of_group_ranks, planned_group};
+use crate::memory::out_of_memory::guard;
+use crate::memory::{Phase, of_group_ranks, planned_group};
 use crate::mesh::Mesh;
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
@@ -36,7 +37,7 @@ pub fn start_group(
     let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
     let client = connect(&config, arguments, &run_store)?;
     prepare(&config, threads)?;
-    let RunConfig { spec, model_directory, .. } = config;
+    let RunConfig { mut spec, model_directory, .. } = config;
     let device = device(&spec)?;
     let policy = Model::new(ModelConfig::from_folder(&model_directory)?);
     let teacher = Teacher::of(&spec, &policy, &model_directory)?;
@@ -58,7 +59,9 @@ pub fn start_group(
         }
     }
     let joined = Instant::now();
-    let model = reference(&spec, &policy, &ranks, (&model_directory, None))?;
+    let load = |spec: &mut RLJobSpec| reference(spec, &policy, &ranks, (&model_directory, None));
+    let describe = |spec: &RLJobSpec| (Phase::LoadingFrozen, spec.clone());
+    let model = guard(&mut spec, describe, load)?;
     tracing::info!(
         group,
         rank = arguments.rank,

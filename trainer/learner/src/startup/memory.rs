@@ -5,6 +5,7 @@ use rljob_crds::{RLJobSpec, RunConfig};
 use super::device::compute_kind;
 use super::error::StartError;
 use super::heads::headed;
+use crate::memory::fit::MemoryError;
 use crate::memory::{described, described_group};
 use crate::model::{Model, ModelConfig};
 use crate::teacher::Teacher;
@@ -22,7 +23,9 @@ pub fn memory_plan(config: &RunConfig, bytes: u64) -> Result<String, StartError>
     if spec.trainer.gpus() > 0 {
         let (model, teacher) = (headed(spec, policy.clone())?, of(spec)?);
         let teacher = teacher.as_ref().map(|teacher| teacher.model.layout());
-        lines += &described(&model, teacher, spec, bytes, compute_kind(spec.precision()))?;
+        let compute = compute_kind(spec.precision());
+        let plan = described(&model, teacher, spec, bytes, compute).map_err(MemoryError::from)?;
+        lines += &plan;
     }
     let group = spec.frozen_group().map(|group| group.name.as_str());
     let group = group.and_then(|group| Some((group, spec.of_group(group)?)));
@@ -30,7 +33,8 @@ pub fn memory_plan(config: &RunConfig, bytes: u64) -> Result<String, StartError>
         let teacher = of(&spec)?;
         let model = teacher.as_ref().map_or(&policy, |teacher| &teacher.model);
         let compute = compute_kind(spec.precision());
-        lines += &described_group(model, (group, &spec), bytes, compute)?;
+        let group = (group, &spec);
+        lines += &described_group(model, group, bytes, compute).map_err(MemoryError::from)?;
     }
     Ok(lines)
 }

@@ -2,8 +2,9 @@
 
 use rljob_crds::algorithm::{Activations, Sharding};
 use rljob_crds::lora::LoraSpec;
+use rljob_kernels::device::Capacity;
 
-use super::{check, choose, choose_sharding, usable, warning};
+use super::{check, check_free, choose, choose_sharding, usable, warning};
 use crate::memory::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
@@ -210,6 +211,18 @@ fn as_many_layers_keep_their_activations_as_fit_unless_the_spec_decides() {
     assert_eq!(recomputed(true, 2, None, None), 0, "on a CPU");
     assert_eq!(recomputed(false, 1, Some(Activations::Keep), Some(1 << 30)), 0);
     assert_eq!(recomputed(false, 1, Some(Activations::Recompute), Some(H200)), 28);
+}
+
+#[test]
+fn a_gpu_that_other_processes_use_is_named_before_anything_is_loaded() {
+    let plan = with(false, 1, |settings| choose(&settings, Some(Activations::Recompute), None));
+    let of = |free| check_free(&plan, Capacity { free, total: H100 });
+    assert_eq!(of(plan.fixed()), Ok(()));
+    assert_eq!(
+        of(12 << 30).unwrap_err().to_string(),
+        "12.0 GiB of 79.0 GiB are free on the GPU, and 28.8 GiB are needed without activations: \
+         end the processes that use the rest, which nvidia-smi lists"
+    );
 }
 
 #[test]
