@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -62,7 +63,8 @@ fn load(process: &str) {
     let model = Model::new(ModelConfig::from_folder(folder).unwrap());
     let before = peak();
     let trainer = first_trainer(spec, model, ranks, folder).unwrap();
-    println!("rose by {} of {}", peak() - before, trainer.models.policy.model.layout().numel() * 4);
+    let (rose, weights) = (peak() - before, trainer.models.policy.model.layout().numel());
+    writeln!(std::io::stdout(), "rose by {rose} of {}", weights * 4).unwrap();
 }
 
 #[test]
