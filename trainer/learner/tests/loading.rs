@@ -1,9 +1,9 @@
 //! Memory of processes that read a model: no rank holds all weights in FP32.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the test reads what its processes print")]
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -64,7 +64,7 @@ fn load(process: &str) {
     let before = peak();
     let trainer = first_trainer(spec, model, ranks, folder).unwrap();
     let (rose, weights) = (peak() - before, trainer.models.policy.model.layout().numel());
-    writeln!(std::io::stdout(), "rose by {rose} of {}", weights * 4).unwrap();
+    println!("rose by {rose} of {}", weights * 4);
 }
 
 #[test]
