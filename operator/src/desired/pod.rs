@@ -13,8 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE, ENGINE_PORT,
-    GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKENS_MOUNT,
+    ANNOTATION_METRICS_SCHEME, CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE,
+    ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT,
+    TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, InferenceSpec};
 
@@ -77,6 +78,8 @@ pub(super) fn build_template(
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(meta::all_labels(job, Some(role))),
+            annotations: is_sglang(job, role)
+                .then(|| [(ANNOTATION_METRICS_SCHEME.to_owned(), "https".to_owned())].into()),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {

@@ -184,6 +184,40 @@ fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
             json!("a"),
         ),
         (
+            json!({"podMonitor": {"jobs": true, "labels": {"team": "a"}}}),
+            format!("{}-jobs", own("PodMonitor")),
+            "/metadata/labels/team",
+            json!("a"),
+        ),
+        (
+            json!({"podMonitor": {"jobs": true}}),
+            format!("{}-jobs", own("PodMonitor")),
+            "/spec/namespaceSelector",
+            json!({"any": true}),
+        ),
+        (
+            json!({"podMonitor": {"jobs": true, "interval": "15s"}, "jobs": {"namespace": "a"}}),
+            format!("{}-jobs", own("PodMonitor")),
+            "/spec",
+            json!({
+                "namespaceSelector": {"matchNames": ["a"]},
+                "selector": {"matchExpressions": [{
+                    "key": "rljob.dev/role", "operator": "In",
+                    "values": ["coordinator", "inference", "evaluation", "reward"],
+                }]},
+                "podTargetLabels": ["rljob.dev/job", "rljob.dev/role"],
+                "podMetricsEndpoints": [{
+                    "port": "http", "path": "/metrics", "interval": "15s",
+                    "relabelings": [{
+                        "sourceLabels":
+                            ["__meta_kubernetes_pod_annotation_rljob_dev_metrics_scheme"],
+                        "regex": "(https)", "targetLabel": "__scheme__",
+                    }],
+                    "tlsConfig": {"insecureSkipVerify": true},
+                }],
+            }),
+        ),
+        (
             json!({"prometheusRule": {"enabled": true, "labels": {"team": "a"}}}),
             own("PrometheusRule"),
             "/metadata/labels/team",
