@@ -74,6 +74,16 @@ const COMMANDS: [Help; 5] = [
             ("previous", "Print the logs of the containers before their last restart"),
             (
                 "container",
+            (
+                "attempt",
+                "Print only lines of this attempt of the learner group, of coordinator and \
+                    trainers. `--tail` counts lines of all attempts",
+            ),
+            (
+                "output",
+                "`json` prints the JSON lines as pods write them, and an object with `pod` and \
+                    `message` for each line of another program",
+            ),
                 "The container, for example `rewards` of the coordinator. Default: the main one",
             ),
         ],

@@ -20,7 +20,7 @@ use rljob_crds::names::{
 use rljob_crds::roles::{EngineKind, InferenceSpec};
 
 use super::settings::Settings;
-use super::{Role, meta, run_config, runner, template, volumes};
+use super::{Role, log, meta, run_config, runner, template, volumes};
 use crate::served_model::ServedModel;
 use crate::validate::ValidatedJob;
 use crate::{embedded_engine, sglang};
@@ -238,7 +238,7 @@ fn model_download(job: &ValidatedJob, role: Role, settings: &Settings) -> Option
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command),
         // HF_ENDPOINT and proxies.
-        env: Some(template::coordinator_environment(job)),
+        env: Some([log::environment(job, role), template::coordinator_environment(job)].concat()),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some(mounts),
         security_context: Some(container_security()),
@@ -267,11 +267,8 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     if role == Role::Verifier {
         return vec![value("HOME", "/tmp")];
     }
-    let mut environment = vec![
-        field("POD_NAME", "metadata.name"),
-        field("POD_IP", "status.podIP"),
-        value("HOME", "/tmp"),
-    ];
+    let mut environment = log::environment(job, role);
+    environment.extend([field("POD_IP", "status.podIP"), value("HOME", "/tmp")]);
     if is_trainer(role) {
         environment.push(field("POD_UID", "metadata.uid"));
     }

@@ -18,7 +18,7 @@ use rljob_coordinator::reward::Runner;
 use rljob_coordinator::server::dashboard;
 use rljob_crds::names::{DASHBOARD_VARIABLE, EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
-use rljob_logging::Format;
+use rljob_logging::{Format, Identity};
 use rljob_protocol::run_config::RunConfigError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
@@ -85,14 +85,25 @@ struct Arguments {
     exit_with_parent: Option<i32>,
 }
 
+impl Arguments {
+    /// Whether the process runs a job, or downloads its model, until it has ended.
+    fn is_run(&self) -> bool {
+        !self.check_data
+            && !self.check_model
+            && self.roll_back.is_none()
+            && self.read_file.is_none()
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    rljob_logging::init(Format::Text);
+    // Those who start other tasks read the output.
+    let format = if arguments.is_run() { Format::from_environment() } else { Format::Text };
+    rljob_logging::init(format, Identity::from_environment());
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The last line is what an operator shows.
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            rljob_logging::print_fatal(&format!("{error:#}"));
             let in_use = matches!(error.downcast_ref(), Some(IdentityError::Another { .. }));
             // The starter is of a release without certificates.
             let without_identity = matches!(error.downcast_ref(), Some(TlsError::Read(..)));
@@ -116,11 +127,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         );
     }
     let (only_model, verifiers) = (arguments.download_model, arguments.verifiers);
+    let is_run = arguments.is_run();
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
-    let is_run = !arguments.check_data
-        && !arguments.check_model
-        && arguments.roll_back.is_none()
-        && arguments.read_file.is_none();
     let Some(tokens) = tokens.filter(|_| is_run) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
         let mut output = std::io::stdout().lock();
