@@ -75,6 +75,13 @@ struct Arguments {
     /// With `--roll-back`: change nothing.
     #[arg(long, requires = "roll_back")]
     dry_run: bool,
+    /// Compare the files of the run's complete checkpoints with their manifests, print a line for
+    /// each, and exit; with 1 if one differs. The run may be active.
+    #[arg(long, conflicts_with_all = ["check_data", "check_model", "roll_back", "read_file"])]
+    verify_checkpoints: bool,
+    /// With `--verify-checkpoints`: only those of this step.
+    #[arg(long, value_name = "STEP", requires = "verify_checkpoints")]
+    step: Option<u32>,
     /// Write a file of a complete checkpoint to standard output, for example
     /// `step-2.attempt-0/manifest.json`, and exit. Runs in a bucket are not supported.
     #[arg(long, value_name = "CHECKPOINT/FILE")]
@@ -92,6 +99,7 @@ impl Arguments {
             && !self.check_model
             && self.roll_back.is_none()
             && self.read_file.is_none()
+            && !self.verify_checkpoints
     }
 }
 
@@ -137,6 +145,13 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
                 rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?
             }
             (_, Some(file)) => return file.write(&config, &mut output),
+            _ if arguments.verify_checkpoints => {
+                let (text, all_match) =
+                    rljob_coordinator::verification::verify(&config, arguments.step)?;
+                output.write_all(text.as_bytes())?;
+                anyhow::ensure!(all_match, "checkpoints differ from their manifests");
+                return Ok(());
+            }
             _ if arguments.check_model => {
                 rljob_coordinator::input::check_model(&config)?;
                 String::new()
