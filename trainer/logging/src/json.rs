@@ -72,11 +72,11 @@ impl JsonLines {
     /// Line of the error that ends the process. It has no `target`.
     pub(crate) fn fatal(&self, error: &str) -> String {
         let message = Value::from(shortened(error));
-        self.line("ERROR", None, vec![("message".to_owned(), message)])
+        self.line("ERROR", None, &[("message".to_owned(), message)])
     }
 
     /// A line of the fields of an event.
-    fn line(&self, level: &str, target: Option<&str>, event: Vec<(String, Value)>) -> String {
+    fn line(&self, level: &str, target: Option<&str>, event: &[(String, Value)]) -> String {
         let mut time = String::new();
         // A clock before 1970 leaves the time empty.
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
@@ -119,7 +119,7 @@ where
         event.record(&mut fields);
         let metadata = event.metadata();
         let target = fields.target.as_deref().unwrap_or_else(|| metadata.target());
-        writeln!(writer, "{}", self.line(metadata.level().as_str(), Some(target), fields.all))
+        writeln!(writer, "{}", self.line(metadata.level().as_str(), Some(target), &fields.all))
     }
 }
 

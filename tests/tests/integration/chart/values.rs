@@ -166,38 +166,17 @@ fn values_of_other_objects_are_in_these_objects() {
 }
 
 #[test]
-fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
-    let own = |kind: &str| format!("{kind} rljob-system/rljob-operator");
+fn a_pod_monitor_of_jobs_selects_coordinators_and_engines() {
+    let monitor = "PodMonitor rljob-system/rljob-operator-jobs";
     let cases = [
         (
-            json!({"podMonitor": {"enabled": true, "interval": "15s", "labels": {"team": "a"}}}),
-            own("PodMonitor"),
-            "/spec/podMetricsEndpoints/0",
-            json!({
-                "port": "metrics", "path": "/metrics", "interval": "15s", "honorLabels": true,
-            }),
-        ),
-        (
-            json!({"podMonitor": {"enabled": true, "labels": {"team": "a"}}}),
-            own("PodMonitor"),
-            "/metadata/labels/team",
-            json!("a"),
-        ),
-        (
             json!({"podMonitor": {"jobs": true, "labels": {"team": "a"}}}),
-            format!("{}-jobs", own("PodMonitor")),
             "/metadata/labels/team",
             json!("a"),
         ),
-        (
-            json!({"podMonitor": {"jobs": true}}),
-            format!("{}-jobs", own("PodMonitor")),
-            "/spec/namespaceSelector",
-            json!({"any": true}),
-        ),
+        (json!({"podMonitor": {"jobs": true}}), "/spec/namespaceSelector", json!({"any": true})),
         (
             json!({"podMonitor": {"jobs": true, "interval": "15s"}, "jobs": {"namespace": "a"}}),
-            format!("{}-jobs", own("PodMonitor")),
             "/spec",
             json!({
                 "namespaceSelector": {"matchNames": ["a"]},
@@ -216,6 +195,30 @@ fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
                     "tlsConfig": {"insecureSkipVerify": true},
                 }],
             }),
+        ),
+    ];
+    for (values, pointer, expected) in cases {
+        assert_eq!(part(&values, monitor, pointer), expected, "{values}: {pointer}");
+    }
+}
+
+#[test]
+fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
+    let own = |kind: &str| format!("{kind} rljob-system/rljob-operator");
+    let cases = [
+        (
+            json!({"podMonitor": {"enabled": true, "interval": "15s", "labels": {"team": "a"}}}),
+            own("PodMonitor"),
+            "/spec/podMetricsEndpoints/0",
+            json!({
+                "port": "metrics", "path": "/metrics", "interval": "15s", "honorLabels": true,
+            }),
+        ),
+        (
+            json!({"podMonitor": {"enabled": true, "labels": {"team": "a"}}}),
+            own("PodMonitor"),
+            "/metadata/labels/team",
+            json!("a"),
         ),
         (
             json!({"prometheusRule": {"enabled": true, "labels": {"team": "a"}}}),

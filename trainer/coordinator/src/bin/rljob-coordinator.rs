@@ -33,7 +33,9 @@ struct Arguments {
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
     #[arg(long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["check_data", "check_model", "roll_back", "read_file"])]
+    #[arg(required_unless_present_any = [
+        "check_data", "check_model", "roll_back", "read_file", "verify_checkpoints",
+    ])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
