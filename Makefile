@@ -107,7 +107,7 @@ krew: ## Build the archive of the kubectl plugin and its krew manifest in target
 manifests: setup-helm ## Render manifests/install.yaml and manifests/components from charts/rljob
 	scripts/install_manifest.sh >manifests/install.yaml.part
 	mv manifests/install.yaml.part manifests/install.yaml
-	for name in dashboards kueue pod-monitor prometheus-rule; do \
+	for name in dashboards kueue pod-monitor pod-monitor-jobs prometheus-rule; do \
 		objects=manifests/components/$$name/objects.yaml; \
 		scripts/component_manifest.sh $$name >$$objects.part && mv $$objects.part $$objects || exit; \
 	done

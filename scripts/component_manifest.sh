@@ -2,14 +2,15 @@
 # Prints the objects of a component of manifests/components: those that the chart adds for a value.
 # `make manifests` writes the files; an integration test compares them.
 #
-# usage: component_manifest.sh dashboards|kueue|pod-monitor|prometheus-rule
+# usage: component_manifest.sh dashboards|kueue|pod-monitor|pod-monitor-jobs|prometheus-rule
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "$1" in
-dashboards) value=dashboards template=dashboards ;;
-kueue) value=kueue template=rbac-kueue ;;
-pod-monitor) value=podMonitor template=podmonitor ;;
-prometheus-rule) value=prometheusRule template=prometheusrule ;;
+dashboards) value=dashboards.enabled template=dashboards ;;
+kueue) value=kueue.enabled template=rbac-kueue ;;
+pod-monitor) value=podMonitor.enabled template=podmonitor ;;
+pod-monitor-jobs) value=podMonitor.jobs template=podmonitor-jobs ;;
+prometheus-rule) value=prometheusRule.enabled template=prometheusrule ;;
 *)
 	echo "component_manifest.sh: no component $1" >&2
 	exit 2
@@ -17,5 +18,5 @@ prometheus-rule) value=prometheusRule template=prometheusrule ;;
 esac
 helm=$(tests/helm/build.sh)/helm
 echo "# Rendered from charts/rljob by \`make manifests\`."
-"$helm" template rljob charts/rljob --namespace rljob-system --set "$value.enabled=true" \
+"$helm" template rljob charts/rljob --namespace rljob-system --set "$value=true" \
 	--show-only "templates/$template.yaml"

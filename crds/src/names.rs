@@ -24,6 +24,8 @@ pub const APP: &str = "rljob";
 pub const ANNOTATION_TEMPLATE: &str = "rljob.dev/pod-template";
 /// Annotation of a ConfigMap: SHA-256 of its run configuration, which detects changes by others.
 pub const ANNOTATION_DIGEST: &str = "rljob.dev/sha256";
+/// Annotation of pods that serve metrics with TLS, `https`: monitors of pods select the scheme.
+pub const ANNOTATION_METRICS_SCHEME: &str = "rljob.dev/metrics-scheme";
 
 /// Condition: summary of the run. Its reason is the STATUS column.
 pub const CONDITION_SUCCEEDED: &str = "Succeeded";

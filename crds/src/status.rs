@@ -166,6 +166,10 @@ pub struct Progress {
     /// Trained tokens per second in the newest step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
+    /// Requests for completions that waited for an engine when another of these numbers changed
+    /// last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_requests: Option<u32>,
     /// Newest evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationStatus>,

@@ -56,7 +56,7 @@ const CASES: [Case; 5] = [
         rounds: ROUNDS,
         inject: |bench| bench.kill("rljob-learner"),
         steps_in_progress: Some(0),
-        milestones: &[("found", "coordinator-0", "stage=\"Stopping\""), LEARNERS, READY],
+        milestones: &[("found", "coordinator-0", "stage=Stopping"), LEARNERS, READY],
     },
     Case {
         name: "engine",
@@ -216,6 +216,7 @@ impl Bench {
     /// rank. A new pod may have no log yet.
     fn logged(&self, (_, pod, text): &(&str, &str, &str), after: Timestamp) -> Option<Timestamp> {
         let log = self.kubectl.run(&["logs", &format!("pod/chaos-{pod}")]).ok()?;
+        let log = rljob_logging::readable(&log);
         let mut times = log
             .lines()
             .filter(|line| line.contains(text))

@@ -79,3 +79,8 @@ labels: {{- include "rljob.labels" . | nindent 2 }}
   && {{ . }}.metadata.ownerReferences.exists(owner, owner.kind == 'RLJob'
   && owner.apiVersion.startsWith('rljob.dev/') && has(owner.controller) && owner.controller)
 {{- end }}
+
+{{/* API group of the PodGroups of a gang scheduler. */}}
+{{- define "rljob.podGroupApi" -}}
+{{ get (dict "native" "scheduling.k8s.io" "coscheduling" "scheduling.x-k8s.io" "volcano" "scheduling.volcano.sh") . }}
+{{- end }}

@@ -21,6 +21,7 @@ use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
 use rljob_http::StopSignals;
+use rljob_logging::{Format, Identity};
 use rljob_operator::cache::Cache;
 use rljob_operator::children::Kind;
 use rljob_operator::context::Context;
@@ -103,11 +104,12 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    rljob_logging::init(rljob_logging::Format::Json);
+    let identity = Identity::default().with("role", "operator");
+    rljob_logging::init(Format::Json, identity);
     match Box::pin(run(Arguments::parse())).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            rljob_logging::print_fatal(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

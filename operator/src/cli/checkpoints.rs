@@ -1,11 +1,13 @@
-//! `rljob checkpoints`: lists, copies and restores checkpoints of local runs and of RLJobs;
-//! verifies those of local runs.
+//! `rljob checkpoints`: lists, verifies, copies and restores checkpoints of local runs and of
+//! RLJobs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::bail;
+use serde::Serialize;
 
 use super::connection::{PlaceArgs, Subject};
+use super::status::Output;
 use super::table::table;
 
 mod copy;
@@ -13,6 +15,7 @@ mod folder_copy;
 mod found;
 mod job;
 mod job_restore;
+mod job_verify;
 mod pod_files;
 mod restore;
 
@@ -46,18 +49,29 @@ pub struct ListArgs {
     /// an RLJob.
     #[arg(value_name = "DIR|NAME", index = 1)]
     pub target: Option<String>,
+    /// Format of the output.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
     #[command(flatten)]
     pub place: PlaceArgs,
 }
 
-/// Verify that the files of local checkpoints match their manifests: names, sizes and SHA-256.
+/// Verify that the files of checkpoints match their manifests: names, sizes and SHA-256.
 ///
-/// Folders without a manifest are incomplete; runs ignore them.
+/// Folders without a manifest are incomplete; runs ignore them. With `--cluster`, the checkpoints
+/// of an RLJob with a coordinator are read in the coordinator's container, beside the run; needs
+/// the permissions to get `rljobs`, and to get and create `pods/exec`.
 #[derive(clap::Args, Debug)]
 pub struct VerifyArgs {
-    /// Run directory, or folder of run directories.
-    #[arg(value_name = "DIR", default_value = "runs")]
-    pub dir: PathBuf,
+    /// Run directory, or folder of run directories (default: `runs`); with `--cluster`, the name of
+    /// an RLJob.
+    #[arg(value_name = "DIR|NAME", index = 1)]
+    pub target: Option<String>,
+    /// With `--cluster`: verify the checkpoint of this step only.
+    #[arg(long, value_name = "N")]
+    pub step: Option<u32>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 /// Lists, verifies, copies or restores checkpoints; returns the lines to print.
@@ -66,41 +80,87 @@ pub struct VerifyArgs {
 /// There is no run, a checkpoint does not match its manifest, or the run cannot be restored.
 pub async fn checkpoints(arguments: &CheckpointsArgs) -> anyhow::Result<String> {
     match &arguments.command {
-        CheckpointsCommand::Verify(arguments) => verify(&arguments.dir),
+        CheckpointsCommand::Verify(VerifyArgs { target, step, place }) => {
+            match place.subject(target.as_deref()).await? {
+                Subject::RLJob(connection, name) => {
+                    job_verify::verify(&connection, name, *step).await
+                }
+                Subject::Runs(_) if step.is_some() => bail!("--step needs --cluster"),
+                Subject::Runs(dir) => verify(dir),
+            }
+        }
         CheckpointsCommand::Copy(arguments) => copy::copy(arguments).await,
         CheckpointsCommand::Restore(arguments) => restore::restore(arguments).await,
-        CheckpointsCommand::List(ListArgs { target, place }) => {
+        CheckpointsCommand::List(ListArgs { target, output, place }) => {
             match place.subject(target.as_deref()).await? {
-                Subject::RLJob(connection, name) => job::list(&connection, name).await,
-                Subject::Runs(dir) => list(dir),
+                Subject::RLJob(connection, name) => job::list(&connection, name, *output).await,
+                Subject::Runs(dir) => list(dir, *output),
             }
         }
     }
 }
 
-fn list(dir: &Path) -> anyhow::Result<String> {
+/// A checkpoint in the output of `list`. Of one in a bucket, only name and folder are known.
+#[derive(Serialize)]
+struct ListRow {
+    name: String,
+    step: Option<u32>,
+    attempt: Option<u32>,
+    ranks: Option<u32>,
+    bytes: Option<u64>,
+    state: &'static str,
+    /// Folder, or URI.
+    folder: String,
+}
+
+impl ListRow {
+    fn cells(&self) -> [String; 7] {
+        let or_unknown = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+        [
+            self.name.clone(),
+            or_unknown(self.step.map(|step| step.to_string())),
+            or_unknown(self.attempt.map(|attempt| attempt.to_string())),
+            or_unknown(self.ranks.map(|ranks| ranks.to_string())),
+            or_unknown(self.bytes.map(|bytes| bytes.to_string())),
+            self.state.to_owned(),
+            self.folder.clone(),
+        ]
+    }
+}
+
+fn list(dir: &Path, output: Output) -> anyhow::Result<String> {
     let row = |found: &Found| {
-        let unknown = || ("-".to_owned(), "-".to_owned());
-        let ((ranks, bytes), state) = match &found.manifest {
-            Ok(Some(manifest)) => {
-                ((manifest.world_size.to_string(), size(manifest).to_string()), "Complete")
-            }
-            Ok(None) => (unknown(), "Incomplete"),
-            Err(_) => (unknown(), "Unreadable"),
-        };
-        let (step, attempt) = (found.version.step.to_string(), found.version.attempt.to_string());
-        let folder = found.folder.display().to_string();
-        [found.run.clone(), step, attempt, ranks, bytes, state.to_owned(), folder]
+        let manifest = found.manifest.as_ref().ok().and_then(Option::as_ref);
+        ListRow {
+            name: found.run.clone(),
+            step: Some(found.version.step),
+            attempt: Some(found.version.attempt),
+            ranks: manifest.map(|manifest| manifest.world_size),
+            bytes: manifest.map(size),
+            state: match &found.manifest {
+                Ok(Some(_)) => "Complete",
+                Ok(None) => "Incomplete",
+                Err(_) => "Unreadable",
+            },
+            folder: found.folder.display().to_string(),
+        }
     };
-    let in_bucket = |other: &InBucket| {
-        let unknown = || "-".to_owned();
-        let InBucket { run, uri } = other.clone();
-        [run, unknown(), unknown(), unknown(), unknown(), "InBucket".to_owned(), uri]
+    let in_bucket = |InBucket { run, uri }: InBucket| ListRow {
+        name: run,
+        step: None,
+        attempt: None,
+        ranks: None,
+        bytes: None,
+        state: "InBucket",
+        folder: uri,
     };
     let runs = find(dir)?;
     let mut rows: Vec<_> = runs.found.iter().map(row).collect();
-    rows.extend(runs.in_buckets.iter().map(in_bucket));
-    Ok(table(["NAME", "STEP", "ATTEMPT", "RANKS", "BYTES", "STATE", "FOLDER"], &rows))
+    rows.extend(runs.in_buckets.into_iter().map(in_bucket));
+    output.format(&rows, || {
+        let cells: Vec<_> = rows.iter().map(ListRow::cells).collect();
+        table(["NAME", "STEP", "ATTEMPT", "RANKS", "BYTES", "STATE", "FOLDER"], &cells)
+    })
 }
 
 fn verify(dir: &Path) -> anyhow::Result<String> {
@@ -179,12 +239,21 @@ mod tests {
         let complete_folder = complete.clone();
         let (complete, incomplete) = (complete.display(), incomplete.display());
         assert_eq!(
-            list(runs.path()).unwrap(),
+            list(runs.path(), Output::Text).unwrap(),
             format!(
                 "NAME      STEP  ATTEMPT  RANKS  BYTES  STATE       FOLDER\n\
                  lab/sums  2     0        1      3      Complete    {complete}\n\
                  lab/sums  10    1        -      -      Incomplete  {incomplete}"
             )
+        );
+        let rows: serde_json::Value =
+            serde_json::from_str(&list(runs.path(), Output::Json).unwrap()).unwrap();
+        assert_eq!(
+            rows[0],
+            json!({
+                "name": "lab/sums", "step": 2, "attempt": 0, "ranks": 1, "bytes": 3,
+                "state": "Complete", "folder": complete.to_string(),
+            })
         );
         let verified = || verify(runs.path()).map_err(|error| error.to_string());
         let ignored = format!("{incomplete}: incomplete, ignored by runs");
@@ -205,7 +274,7 @@ mod tests {
         fails("../journal.sqlite: is not the name of a file");
         fs::write(complete_folder.join(MANIFEST_FILE), "{").unwrap();
         assert!(verified().unwrap_err().contains("manifest.json: EOF"), "{:?}", verified());
-        assert!(list(runs.path()).unwrap().contains("Unreadable"));
+        assert!(list(runs.path(), Output::Text).unwrap().contains("Unreadable"));
     }
 
     #[test]
@@ -225,7 +294,7 @@ mod tests {
         let folder = folder.display();
         let uri = "s3://runs/team/lab/other/checkpoints";
         assert_eq!(
-            list(runs.path()).unwrap(),
+            list(runs.path(), Output::Text).unwrap(),
             format!(
                 "NAME       STEP  ATTEMPT  RANKS  BYTES  STATE       FOLDER\n\
                  lab/sums   2     0        -      -      Incomplete  {folder}\n\

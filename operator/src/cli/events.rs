@@ -5,8 +5,10 @@ use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use rljob_crds::RLJob;
+use serde::Serialize;
 
 use super::connection::{Connection, ConnectionArgs};
+use super::status::Output;
 use super::tree::age;
 use crate::desired::Role;
 use crate::local::lines::one_line;
@@ -22,11 +24,27 @@ const PAGE: u32 = 500;
 pub struct EventsArgs {
     /// Name of the RLJob.
     pub name: String,
+    /// Format of the output.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
     #[command(flatten)]
     pub connection: ConnectionArgs,
 }
 
-/// Returns the table of events.
+/// An event in the output for programs.
+#[derive(Serialize)]
+struct Row<'a> {
+    time: Option<Timestamp>,
+    #[serde(rename = "type")]
+    type_: Option<&'a str>,
+    reason: Option<&'a str>,
+    kind: Option<&'a str>,
+    name: Option<&'a str>,
+    message: Option<&'a str>,
+    count: i32,
+}
+
+/// Returns the events as a table, JSON or YAML.
 ///
 /// # Errors
 /// The job does not exist, or a request fails.
@@ -51,7 +69,7 @@ pub async fn events(arguments: &EventsArgs) -> anyhow::Result<String> {
         );
     }
     events.sort_by_key(last_time);
-    Ok(table(&events, Timestamp::now()))
+    arguments.output.format(&rows(&events), || table(&events, Timestamp::now()))
 }
 
 /// Whether an event is about a job, or about a child since the job exists.
@@ -97,6 +115,22 @@ fn count(event: &Event) -> i32 {
     series.or(event.count).unwrap_or(1)
 }
 
+fn rows<'a>(events: &'a [Event]) -> Vec<Row<'a>> {
+    let row = |event: &'a Event| {
+        let object = &event.involved_object;
+        Row {
+            time: last_time(event),
+            type_: event.type_.as_deref(),
+            reason: event.reason.as_deref(),
+            kind: object.kind.as_deref(),
+            name: object.name.as_deref(),
+            message: event.message.as_deref(),
+            count: count(event),
+        }
+    };
+    events.iter().map(row).collect()
+}
+
 fn table(events: &[Event], now: Timestamp) -> String {
     let row = |event: &Event| {
         let object = &event.involved_object;
@@ -120,6 +154,30 @@ fn table(events: &[Event], now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_rows_of_a_table_and_objects_for_programs() {
+        let event: Event = serde_json::from_value(serde_json::json!({
+            "metadata": {}, "type": "Warning", "reason": "FailedScheduling",
+            "message": "0/2 nodes are available:\n2 Insufficient nvidia.com/gpu", "count": 3,
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+            "involvedObject": {"kind": "Pod", "name": "a-trainer-0", "uid": "1"},
+        }))
+        .unwrap();
+        let events = [event];
+        assert_eq!(
+            serde_json::to_value(rows(&events)).unwrap(),
+            serde_json::json!([{
+                "time": "2026-01-01T00:00:00Z", "type": "Warning", "reason": "FailedScheduling",
+                "kind": "Pod", "name": "a-trainer-0", "count": 3,
+                "message": "0/2 nodes are available:\n2 Insufficient nvidia.com/gpu",
+            }])
+        );
+        let now = "2026-01-01T00:01:00Z".parse().unwrap();
+        let text = table(&events, now);
+        let row = text.lines().nth(1).unwrap();
+        assert!(row.contains("pod/a-trainer-0") && row.ends_with("gpu (x3)"), "{text}");
+    }
 
     #[test]
     fn objects_of_other_jobs_are_not_children() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use super::connection::{Connection, PlaceArgs};
+use super::log_lines::{LineFormat, LogOutput};
 use super::pod_logs::{self, Selection};
 use crate::local::directory::{LOCK_FILE, LOGS_DIR};
 use crate::local::inspect;
@@ -46,6 +47,14 @@ pub struct LogsArgs {
     /// one.
     #[arg(short, long)]
     pub container: Option<String>,
+    /// With `--cluster`: print only lines of this attempt of the learner group, of coordinator and
+    /// trainers. `--tail` counts lines of all attempts.
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u64>,
+    /// With `--cluster`: print the JSON lines as pods write them, and an object with `pod` and
+    /// `message` for each line of another program, instead of text.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: LogOutput,
     #[command(flatten)]
     pub place: PlaceArgs,
 }
@@ -61,6 +70,10 @@ pub async fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<
             !arguments.previous && arguments.container.is_none(),
             "--previous and --container need --cluster: a local log has all attempts"
         );
+        ensure!(
+            arguments.attempt.is_none() && arguments.output == LogOutput::Text,
+            "--attempt and --output need --cluster: local logs are text"
+        );
         return local_logs(arguments, out);
     }
     let connection = Connection::open(&arguments.place.connection).await?;
@@ -70,6 +83,7 @@ pub async fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<
         container: arguments.container.as_deref(),
         previous: arguments.previous,
         tail: arguments.tail,
+        lines: LineFormat { output: arguments.output, attempt: arguments.attempt, has_pod: false },
     };
     if arguments.follow {
         pod_logs::follow(&connection, &selection, out).await

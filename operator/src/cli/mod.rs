@@ -22,6 +22,7 @@ mod forward;
 mod init;
 mod job_check;
 mod job_view;
+mod log_lines;
 mod logs;
 mod memory_plan;
 mod model_check;

@@ -14,8 +14,6 @@ const INTERNAL: &str = "with-parent";
 const LOCAL: [&str; 4] = ["run", "evaluate", "compare", "trace"];
 /// Subcommand that shows all RLJobs without a name.
 const MAY_SHOW_ALL: &str = "status";
-/// Subcommand of `checkpoints` for local runs only.
-const LOCAL_CHECKPOINTS: &str = "verify";
 
 /// Help of a subcommand for RLJobs, in place of that for both local runs and RLJobs.
 struct Help {
@@ -76,6 +74,16 @@ const COMMANDS: [Help; 5] = [
                 "container",
                 "The container, for example `rewards` of the coordinator. Default: the main one",
             ),
+            (
+                "attempt",
+                "Print only lines of this attempt of the learner group, of coordinator and \
+                    trainers. `--tail` counts lines of all attempts",
+            ),
+            (
+                "output",
+                "`json` prints the JSON lines as pods write them, and an object with `pod` and \
+                    `message` for each line of another program",
+            ),
         ],
     },
     Help {
@@ -91,12 +99,20 @@ const COMMANDS: [Help; 5] = [
     },
 ];
 
-const CHECKPOINTS: [Help; 3] = [
+const CHECKPOINTS: [Help; 4] = [
     Help {
         name: "list",
         about: "List the complete checkpoints of an RLJob",
         more: "The status has the newest 100. Needs the permission to get `rljobs`.",
         arguments: &[],
+    },
+    Help {
+        name: "verify",
+        about: "Verify that the files of an RLJob's checkpoints match their manifests",
+        more: "Names, sizes and SHA-256 of the complete checkpoints are compared in the \
+            coordinator's container, beside the run. Needs the permissions to get `rljobs`, and to \
+            get and create `pods/exec`.",
+        arguments: &[("step", "Verify the checkpoint of this step only")],
     },
     Help {
         name: "copy",
@@ -132,8 +148,7 @@ pub fn command(rljob: Command) -> Command {
     }
     command = of_cluster(command, &COMMANDS).mut_subcommand("checkpoints", |command| {
         of_cluster(command, &CHECKPOINTS)
-            .mut_subcommand(LOCAL_CHECKPOINTS, |_| without_arguments(LOCAL_CHECKPOINTS))
-            .about("List, copy or restore checkpoints of RLJobs")
+            .about("List, verify, copy or restore checkpoints of RLJobs")
     });
     command.name(FILE).bin_name("kubectl rljob").display_name("kubectl rljob")
 }
@@ -165,13 +180,7 @@ fn of_cluster(parent: Command, commands: &[Help]) -> Command {
 
 /// What to do instead of a subcommand for local runs only.
 pub fn local_only(matches: &ArgMatches) -> Option<String> {
-    let name = match matches.subcommand()? {
-        (name, _) if LOCAL.contains(&name) => name.to_owned(),
-        ("checkpoints", of) if of.subcommand_name() == Some(LOCAL_CHECKPOINTS) => {
-            format!("checkpoints {LOCAL_CHECKPOINTS}")
-        }
-        _ => return None,
-    };
+    let name = matches.subcommand_name().filter(|name| LOCAL.contains(name))?;
     Some(format!("`{name}` is for runs on this machine: use `rljob {name}`"))
 }
 
@@ -188,6 +197,7 @@ mod tests {
             local_only(&matches)
         };
         assert_eq!(local(&["checkpoints", "list", "sums"]), None);
+        assert_eq!(local(&["checkpoints", "verify", "sums"]), None);
         assert_eq!(local(&["checkpoints", "restore", "sums", "--step=2"]), None);
         assert_eq!(local(&["report", "sums"]), None);
         for (words, expected) in [
@@ -196,7 +206,6 @@ mod tests {
             (&["evaluate", "-f", "a.yaml", "--model", "b"], "`evaluate` is"),
             (&["compare"], "`compare` is"),
             (&["trace", "runs", "--step=1"], "`trace` is"),
-            (&["checkpoints", "verify"], "`checkpoints verify` is"),
         ] {
             let answer = local(words).unwrap_or_default();
             assert!(answer.starts_with(expected), "{words:?}: {answer}");

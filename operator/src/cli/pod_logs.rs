@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 
 use super::connection::Connection;
 use super::job_view::outcome;
+use super::log_lines::{LineFormat, LogLines};
 use crate::desired::Role;
-use crate::terminal::printable;
 
 /// Interval of lists of pods with `--follow`.
 const POLL: Duration = Duration::from_secs(2);
@@ -38,6 +38,8 @@ pub struct Selection<'a> {
     /// Whether the containers before their last restart are meant.
     pub previous: bool,
     pub tail: Option<usize>,
+    /// Format of the lines; those of several pods have the name of their pod.
+    pub lines: LineFormat,
 }
 
 impl Selection<'_> {
@@ -113,7 +115,8 @@ pub async fn print(
     let (api, mut failures) = (connection.api::<Pod>(), Vec::new());
     for pod in &pods {
         let (name, parameters) = (pod.name_any(), selection.parameters(pod));
-        let prefix = if pods.len() > 1 { format!("{name} | ") } else { String::new() };
+        let format = LineFormat { has_pod: pods.len() > 1, ..selection.lines };
+        let mut printed = LogLines::new(format, name.clone());
         let stream = match api.log_stream(&name, &parameters).await {
             Ok(stream) => stream,
             Err(error) => {
@@ -125,7 +128,11 @@ pub async fn print(
         let mut lines = Lines::new(stream);
         loop {
             match lines.next().await {
-                Ok(Some(line)) => writeln!(out, "{prefix}{}", printable(&line))?,
+                Ok(Some(line)) => {
+                    if let Some(line) = printed.next(&line) {
+                        writeln!(out, "{line}")?;
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => {
                     failures.push(format!("failed to read the log of pod {name}: {error}"));
@@ -236,13 +243,14 @@ impl Follower {
             self.known.insert(container.id.clone(), None);
             self.known.extend(missed.clone().map(|id| (id, None)));
             let (api, name, sender) = (self.api.clone(), pod.name_any(), sender.clone());
+            let format = LineFormat { has_pod: true, ..selection.lines };
             self.streams.spawn(async move {
                 if missed.is_some() {
                     let (follow, previous) = (false, true);
                     let parameters = LogParams { follow, previous, ..parameters.clone() };
-                    stream(&api, &name, &parameters, &sender).await;
+                    stream(&api, &name, &parameters, &sender, format).await;
                 }
-                stream(&api, &name, &parameters, &sender).await;
+                stream(&api, &name, &parameters, &sender, format).await;
                 container.id
             });
         }
@@ -274,12 +282,19 @@ impl Container {
     }
 }
 
-async fn stream(api: &Api<Pod>, pod: &str, parameters: &LogParams, sender: &mpsc::Sender<String>) {
+async fn stream(
+    api: &Api<Pod>,
+    pod: &str,
+    parameters: &LogParams,
+    sender: &mpsc::Sender<String>,
+    format: LineFormat,
+) {
     // A pod may be deleted meanwhile, and a connection may break: the next list tells.
     let Ok(stream) = api.log_stream(pod, parameters).await else { return };
-    let mut lines = Lines::new(stream);
+    let (mut lines, mut printed) = (Lines::new(stream), LogLines::new(format, pod.to_owned()));
     while let Ok(Some(line)) = lines.next().await {
-        if sender.send(format!("{pod} | {}", printable(&line))).await.is_err() {
+        let Some(line) = printed.next(&line) else { continue };
+        if sender.send(line).await.is_err() {
             break;
         }
     }

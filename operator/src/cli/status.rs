@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::ListParams;
 use rljob_crds::RLJob;
 use rljob_crds::names::LABEL_JOB;
+use serde::Serialize;
 
 use super::connection::{Connection, PlaceArgs};
 use super::job_view::{self, JobView};
@@ -55,6 +56,24 @@ pub enum Output {
     Yaml,
 }
 
+impl Output {
+    /// The value as JSON or YAML, or its text.
+    ///
+    /// # Errors
+    /// The value cannot be serialized.
+    pub fn format<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Text => text(),
+            Self::Json => serde_json::to_string_pretty(value)?,
+            Self::Yaml => serde_yaml::to_string(value)?,
+        })
+    }
+}
+
 /// What is shown.
 enum View {
     Table(Vec<Row>),
@@ -63,14 +82,10 @@ enum View {
 
 impl View {
     fn text(&self, output: Output, now: Timestamp) -> anyhow::Result<String> {
-        Ok(match (output, self) {
-            (Output::Text, Self::Table(rows)) => table(rows),
-            (Output::Text, Self::Job(job)) => tree(job, now),
-            (Output::Json, Self::Table(rows)) => serde_json::to_string_pretty(rows)?,
-            (Output::Json, Self::Job(job)) => serde_json::to_string_pretty(job)?,
-            (Output::Yaml, Self::Table(rows)) => serde_yaml::to_string(rows)?,
-            (Output::Yaml, Self::Job(job)) => serde_yaml::to_string(job)?,
-        })
+        match self {
+            Self::Table(rows) => output.format(rows, || table(rows)),
+            Self::Job(job) => output.format(job, || tree(job, now)),
+        }
     }
 
     fn has_ended(&self) -> bool {

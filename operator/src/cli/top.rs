@@ -34,11 +34,15 @@ const CURVES: [(&str, &str); 5] = [
     (metrics::TRAIN_SECONDS, "training, s"),
 ];
 
+/// Title of the curve of requests that wait for an engine.
+const QUEUE: &str = "queued";
+
 /// Show curves and the newest numbers of a run until it has ended.
 ///
-/// A local run has the curves of all steps. With `--cluster`, curves start with the command, with
-/// the values of the status of the RLJob, which is written at most once a minute; its pods, engines
-/// and conditions are shown as by `status`. Without a terminal, the output is printed once.
+/// A local run has the curves of all steps; that of queued requests starts with the command. With
+/// `--cluster`, curves start with the command, with the values of the status of the RLJob, which is
+/// written at most once a minute; its pods, engines and conditions are shown as by `status`.
+/// Without a terminal, the output is printed once.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
     /// The run directory, `RUNS/<namespace>/<name>`, or a folder of one run; with `--cluster`, the
@@ -74,7 +78,7 @@ pub async fn top(arguments: &TopArgs, out: &mut impl Write) -> anyhow::Result<()
     } else {
         let directory = find_one(Path::new(&arguments.target))?;
         let tail = Tail::new(directory.join(METRICS_FILE));
-        Source::Local(Local { directory, tail, steps: BTreeMap::new() })
+        Source::Local(Local { directory, tail, steps: BTreeMap::new(), queued: Curve::new() })
     };
     let is_terminal = std::io::stdout().is_terminal();
     loop {
@@ -115,7 +119,11 @@ impl Source {
 /// Adds the progress of a job to the curves.
 fn extend(curves: &mut Vec<(&'static str, Curve)>, view: &JobView) {
     let Some(progress) = &view.progress else { return };
-    let values = [("reward", progress.reward), ("tokens/s", progress.tokens_per_second)];
+    let values = [
+        ("reward", progress.reward),
+        ("tokens/s", progress.tokens_per_second),
+        (QUEUE, progress.queued_requests.map(f64::from)),
+    ];
     for (title, value) in values {
         let Some(value) = value else { continue };
         match curves.iter_mut().find(|(known, _)| *known == title) {
@@ -131,6 +139,8 @@ struct Local {
     tail: Tail,
     /// A repeated step replaces the one of an earlier attempt.
     steps: BTreeMap<u32, StepMetrics>,
+    /// Queued requests at the end of each step that the command has seen.
+    queued: Curve,
 }
 
 impl Local {
@@ -142,6 +152,13 @@ impl Local {
             let values = self.steps.values();
             values.filter_map(|step| Some((step.step, step.get(name)?))).collect()
         };
+        if let Some((step, requests)) =
+            run.report.as_ref().and_then(|report| Some((report.step, report.requests?)))
+        {
+            self.queued.insert(step, requests.queued.into());
+        }
+        let mut curves: Vec<_> = CURVES.iter().map(|(name, title)| (*title, curve(name))).collect();
+        curves.push((QUEUE, self.queued.clone()));
         let total = run.config.spec.training.steps;
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
@@ -150,7 +167,7 @@ impl Local {
         rest.extend(run.state.failure.clone().filter(|_| !run.running));
         Ok(Frame {
             title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),
-            curves: CURVES.iter().map(|(name, title)| (*title, curve(name))).collect(),
+            curves,
             rest: rest.join("\n"),
             has_ended: !run.running,
         })
@@ -201,7 +218,10 @@ fn sparkline(values: &[f64], (low, high): (f64, f64)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rljob_protocol::status::{CoordinatorStatus, RequestCounts};
+
     use super::*;
+    use crate::decide::test_support::report;
     use crate::local::inspect::test_support::run_directory;
 
     #[test]
@@ -229,12 +249,23 @@ mod tests {
             directory: target.into(),
             tail: Tail::new(path),
             steps: BTreeMap::new(),
+            queued: Curve::new(),
         });
+        let status = CoordinatorStatus {
+            step: 3,
+            requests: Some(RequestCounts { running: 4, queued: 12 }),
+            ..report()
+        };
+        let file = directory.path().join("status.json");
+        std::fs::write(file, serde_json::to_string(&status).unwrap()).unwrap();
         let text = text(&source.read().await.unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "lab/sums  Running", "{text}");
         let curve = format!("reward            1.000  ▁▅█{}  0 to 1.000", " ".repeat(WIDTH - 3));
         assert_eq!(lines[1], curve, "{text}");
-        assert!(lines[2].contains("3/10"), "{text}");
+        let rest = " ".repeat(WIDTH - 1);
+        let queued = format!("queued           12.000  ▁{rest}  12.000 to 12.000");
+        assert_eq!(lines[2], queued, "{text}");
+        assert!(lines[3].contains("3/10"), "{text}");
     }
 }

@@ -119,6 +119,9 @@ fn progress(progress: &Progress, now: Timestamp) -> String {
     if let Some(speed) = progress.tokens_per_second {
         let _ = write!(text, ", {speed:.0} tokens/s");
     }
+    if let Some(queued) = progress.queued_requests.filter(|queued| *queued > 0) {
+        let _ = write!(text, ", {queued} requests queued");
+    }
     text + &ago(progress.time.as_ref(), now)
 }
 

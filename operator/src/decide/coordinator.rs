@@ -44,6 +44,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
         reward_engines: facts.reward_engines.clone(),
         supervisors: facts.supervisors.clone(),
         verifiers: facts.verifiers.clone(),
+        incidents: facts.recorded.incidents.clone(),
         checkpoint: CheckpointPolicy {
             every_steps: checkpoint.every_steps,
             keep_last: checkpoint.keep_last,
@@ -63,6 +64,8 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
 mod tests {
     use super::super::test_support::{at, facts, outcome};
     use super::super::{Decision, decide};
+    use rljob_crds::status::Incident;
+
     use super::*;
     use crate::validate::test_support::validated;
 
@@ -120,6 +123,13 @@ mod tests {
     fn the_desired_state_has_mode_engines_and_policies() {
         let mut facts = facts();
         facts.suspend = true;
+        let incident = Incident {
+            reason: "Evicted".to_owned(),
+            message: "pod sums-trainer-0 was evicted".to_owned(),
+            pod: "sums-trainer-0".to_owned(),
+            ..Incident::default()
+        };
+        facts.recorded.incidents = vec![incident.clone()];
         let expected = Desired {
             epoch: 3,
             generation: 4,
@@ -129,6 +139,7 @@ mod tests {
             reward_engines: vec![],
             supervisors: facts.supervisors.clone(),
             verifiers: vec![],
+            incidents: vec![incident],
             checkpoint: CheckpointPolicy {
                 every_steps: 20,
                 keep_last: 3,

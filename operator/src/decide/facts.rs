@@ -197,6 +197,8 @@ pub struct Recorded {
     /// Deadline of the drain in progress.
     pub drain_deadline: Option<Timestamp>,
     pub epoch: Epoch,
+    /// The log of incidents.
+    pub incidents: Vec<Incident>,
 }
 
 /// Counts of every role.

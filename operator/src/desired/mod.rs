@@ -30,6 +30,7 @@ pub mod certificates;
 mod config_map;
 mod disruption_budget;
 pub mod gang;
+mod log;
 pub mod meta;
 pub mod network_policy;
 pub mod pin;

@@ -13,13 +13,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE, ENGINE_PORT,
-    GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKENS_MOUNT,
+    ANNOTATION_METRICS_SCHEME, CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE,
+    ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT,
+    TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, InferenceSpec};
 
 use super::settings::Settings;
-use super::{Role, meta, run_config, runner, template, volumes};
+use super::{Role, log, meta, run_config, runner, template, volumes};
 use crate::served_model::ServedModel;
 use crate::validate::ValidatedJob;
 use crate::{embedded_engine, sglang};
@@ -77,6 +78,8 @@ pub(super) fn build_template(
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(meta::all_labels(job, Some(role))),
+            annotations: is_sglang(job, role)
+                .then(|| [(ANNOTATION_METRICS_SCHEME.to_owned(), "https".to_owned())].into()),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {
@@ -235,7 +238,7 @@ fn model_download(job: &ValidatedJob, role: Role, settings: &Settings) -> Option
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command),
         // HF_ENDPOINT and proxies.
-        env: Some(template::coordinator_environment(job)),
+        env: Some([log::environment(job, role), template::coordinator_environment(job)].concat()),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some(mounts),
         security_context: Some(container_security()),
@@ -264,11 +267,8 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     if role == Role::Verifier {
         return vec![value("HOME", "/tmp")];
     }
-    let mut environment = vec![
-        field("POD_NAME", "metadata.name"),
-        field("POD_IP", "status.podIP"),
-        value("HOME", "/tmp"),
-    ];
+    let mut environment = log::environment(job, role);
+    environment.extend([field("POD_IP", "status.podIP"), value("HOME", "/tmp")]);
     if is_trainer(role) {
         environment.push(field("POD_UID", "metadata.uid"));
     }

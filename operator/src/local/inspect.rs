@@ -86,6 +86,7 @@ impl Run {
             plan: dataflow::plan(&planned).ok(),
             coordinator: self.report.clone().filter(|_| self.running),
             memory: self.report.as_ref().and_then(|report| report.memory.clone()),
+            incidents: Vec::new(),
         })
     }
 }

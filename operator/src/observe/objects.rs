@@ -172,8 +172,8 @@ impl Objects {
             .flatten()
             .filter_map(|state| state.terminated.as_ref())
             .find(|exit| exit.exit_code == EXIT_RUN_DIRECTORY_IN_USE)?;
-        let lines = exit.message.as_deref().unwrap_or_default().lines();
-        let last_line = lines.rev().find(|line| !line.trim().is_empty());
+        let log = rljob_logging::readable(exit.message.as_deref().unwrap_or_default());
+        let last_line = log.lines().rev().find(|line| !line.trim().is_empty());
         let message = last_line.unwrap_or("the run directory belongs to another run");
         Some(message.trim_start_matches("error: ").to_owned())
     }

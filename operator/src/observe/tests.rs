@@ -162,8 +162,12 @@ fn pods_that_are_not_observed_yet_count_as_existing() {
 fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
     let mut objects = objects();
     assert_eq!((objects.directory_in_use(), objects.waiting(Vec::new())), (None, None));
-    let terminated =
-        json!({ "exitCode": 78, "message": "a log line\nerror: it belongs to lab/other\n" });
+    let log = concat!(
+        "a log line\n",
+        r#"{"timestamp":"t","level":"ERROR","message":"it belongs to lab/other","#,
+        "\"role\":\"coordinator\"}\n",
+    );
+    let terminated = json!({ "exitCode": 78, "message": log });
     let status = json!({
         "conditions": [{
             "type": "PodScheduled",

@@ -157,7 +157,7 @@ fn last_exit(role: Role, pod: &Pod, status: &ContainerStatus) -> Option<Containe
         name: pod.name_any(),
         reason: exit.reason.clone().unwrap_or_default(),
         exit_code: exit.exit_code,
-        message: exit.message.clone().unwrap_or_default(),
+        message: rljob_logging::readable(exit.message.as_deref().unwrap_or_default()).into(),
     };
     Some(ContainerExit { exit, at, restarts })
 }

@@ -93,7 +93,7 @@ fn container_waiting(pod: &Pod, container: &ContainerStatus) -> Option<Waiting> 
 /// Exit code and last log lines of the container before its restart.
 fn last_exit(state: Option<&ContainerState>) -> Option<String> {
     let exit = state?.terminated.as_ref()?;
-    let log = exit.message.as_deref().unwrap_or_default();
+    let log = rljob_logging::readable(exit.message.as_deref().unwrap_or_default());
     let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default();
     let cause = if last.is_empty() { String::new() } else { format!(": {}", last.join("; ")) };
@@ -189,10 +189,12 @@ mod tests {
     #[test]
     fn a_crash_loop_has_the_exit_code_and_the_last_log_lines() {
         let state = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
-        let last = json!({"terminated": {"exitCode": 3, "message": "loading\nno such model\n\n"}});
+        let fatal = r#"{"timestamp":"t","level":"ERROR","message":"no model","role":"trainer"}"#;
+        let log = format!("loading\n{fatal}\n\n");
+        let last = json!({"terminated": {"exitCode": 3, "message": log}});
         let crashing = seen(json!({"containerStatuses": [container(state.clone(), last)]}));
         let message = "container supervisor of sums-trainer-0: CrashLoopBackOff: it exited with \
-            code 3: loading; no such model";
+            code 3: loading; error: no model";
         assert_eq!(crashing, Some(("CrashLoopBackOff".to_owned(), message.to_owned(), false)));
         let init = json!({"initContainerStatuses": [container(state, json!({}))]});
         assert_eq!(seen(init).unwrap().0, "CrashLoopBackOff", "init containers count too");

@@ -98,7 +98,7 @@ fn replicas(job: &Job, role: Role) -> i32 {
             role.engines(&job.spec).map_or(0, InferenceSpec::pods)
         }
         Role::Coordinator => 1,
-        Role::Trainer => job.spec.trainer.replicas,
+        Role::Trainer => job.spec.trainers(),
         Role::Group => job.spec.group_replicas(),
         // Quota for the most pods: their number changes while the job runs.
         Role::Verifier => job.spec.verifiers.as_ref().map_or(0, |pods| pods.max_replicas),
@@ -131,6 +131,16 @@ mod tests {
         let without = build_workload(&job, &settings, None).unwrap();
         assert_eq!(without["spec"]["podSets"].as_array().unwrap().len(), 2);
         assert!(without["spec"].get("priority").is_none(), "{without}");
+    }
+
+    #[test]
+    fn a_job_that_only_evaluates_needs_no_quota_for_trainers() {
+        let mut job = queued_job();
+        job.spec.algorithm = serde_json::from_value(json!({"evaluation": {}})).unwrap();
+        let workload = build_workload(&job, &Settings::new("rljob:7"), None).unwrap();
+        let sets = workload["spec"]["podSets"].as_array().unwrap().iter();
+        let names: Vec<&Value> = sets.map(|set| &set["name"]).collect();
+        assert_eq!(names, ["inference", "coordinator"]);
     }
 
     #[test]

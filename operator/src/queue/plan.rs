@@ -97,7 +97,7 @@ fn not_ready(reason: &str) -> Condition {
 fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) -> WorkloadAction {
     let wants = |counts: RoleCounts, wanted: i32| counts.ready >= wanted;
     let is_ready = wants(roles.coordinator, 1)
-        && wants(roles.trainer, job.spec.trainer.replicas)
+        && wants(roles.trainer, job.spec.trainers())
         && wants(roles.group, job.spec.group_replicas())
         && wants(roles.inference, job.spec.inference.replicas)
         && wants(roles.evaluation, job.spec.num_evaluation_engines())

@@ -71,6 +71,7 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
         completed_at: status.completion_time.as_ref().map(|time| time.0),
         drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
         epoch: Epoch { number: status.epoch, holder: status.coordinator_uid.clone() },
+        incidents: status.incidents.clone(),
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) fn progress(
         total_steps: report.total_steps,
         reward: newest(metrics::REWARD),
         tokens_per_second: newest(metrics::TOKENS_PER_SECOND),
+        queued_requests: old.progress.as_ref().and_then(|old| old.queued_requests),
         // A coordinator that has just started may report none.
         evaluation: report
             .evaluation
@@ -33,6 +34,8 @@ pub(super) fn progress(
     let engines = old.inference.as_ref().map(|old| &old.engines);
     if old.progress.as_ref() != Some(&new) || engines != Some(&inference.engines) {
         new.time = Some(Time(now));
+        // It changes all the time: it alone is no reason to write the status.
+        new.queued_requests = report.requests.map(|requests| requests.queued);
     }
     Some(new)
 }
@@ -58,8 +61,32 @@ fn suite((name, metrics): (&String, &EvaluationMetrics)) -> SuiteStatus {
 
 #[cfg(test)]
 mod tests {
+    use rljob_protocol::status::RequestCounts;
+
     use super::*;
     use crate::decide::test_support::{at, report};
+
+    #[test]
+    fn the_queue_of_requests_changes_with_other_numbers_only() {
+        let of = |old: Option<Progress>, step, queued| {
+            let requests = Some(RequestCounts { running: 1, queued });
+            let report = CoordinatorStatus { step, requests, ..report() };
+            let old = RLJobStatus { progress: old, ..RLJobStatus::default() };
+            progress(&old, Some(&report), &InferenceStatus::default(), at(1)).unwrap()
+        };
+        let first = of(None, 1, 7);
+        assert_eq!(first.queued_requests, Some(7));
+        let old = RLJobStatus {
+            progress: Some(first.clone()),
+            inference: Some(InferenceStatus::default()),
+            ..RLJobStatus::default()
+        };
+        let requests = Some(RequestCounts { running: 1, queued: 9 });
+        let busy = CoordinatorStatus { step: 1, requests, ..report() };
+        let same = progress(&old, Some(&busy), &InferenceStatus::default(), at(2));
+        assert_eq!(same, Some(first.clone()));
+        assert_eq!(of(Some(first), 2, 0).queued_requests, Some(0));
+    }
 
     #[test]
     fn the_newest_evaluation_is_kept_while_a_coordinator_reports_none() {

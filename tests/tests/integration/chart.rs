@@ -109,6 +109,9 @@ fn each_switch_adds_or_removes_its_objects() {
         let added: BTreeSet<String> = rendered.difference(&default).cloned().collect();
         assert_eq!((added, default.is_subset(&rendered)), ([own(kind)].into(), true), "{value}");
     }
+    let of_jobs = identities(&json!({"podMonitor": {"jobs": true}}));
+    let added: Vec<&String> = of_jobs.difference(&default).collect();
+    assert_eq!(added, ["PodMonitor rljob-system/rljob-operator-jobs"]);
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn a_release_for_one_namespace_has_roles_instead_of_cluster_roles() {
 
 #[test]
 fn components_are_rendered_from_the_chart() {
-    for name in ["dashboards", "kueue", "pod-monitor", "prometheus-rule"] {
+    for name in ["dashboards", "kueue", "pod-monitor", "pod-monitor-jobs", "prometheus-rule"] {
         let script = workspace().join("scripts/component_manifest.sh");
         let rendered = run(Command::new(script).arg(name)).unwrap();
         let path = workspace().join(format!("manifests/components/{name}/objects.yaml"));

@@ -29,6 +29,8 @@ mod invariants;
 #[cfg(test)]
 mod journal;
 #[cfg(test)]
+mod json_logs;
+#[cfg(test)]
 mod local_run;
 #[cfg(test)]
 mod resharding;

@@ -61,6 +61,7 @@ pub mod telemetry;
 pub mod timeline;
 pub mod tokens;
 pub mod tracking;
+pub mod verification;
 pub mod work_error;
 pub mod workflow;
 

@@ -74,7 +74,7 @@ pub(crate) async fn open(
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
     let (evaluation_fleet, reward_fleet) = other_fleets(&config.spec, &client, clock);
-    let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
+    let recorder = Recorder::new(journal.clone(), files, metrics(&config.spec)?, clock, newest);
     Ok(Coordinator {
         learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
         config,
@@ -97,6 +97,12 @@ pub(crate) async fn open(
         tracker_failures: Failures::default(),
         stop: CancellationToken::new(),
     })
+}
+
+/// Metrics of a run with the GPUs of all trainer pods.
+fn metrics(spec: &RLJobSpec) -> anyhow::Result<Metrics> {
+    let pods = u32::try_from(spec.trainers()).unwrap_or_default();
+    Ok(Metrics::new(spec.trainer.gpus().saturating_mul(pods))?)
 }
 
 /// The fleets of the engines that only evaluate, and of those that serve the reward model.

@@ -36,6 +36,7 @@ impl RunHandle {
     /// `clock` must be the clock that produced the time given to `run`.
     pub fn new(run: Run, journal: SharedJournal, clock: Clock) -> Self {
         let journaled = run.record().clone();
+        place_logs(&run);
         let state = Arc::new(Mutex::new(RunState { run, journaled }));
         Self { state, changed: watch::channel(()).0, journal, clock }
     }
@@ -57,6 +58,7 @@ impl RunHandle {
             // server is unavailable.
             state.run.extend_deadlines(self.clock.now().saturating_sub(began));
         }
+        place_logs(&state.run);
         let changed = state.run.outline() != before;
         drop(state);
         if changed {
@@ -90,6 +92,12 @@ impl RunHandle {
             .await?;
         Ok(record)
     }
+}
+
+/// Attempt and newest step of later lines of the log.
+fn place_logs(run: &Run) {
+    rljob_logging::set_attempt(run.record().trainer.attempt);
+    rljob_logging::set_step(run.last_step());
 }
 
 /// Logs a change of what people follow; records change at every step.

@@ -1,8 +1,9 @@
-//! Prometheus metrics. Labels are the cause of rejected samples, the phase of learners, the suite
-//! of an evaluation, tool and outcome of a call, the state of calls in verifier pods, and the group
-//! of the trainer.
+//! Prometheus metrics. Labels are the cause of rejected samples, phase and call of learners, the
+//! suite of an evaluation, tool and outcome of a call, the state of calls in verifier pods, and the
+//! group of the trainer.
 
 mod evaluation;
+mod learners;
 mod register;
 mod tool_calls;
 mod verifier_calls;
@@ -10,18 +11,16 @@ mod verifier_calls;
 use std::time::Duration;
 
 use prometheus::{
-    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Counter, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use rljob_protocol::metrics::{
-    EvaluationMetrics, GRADIENT_NORM, MFU, PEAK_MEMORY, REWARD, StepMetrics, TRAIN_SECONDS,
-    WAIT_SECONDS,
-};
+use rljob_protocol::metrics::{EvaluationMetrics, REWARD, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
 
 pub use tool_calls::ToolCalls;
 
 use evaluation::EvaluationGauges;
+use learners::LearnerMetrics;
 use register::{counter, gauge, register};
 use verifier_calls::VerifierCalls;
 
@@ -64,8 +63,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All metrics, at 0.
-    pub fn new() -> Result<Self, prometheus::Error> {
+    /// All metrics, at 0. `gpus` is the number of the trainer's GPUs.
+    pub fn new(gpus: u32) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let integer = |name: &str, help: &str| gauge(&registry, name, help);
         let count = |name: &str, help: &str| counter(&registry, name, help);
@@ -112,7 +111,7 @@ impl Metrics {
             evaluation: EvaluationGauges::new(&registry)?,
             staleness: staleness(&registry)?,
             step_seconds: step_seconds(&registry)?,
-            learners: LearnerMetrics::new(&registry)?,
+            learners: LearnerMetrics::new(&registry, gpus)?,
             engine_idle: engine_idle(&registry)?,
             pending_evaluations: integer(
                 "rljob_pending_evaluations",
@@ -200,58 +199,6 @@ fn staleness(registry: &Registry) -> Result<Histogram, prometheus::Error> {
     let options = HistogramOpts::new("rljob_sample_staleness", help)
         .buckets(prometheus::linear_buckets(0.0, 1.0, STALENESS_BUCKETS)?);
     register(registry, Histogram::with_opts(options)?)
-}
-
-/// What learners report of their steps.
-#[derive(Clone)]
-struct LearnerMetrics {
-    /// By phase.
-    seconds: CounterVec,
-    gradient_norm: Gauge,
-    /// NaN on CPUs, as is `peak_memory`.
-    mfu: Gauge,
-    peak_memory: Gauge,
-}
-
-impl LearnerMetrics {
-    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let real = |name: &str, help: &str| {
-            let real = register(registry, Gauge::new(name, help)?)?;
-            real.set(f64::NAN);
-            Ok::<_, prometheus::Error>(real)
-        };
-        let help = "Seconds of the learners by phase: `train` for passes and updates, `wait` \
-                    without an instruction.";
-        let options = Opts::new("rljob_learner_seconds_total", help);
-        let help = "Share of the GPUs' bf16 operations that the newest step used while it trained.";
-        Ok(Self {
-            seconds: register(registry, CounterVec::new(options, &["phase"])?)?,
-            gradient_norm: real(
-                "rljob_gradient_norm",
-                "L2 norm of the newest step's gradient before clipping.",
-            )?,
-            mfu: real("rljob_learner_mfu", help)?,
-            peak_memory: real(
-                "rljob_learner_peak_memory_bytes",
-                "Most memory that tensors used on a GPU of a learner since its start.",
-            )?,
-        })
-    }
-
-    fn step_done(&self, metrics: &StepMetrics) {
-        for (phase, name) in [("train", TRAIN_SECONDS), ("wait", WAIT_SECONDS)] {
-            let seconds = metrics.get(name).unwrap_or_default().max(0.0);
-            self.seconds.with_label_values(&[phase]).inc_by(seconds);
-        }
-        let gauges = [
-            (&self.gradient_norm, GRADIENT_NORM),
-            (&self.mfu, MFU),
-            (&self.peak_memory, PEAK_MEMORY),
-        ];
-        for (gauge, name) in gauges {
-            gauge.set(metrics.get(name).unwrap_or(f64::NAN));
-        }
-    }
 }
 
 fn rejected_samples(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {

@@ -71,9 +71,16 @@ function drawMemory(run) {
   );
 }
 
-// Incidents that the records and the report show: [text, step].
+// Time of an incident of a pod, as the status has it.
+const utc = (time) => `${time.slice(0, 19).replace("T", " ")} UTC`;
+
+// Incidents that the status of the RLJob, the records and the report show: [text, step, time].
 function incidents(run) {
-  const found = [];
+  const found = (run.incidents ?? []).map((it) => [
+    `${it.reason}: ${it.message}`,
+    null,
+    it.time ? utc(it.time) : null,
+  ]);
   const attempts = column(run, "attempt");
   attempts.forEach(([step, attempt], index) => {
     const before = index > 0 ? attempts[index - 1][1] : 0;
@@ -100,8 +107,10 @@ function drawIncidents(run) {
   byId("incidents").hidden = found.length === 0;
   // The newest ones.
   const shown = found.slice(-100).reverse();
-  const item = ([text, step]) =>
-    h("li", {}, step === null ? null : h("b", {}, `Step ${step} `), text);
+  const item = ([text, step, time]) => {
+    const when = step === null ? time : `Step ${step}`;
+    return h("li", {}, when ? h("b", {}, `${when} `) : null, text);
+  };
   byId("incidents-content").replaceChildren(...shown.map(item));
 }
 

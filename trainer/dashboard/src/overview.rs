@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rljob_crds::dataflow::Plan;
+use rljob_crds::status::Incident;
 use rljob_protocol::memory::MemoryPlan;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
@@ -33,6 +34,9 @@ pub struct RunInfo {
     /// Memory plan of the newest learners on GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryPlan>,
+    /// Disruptions of pods, oldest first; of runs on a cluster while their coordinator runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub incidents: Vec<Incident>,
 }
 
 /// What the page shows of a run.

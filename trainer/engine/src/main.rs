@@ -6,17 +6,29 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+use std::process::ExitCode;
+
 use anyhow::Context as _;
 use clap::Parser as _;
 use rljob_engine::arguments::Arguments;
 use rljob_engine::server::Server;
 use rljob_http::StopSignals;
-use rljob_logging::Format;
+use rljob_logging::{Format, Identity};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    rljob_logging::init(Format::Text);
+    rljob_logging::init(Format::from_environment(), Identity::from_environment());
+    match start(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            rljob_logging::print_fatal(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(parent) = arguments.exit_with_parent {
         exit_with_parent(parent).context("failed to request a signal for the parent's exit")?;
     }

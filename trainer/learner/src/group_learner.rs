@@ -80,6 +80,7 @@ impl GroupLearner {
     }
 
     fn infer(&mut self, step: u32) -> Result<(), LearnerError> {
+        rljob_logging::set_step(step);
         let (rank, world_size) = (self.ranks.rank(), self.ranks.world_size());
         let batch = self.client.group_batch(&self.group, step, rank, world_size)?;
         let settings = |learner: &Self| (learner.phase, learner.spec.clone());

@@ -134,6 +134,7 @@ impl Learner {
                 self.steps_done
             )));
         }
+        rljob_logging::set_step(step);
         let fetched = Instant::now();
         let batch =
             self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;

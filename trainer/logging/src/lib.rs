@@ -1,4 +1,6 @@
-//! Logs of all processes, on standard error at the level of `RUST_LOG` (default `info`).
+//! Logs of all processes, on standard error at the level of `RUST_LOG` (default `info`): text for
+//! people, or JSON lines that say which process wrote them ([`json`]). Programs that read logs
+//! understand both ([`lines`]).
 //!
 //! Retries may repeat a warning for as long as their cause lasts. Warnings and errors from one
 //! place in the code are therefore limited ([`limit`]): 20 at once, then one every 3 s. Once a
@@ -10,17 +12,31 @@
 )]
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::DefaultFields;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use self::json::JsonLines;
+pub use self::json::{FIELDS_VARIABLE, Identity, set_attempt, set_step};
 use self::limit::{LeftOut, Limits};
+pub use self::lines::{LogLine, is_progress, readable};
 
+mod json;
 mod limit;
+mod lines;
+
+/// Variable with the format of a process's log: `text` (the default) or `json`. The operator sets
+/// it in pods.
+pub const FORMAT_VARIABLE: &str = "RLJOB_LOG_FORMAT";
+
+/// JSON format of this process, if it logs JSON.
+static JSON: OnceLock<JsonLines> = OnceLock::new();
 
 /// Interval between two reports of lines that were left out.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -34,8 +50,18 @@ pub enum Format {
     Json,
 }
 
-/// Starts logging. Must be called once.
-pub fn init(format: Format) {
+impl Format {
+    /// Format of [`FORMAT_VARIABLE`]; text for any other value.
+    pub fn from_environment() -> Self {
+        match std::env::var(FORMAT_VARIABLE) {
+            Ok(name) if name == "json" => Self::Json,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// Starts logging. Must be called once. `identity` is in every JSON line.
+pub fn init(format: Format, identity: Identity) {
     let level = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let limits: &'static Limits = Box::leak(Box::default());
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -44,19 +70,24 @@ pub fn init(format: Format) {
         Format::Text => {
             registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
         }
-        Format::Json => registry.with(lines.json()).init(),
+        Format::Json => {
+            let json = JSON.get_or_init(|| JsonLines::new(identity)).clone();
+            let lines = lines.with_ansi(false).fmt_fields(DefaultFields::new());
+            registry.with(lines.event_format(json)).init();
+        }
     }
     // Without the thread, lines are left out silently; the process works all the same.
     let _ = thread::Builder::new().name("log-limits".to_owned()).spawn(move || report(limits));
 }
 
-/// Whether a line of the format [`Format::Text`] is below the level of warnings: it reports
-/// progress and is no cause of a failure.
-pub fn is_progress(line: &str) -> bool {
-    let mut words = line.split_whitespace();
-    let is_time = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
-    words.next().is_some_and(|word| is_time(word) && word.ends_with('Z'))
-        && words.next().is_some_and(|level| ["INFO", "DEBUG", "TRACE"].contains(&level))
+/// Prints the error that ends the process, as one line in the format of its log. The last line of a
+/// log is what an operator shows.
+pub fn print_fatal(error: &str) {
+    let error = error.replace('\n', " ");
+    match JSON.get() {
+        Some(json) => eprintln!("{}", json.fatal(&error)),
+        None => eprintln!("error: {error}"),
+    }
 }
 
 /// Rejects events beyond the limits.
@@ -83,26 +114,6 @@ fn report(limits: &Limits) {
         thread::sleep(REPORT_INTERVAL);
         for LeftOut { place, count } in limits.take_left_out() {
             tracing::warn!(place, count, "left out repeated log lines");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_progress;
-
-    #[test]
-    fn lines_of_progress_differ_from_warnings_and_lines_of_libraries() {
-        for (line, expected) in [
-            ("2026-01-01T00:00:00.5Z  INFO rljob_learner: trained step=3", true),
-            ("2026-01-01T00:00:00.5Z DEBUG rljob_learner: forward", true),
-            ("2026-01-01T00:00:00.5Z  WARN rljob_learner: late", false),
-            ("2026-01-01T00:00:00.5Z ERROR rljob_learner: lost", false),
-            ("error: out of memory", false),
-            ("NCCL INFO version 2.28", false),
-            ("", false),
-        ] {
-            assert_eq!(is_progress(line), expected, "{line}");
         }
     }
 }

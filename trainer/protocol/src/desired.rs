@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use rljob_crds::failure_policy::FailureRule;
+use rljob_crds::status::Incident;
 use serde::{Deserialize, Serialize};
 
 /// Desired state of a coordinator.
@@ -32,6 +33,10 @@ pub struct Desired {
     /// Verifier pods that serve. Empty in jobs without them. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verifiers: Vec<VerifierEndpoint>,
+    /// Disruptions of pods that the operator has recorded, oldest first, which the page of the run
+    /// shows. Empty in local runs. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incidents: Vec<Incident>,
     /// Checkpoint policy.
     pub checkpoint: CheckpointPolicy,
     /// Restart policy of the learners.
@@ -95,6 +100,7 @@ impl Desired {
             self.verifiers.clear();
             self.evaluation_engines.clear();
             self.reward_engines.clear();
+            self.incidents.clear();
         }
         self
     }

@@ -5,23 +5,44 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::status::CheckpointStatus;
+use serde::Serialize;
 
 use crate::cli::connection::Connection;
+use crate::cli::status::Output;
 use crate::cli::table::table;
 use crate::cli::tree::age;
 
-/// Table of the complete checkpoints of an RLJob.
+/// The complete checkpoints of an RLJob as a table, JSON or YAML.
 ///
 /// # Errors
 /// The job or a checkpoint does not exist, or the request fails.
-pub async fn list(connection: &Connection, name: &str) -> anyhow::Result<String> {
+pub async fn list(connection: &Connection, name: &str, output: Output) -> anyhow::Result<String> {
     let now = Timestamp::now();
-    let row = |checkpoint: CheckpointStatus| {
-        let at = checkpoint.time.map_or_else(|| "-".to_owned(), |time| age(time.0, now));
-        [name.to_owned(), checkpoint.step.to_string(), at, checkpoint.path]
+    let found = of_job(&connection.job(name).await?)?;
+    let row = |CheckpointStatus { step, path, time }: &CheckpointStatus| ListRow {
+        name: name.to_owned(),
+        step: *step,
+        time: time.as_ref().map(|time| time.0),
+        folder: path.clone(),
     };
-    let rows: Vec<_> = of_job(&connection.job(name).await?)?.into_iter().map(row).collect();
-    Ok(table(["NAME", "STEP", "AGE", "FOLDER"], &rows))
+    let rows: Vec<ListRow> = found.iter().map(row).collect();
+    output.format(&rows, || {
+        let cells = |row: &ListRow| {
+            let at = row.time.map_or_else(|| "-".to_owned(), |time| age(time, now));
+            [row.name.clone(), row.step.to_string(), at, row.folder.clone()]
+        };
+        let cells: Vec<_> = rows.iter().map(cells).collect();
+        table(["NAME", "STEP", "AGE", "FOLDER"], &cells)
+    })
+}
+
+/// A checkpoint in the output of `list`.
+#[derive(Serialize)]
+struct ListRow {
+    name: String,
+    step: u32,
+    time: Option<Timestamp>,
+    folder: String,
 }
 
 /// Complete checkpoints of an RLJob, oldest first. Older operators record the newest one only.

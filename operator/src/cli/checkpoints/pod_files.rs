@@ -1,5 +1,6 @@
-//! Files of a checkpoint in the storage of an RLJob, read in the container of its coordinator, as
-//! `kubectl cp` reads files: the API server decides who may run a program there.
+//! Programs in the container of an RLJob's coordinator, where the storage of runs is mounted, and
+//! files of a checkpoint that one of them reads, as `kubectl cp` reads files. The API server
+//! decides who may run a program there.
 
 use std::pin::Pin;
 
@@ -18,11 +19,18 @@ use crate::desired::{PROGRAMS, Role};
 
 /// Bytes of output that wait for this program.
 const BUFFER: usize = 1 << 20;
+/// Most bytes of the output of [`PodProgram::run`].
+const MAX_OUTPUT: u64 = 1 << 20;
+
+/// The program `rljob-coordinator` in the container of an RLJob's coordinator.
+pub struct PodProgram {
+    pods: Api<Pod>,
+    pod: String,
+}
 
 /// Files of a checkpoint in a pod.
 pub struct PodFiles {
-    pods: Api<Pod>,
-    pod: String,
+    program: PodProgram,
     version: Version,
 }
 
@@ -37,10 +45,10 @@ struct Process {
     errors: JoinHandle<String>,
 }
 
-impl PodFiles {
-    pub fn new(connection: &Connection, job: &str, version: Version) -> Self {
+impl PodProgram {
+    pub fn new(connection: &Connection, job: &str) -> Self {
         let pod = format!("{job}-{}-0", Role::Coordinator.as_str());
-        Self { pods: connection.api(), pod, version }
+        Self { pods: connection.api(), pod }
     }
 
     /// Finds out whether the pod can be reached.
@@ -54,15 +62,27 @@ impl PodFiles {
         Ok(())
     }
 
-    /// Opens a file of the checkpoint.
+    /// Runs the program with these arguments on the job's run; returns its output.
     ///
     /// # Errors
-    /// The program cannot be started.
-    pub async fn open(&self, name: &str) -> anyhow::Result<Opened> {
-        let arguments = [
-            format!("--config={CONFIG_MOUNT}/{RUN_CONFIG_FILE}"),
-            format!("--read-file={}/{name}", self.version),
-        ];
+    /// The program cannot be started, or fails; what it has written is in the error.
+    pub async fn run(&self, arguments: &[String]) -> anyhow::Result<String> {
+        let mut opened = self.open(arguments).await?;
+        let mut output = Vec::new();
+        let mut reader = opened.reader.as_mut().take(MAX_OUTPUT);
+        reader.read_to_end(&mut output).await.context("the connection to the pod broke")?;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        match opened.finish().await {
+            Ok(()) => Ok(output),
+            Err(error) => bail!("{output}{error:#}"),
+        }
+    }
+
+    /// Starts the program with these arguments on the job's run, and opens its output.
+    async fn open(&self, arguments: &[String]) -> anyhow::Result<Opened> {
+        let config = format!("--config={CONFIG_MOUNT}/{RUN_CONFIG_FILE}");
+        let arguments: Vec<String> =
+            std::iter::once(config).chain(arguments.iter().cloned()).collect();
         let failed = || format!("failed to run a program in pod {}", self.pod);
         let mut attached = self.start(&arguments).await.with_context(failed)?;
         let (Some(output), Some(mut errors)) = (attached.stdout(), attached.stderr()) else {
@@ -84,6 +104,28 @@ impl PodFiles {
             .max_stdout_buf_size(BUFFER);
         let command = std::iter::once(format!("{PROGRAMS}/rljob-coordinator"));
         self.pods.exec(&self.pod, command.chain(arguments.iter().cloned()), &parameters).await
+    }
+}
+
+impl PodFiles {
+    pub fn new(connection: &Connection, job: &str, version: Version) -> Self {
+        Self { program: PodProgram::new(connection, job), version }
+    }
+
+    /// Finds out whether the pod can be reached.
+    ///
+    /// # Errors
+    /// It does not exist, a permission is missing, or its container does not run.
+    pub async fn check(&self, connection: &Connection) -> anyhow::Result<()> {
+        self.program.check(connection).await
+    }
+
+    /// Opens a file of the checkpoint.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub async fn open(&self, name: &str) -> anyhow::Result<Opened> {
+        self.program.open(&[format!("--read-file={}/{name}", self.version)]).await
     }
 }
 

@@ -120,7 +120,7 @@ fn container_last_exit_and_gate_are_read() {
     let terminated = json!({
         "exitCode": 137,
         "reason": "OOMKilled",
-        "message": "error",
+        "message": r#"{"timestamp":"t","level":"ERROR","message":"lost","role":"inference"}"#,
         "finishedAt": "2027-01-15T07:59:58Z",
     });
     let container = json!({
@@ -142,7 +142,7 @@ fn container_last_exit_and_gate_are_read() {
         Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") })
     );
     let (name, reason, message) =
-        ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "error".to_owned());
+        ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "error: lost".to_owned());
     let exit = Exit { role: Role::Inference.into(), name, reason, exit_code: 137, message };
     assert_eq!(
         facts.last_exit,

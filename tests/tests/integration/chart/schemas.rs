@@ -96,7 +96,7 @@ fn check(schemas: &Path, manifest: &str) -> Result<Value, String> {
 #[test]
 fn kubeconform_accepts_what_the_chart_renders() {
     let all = json!({
-        "podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true},
+        "podMonitor": {"enabled": true, "jobs": true}, "prometheusRule": {"enabled": true},
         "kueue": {"enabled": true}, "gangSchedulers": ["native", "coscheduling", "volcano"],
         "jobs": {"metrics": false}, "priorityClassName": "system-cluster-critical",
     });

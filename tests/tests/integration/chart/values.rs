@@ -166,6 +166,43 @@ fn values_of_other_objects_are_in_these_objects() {
 }
 
 #[test]
+fn a_pod_monitor_of_jobs_selects_coordinators_and_engines() {
+    let monitor = "PodMonitor rljob-system/rljob-operator-jobs";
+    let cases = [
+        (
+            json!({"podMonitor": {"jobs": true, "labels": {"team": "a"}}}),
+            "/metadata/labels/team",
+            json!("a"),
+        ),
+        (json!({"podMonitor": {"jobs": true}}), "/spec/namespaceSelector", json!({"any": true})),
+        (
+            json!({"podMonitor": {"jobs": true, "interval": "15s"}, "jobs": {"namespace": "a"}}),
+            "/spec",
+            json!({
+                "namespaceSelector": {"matchNames": ["a"]},
+                "selector": {"matchExpressions": [{
+                    "key": "rljob.dev/role", "operator": "In",
+                    "values": ["coordinator", "inference", "evaluation", "reward"],
+                }]},
+                "podTargetLabels": ["rljob.dev/job", "rljob.dev/role"],
+                "podMetricsEndpoints": [{
+                    "port": "http", "path": "/metrics", "interval": "15s",
+                    "relabelings": [{
+                        "sourceLabels":
+                            ["__meta_kubernetes_pod_annotation_rljob_dev_metrics_scheme"],
+                        "regex": "(https)", "targetLabel": "__scheme__",
+                    }],
+                    "tlsConfig": {"insecureSkipVerify": true},
+                }],
+            }),
+        ),
+    ];
+    for (values, pointer, expected) in cases {
+        assert_eq!(part(&values, monitor, pointer), expected, "{values}: {pointer}");
+    }
+}
+
+#[test]
 fn values_of_monitoring_are_in_the_objects_of_prometheus_operator() {
     let own = |kind: &str| format!("{kind} rljob-system/rljob-operator");
     let cases = [

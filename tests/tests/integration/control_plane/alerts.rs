@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use rljob_tests::Prometheus;
 use rljob_tests::process::wait_until;
+use rljob_tests::proxy::{Effect, Verb};
 use serde_json::{Value, json};
 
 use super::cluster;
@@ -21,6 +22,11 @@ use crate::dashboards::wait_for_data;
 
 /// The groups of the chart's PrometheusRule with short durations.
 fn rules() -> Value {
+    rules_with(&[])
+}
+
+/// The same rules with further replacements in their expressions.
+fn rules_with(replacements: &[(&str, &str)]) -> Value {
     let objects = render(&json!({"prometheusRule": {"enabled": true}}));
     let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
     let mut spec = rule["spec"].clone();
@@ -30,6 +36,7 @@ fn rules() -> Value {
                 *duration = json!("1s");
             }
             let short = rule["expr"].as_str().unwrap().replace("[30m]", "[10s]");
+            let short = replacements.iter().fold(short, |text, (from, to)| text.replace(from, to));
             rule["expr"] = json!(short);
         }
     }
@@ -58,6 +65,10 @@ impl Watched {
 
     /// A job whose operator has started.
     fn of(fixture: Fixture) -> Self {
+        Self::with_rules(fixture, &rules())
+    }
+
+    fn with_rules(fixture: Fixture, rules: &Value) -> Self {
         fixture.wait_for("Ready");
         let operator = fixture.metrics_address().unwrap();
         let coordinator = fixture.api.get(&fixture.path("api/v1", "pods/sample-coordinator-0"));
@@ -65,7 +76,7 @@ impl Watched {
         let coordinator = coordinator.as_str().unwrap().parse().unwrap();
         let labels = json!({"namespace": fixture.namespace.name, "rljob_dev_job": "sample"});
         let pods = [(SocketAddr::new(coordinator, METRICS_PORT), labels)];
-        let prometheus = Prometheus::with_pods(cluster(), &[operator], &pods, &rules()).unwrap();
+        let prometheus = Prometheus::with_pods(cluster(), &[operator], &pods, rules).unwrap();
         let watched = Self { fixture, prometheus };
         let is_scraped = || watched.prometheus.has("rljob_job_checkpoint_timestamp_seconds");
         wait_until("a scrape of a job in training", LIMIT, || {
@@ -204,6 +215,82 @@ fn engines_without_requests_fire_their_alert_until_they_have_some() {
     let idle = [("RLJobEnginesIdle", json!({"severity": "info"}))];
     watched.wait_for(&idle, Watched::train);
     watched.fixture.pods.run.lock().idle_since = None;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn learners_on_gpus_without_samples_fire_their_alert_until_they_train() {
+    let watched = Watched::start("alerts-starved");
+    watched.fixture.pods.run.lock().are_learners_starved = true;
+    let idle = [("RLJobGpusIdle", json!({"severity": "info"}))];
+    watched.wait_for(&idle, Watched::train);
+    watched.fixture.pods.run.lock().are_learners_starved = false;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn learners_that_do_not_start_again_fire_their_alert_until_they_train() {
+    let watched = Watched::start("alerts-interrupted");
+    watched.fixture.pods.run.lock().end = Some("Restarting");
+    watched.wait_for(&[("RLJobInterrupted", json!({"reason": "Restarting"}))], |_| {});
+    watched.fixture.pods.run.lock().end = None;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn a_run_without_a_new_checkpoint_fires_its_alert_until_it_has_one() {
+    let mut fixture = Fixture::new("alerts-unsaved", &watched_job());
+    fixture.start_operator();
+    let watched = Watched::with_rules(fixture, &rules_with(&[("4 * 3600", "30")]));
+    watched.wait_for(&[("RLJobCheckpointTooOld", json!({}))], Watched::train);
+    watched.fixture.pods.run.lock().checkpoints = vec!["step-1.attempt-0"];
+    watched.wait_for(&[], Watched::train);
+}
+
+/// The operator waits ten minutes before it reports engines without the current weights: the test
+/// moves the times from which it counts.
+#[test]
+fn engines_without_the_current_weights_fire_their_alert_until_they_have_them() {
+    let mut fixture = Fixture::new("alerts-stale", &watched_job());
+    fixture.pods.run.lock().engine_state = Some("Syncing");
+    fixture.start_operator();
+    let watched = Watched::of(fixture);
+    let path = watched.fixture.job_path();
+    let before = "2026-01-01T00:00:00Z";
+    let ready = ["ContainersReady", "Ready"]
+        .map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": before}));
+    let status = json!({ "conditions": ready });
+    set_status(&watched.fixture.namespace, "sample-inference-0", &status);
+    let mut conditions = watched.fixture.job()["status"]["conditions"].take();
+    for condition in conditions.as_array_mut().unwrap() {
+        if condition["type"] == "WeightsSynced" {
+            assert_eq!(condition["reason"], "Syncing", "{condition}");
+            condition["lastTransitionTime"] = json!(before);
+        }
+    }
+    let status = json!({"status": {"conditions": conditions}});
+    watched.fixture.api.patch(&format!("{path}/status"), &status).unwrap();
+    watched.wait_for(&[("RLJobWeightsStale", json!({}))], Watched::train);
+    watched.fixture.pods.run.lock().engine_state = None;
+    watched.wait_for(&[], Watched::train);
+}
+
+#[test]
+fn a_watch_that_fails_fires_the_alert_of_the_operator_until_it_works() {
+    let mut fixture = Fixture::new("alerts-watch", &watched_job());
+    let namespace = fixture.namespace.name.clone();
+    fixture.proxy.inject(Box::new(move |call| {
+        let is_of_pods = call.resource == "pods" && call.name.is_empty();
+        let reads = [Verb::Read, Verb::Watch].contains(&call.verb);
+        (is_of_pods && reads && call.namespace == namespace).then_some(Effect::Respond(500))
+    }));
+    fixture.start_operator();
+    let operator = fixture.metrics_address().unwrap();
+    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+    let watched = Watched { fixture, prometheus };
+    let failing = json!({"namespace": SYSTEM, "name": null, "resource": "pods"});
+    watched.wait_for(&[("RLJobOperatorWatchFailing", failing)], Watched::train);
+    watched.fixture.proxy.heal();
     watched.wait_for(&[], Watched::train);
 }
 

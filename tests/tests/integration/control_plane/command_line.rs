@@ -82,14 +82,18 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
     let newest = plugin.run(&namespace, &["checkpoints", "list", "sample"]).unwrap();
     let expected = "NAME    STEP  AGE  FOLDER\nsample  2     -    checkpoints/step-2\n";
     assert_eq!(newest, expected);
+    let list = ["checkpoints", "list", "sample", "--output=json"];
+    let rows: Value = serde_json::from_str(&plugin.run(&namespace, &list).unwrap()).unwrap();
+    let row = json!({"name": "sample", "step": 2, "time": null, "folder": "checkpoints/step-2"});
+    assert_eq!(rows, json!([row]));
+    let verify = plugin.run(&namespace, &["checkpoints", "verify", "sample"]).unwrap_err();
+    assert!(verify.contains("failed to run a program in pod sample-coordinator-0"), "{verify}");
 
     let context = plugin.run(&namespace, &["status", "--context", "other"]).unwrap_err();
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
-    for (arguments, other) in [
-        (&["trace"][..], "use `rljob trace`"),
-        (&["evaluate"], "use `rljob evaluate`"),
-        (&["checkpoints", "verify", "sample"], "use `rljob checkpoints verify`"),
-    ] {
+    for (arguments, other) in
+        [(&["trace"][..], "use `rljob trace`"), (&["evaluate"], "use `rljob evaluate`")]
+    {
         let local = run(&mut plugin.kubectl(&[&["rljob"], arguments].concat())).unwrap_err();
         assert!(local.to_string().contains(other), "{local}");
     }

@@ -15,6 +15,7 @@ use super::operator::{
     wait_for_permissions,
 };
 
+mod foreign;
 mod lifecycle;
 mod native;
 

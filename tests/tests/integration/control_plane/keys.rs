@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::operator::{self, ACCOUNT, LIMIT, OWN, Operator, namespace_in, wait_for_pods};
 
 /// Sends an object, or a patch of one, with the operator's account. Returns the API server's error.
-fn denied(namespace: &Namespace, arguments: &[&str], input: &str) -> String {
+pub(super) fn denied(namespace: &Namespace, arguments: &[&str], input: &str) -> String {
     let arguments: Vec<&str> = arguments.iter().copied().chain(["--as", ACCOUNT]).collect();
     match namespace.kubectl.run_with_input(&arguments, input) {
         Ok(answer) => format!("allowed: {answer}"),

@@ -221,7 +221,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "kueue": {"enabled": true},
             "gangSchedulers": ["native", "coscheduling", "volcano"],
             "networkPolicy": {"scrapers": peers},
-            "podMonitor": {"enabled": true, "labels": {"a": "b"}},
+            "podMonitor": {"enabled": true, "jobs": true, "labels": {"a": "b"}},
             "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
         }),
     ]

@@ -40,7 +40,7 @@ pub(super) struct Run {
     pub(super) step: u32,
     /// Complete checkpoints to report, oldest first.
     pub(super) checkpoints: Vec<&'static str>,
-    /// Fixed phase to report: `Finished`, `Failed` or `Starting`.
+    /// Fixed phase to report: `Finished`, `Failed`, `Starting` or `Restarting`.
     pub(super) end: Option<&'static str>,
     /// Cause of the outage of a verifier.
     pub(super) reward_outage: Option<&'static str>,
@@ -63,6 +63,13 @@ pub(super) struct Run {
     pub(super) idle_since: Option<Instant>,
     /// That time, summed over engines.
     idle_seconds: f64,
+    /// Whether the learners wait for samples; else they train.
+    pub(super) are_learners_starved: bool,
+    /// Seconds of the learners that train and that wait, at the last scrape.
+    learner_seconds: [f64; 2],
+    scraped_at: Option<Instant>,
+    /// State of the engines, if not `Ready`.
+    pub(super) engine_state: Option<&'static str>,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
     /// UID of the job that owns the run. A recreated job continues it with new fencing numbers.
@@ -189,7 +196,8 @@ async fn status(
         .flatten()
         .map(|engine| {
             json!({
-                "name": engine["name"], "state": "Ready", "version": "step-0.attempt-0",
+                "name": engine["name"], "state": run.engine_state.unwrap_or("Ready"),
+                "version": "step-0.attempt-0",
             })
         })
         .collect();
@@ -209,7 +217,8 @@ async fn status(
     })))
 }
 
-/// Time in which engines had no request, as a coordinator counts it.
+/// Time in which engines had no request, and times of learners with GPUs, as a coordinator counts
+/// them.
 async fn metrics(
     State(coordinators): State<Coordinators>,
     headers: HeaderMap,
@@ -223,7 +232,17 @@ async fn metrics(
         run.idle_seconds += (now - since).as_secs_f64() * engines as f64;
         run.idle_since = Some(now);
     }
-    Ok(format!("rljob_engine_idle_seconds_total {}\n", run.idle_seconds))
+    let elapsed = run.scraped_at.replace(now).map_or(0.0, |last| (now - last).as_secs_f64());
+    let phase = usize::from(run.are_learners_starved);
+    run.learner_seconds[phase] += elapsed;
+    let [train, wait] = run.learner_seconds;
+    Ok(format!(
+        "rljob_engine_idle_seconds_total {}\n\
+         rljob_learner_seconds_total{{phase=\"train\"}} {train}\n\
+         rljob_learner_seconds_total{{phase=\"wait\"}} {wait}\n\
+         rljob_learner_mfu 0.4\n",
+        run.idle_seconds
+    ))
 }
 
 /// Simulated pods of one namespace, until dropped.

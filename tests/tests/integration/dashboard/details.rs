@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
 use rljob_tests::browser::Browser;
+use rljob_tests::files::binary;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
@@ -149,5 +151,29 @@ fn the_calls_of_a_step_are_drawn_with_their_mean_seconds() {
     assert_eq!(shown(1), "–", "only the seconds of all rollouts are recorded");
     let train = ["7", "train policy", "policy", "learners"].map(|cell| json!(cell));
     assert_eq!(table[6].as_array().unwrap()[..4], train);
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
+
+/// The operator sends the incidents of a job's pods to its coordinator, whose report has them.
+#[test]
+fn incidents_of_pods_are_shown_with_their_time() {
+    let run = copy_of("practise");
+    let mut report = Command::new(binary("rljob").unwrap());
+    assert!(report.arg("report").arg(run.path()).status().unwrap().success());
+    let path = run.path().join("report.html");
+    let incident = json!({
+        "reason": "Evicted", "pod": "practise-trainer-0", "uid": "1", "node": "node-1",
+        "message": "pod practise-trainer-0 on node-1 was evicted",
+        "time": "2026-01-01T12:30:05Z",
+    });
+    let text = fs::read_to_string(&path).unwrap();
+    let with_incident = format!("\"incidents\":[{incident}],\"isRunning\":");
+    assert!(text.contains("\"isRunning\":"));
+    fs::write(&path, text.replace("\"isRunning\":", &with_incident)).unwrap();
+    let mut browser = open(&format!("file://{}", path.display()));
+    browser.wait_for("!document.querySelector('#incidents').hidden").unwrap();
+    let items = texts(&mut browser, "#incidents li");
+    let expected = "2026-01-01 12:30:05 UTC Evicted: pod practise-trainer-0 on node-1 was evicted";
+    assert!(items.as_array().unwrap().contains(&json!(expected)), "{items}");
     assert_eq!(browser.problems(), Vec::<String>::new());
 }

@@ -82,6 +82,12 @@ fn a_checkpoint_of_a_running_job_is_copied_and_a_suspended_job_goes_back_to_one(
     assert!(copied.contains("match the manifest; a job starts from it"), "{copied}");
     let version = path.strip_prefix("checkpoints/").unwrap();
     assert_equal(&run.directory.join(&path), &folder.path().join(version));
+    let verified = checkpoints(&namespace, "verify", &[&of_step]).unwrap();
+    let expected = format!("{version}: ");
+    assert!(
+        verified.starts_with(&expected) && verified.contains("match the manifest"),
+        "{verified}"
+    );
     let exists = checkpoints(&namespace, "copy", &[&of_step, &to]).unwrap_err();
     assert!(exists.contains(&format!("{version} exists already")), "{exists}");
     run.log("a checkpoint is copied");

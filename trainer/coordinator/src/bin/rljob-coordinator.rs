@@ -18,7 +18,7 @@ use rljob_coordinator::reward::Runner;
 use rljob_coordinator::server::dashboard;
 use rljob_crds::names::{DASHBOARD_VARIABLE, EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
-use rljob_logging::Format;
+use rljob_logging::{Format, Identity};
 use rljob_protocol::run_config::RunConfigError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
@@ -33,7 +33,9 @@ struct Arguments {
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
     #[arg(long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["check_data", "check_model", "roll_back", "read_file"])]
+    #[arg(required_unless_present_any = [
+        "check_data", "check_model", "roll_back", "read_file", "verify_checkpoints",
+    ])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
@@ -75,6 +77,13 @@ struct Arguments {
     /// With `--roll-back`: change nothing.
     #[arg(long, requires = "roll_back")]
     dry_run: bool,
+    /// Compare the files of the run's complete checkpoints with their manifests, print a line for
+    /// each, and exit; with 1 if one differs. The run may be active.
+    #[arg(long, conflicts_with_all = ["check_data", "check_model", "roll_back", "read_file"])]
+    verify_checkpoints: bool,
+    /// With `--verify-checkpoints`: only those of this step.
+    #[arg(long, value_name = "STEP", requires = "verify_checkpoints")]
+    step: Option<u32>,
     /// Write a file of a complete checkpoint to standard output, for example
     /// `step-2.attempt-0/manifest.json`, and exit. Runs in a bucket are not supported.
     #[arg(long, value_name = "CHECKPOINT/FILE")]
@@ -85,14 +94,26 @@ struct Arguments {
     exit_with_parent: Option<i32>,
 }
 
+impl Arguments {
+    /// Whether the process runs a job, or downloads its model, until it has ended.
+    fn is_run(&self) -> bool {
+        !self.check_data
+            && !self.check_model
+            && self.roll_back.is_none()
+            && self.read_file.is_none()
+            && !self.verify_checkpoints
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    rljob_logging::init(Format::Text);
+    // Those who start other tasks read the output.
+    let format = if arguments.is_run() { Format::from_environment() } else { Format::Text };
+    rljob_logging::init(format, Identity::from_environment());
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The last line is what an operator shows.
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            rljob_logging::print_fatal(&format!("{error:#}"));
             let in_use = matches!(error.downcast_ref(), Some(IdentityError::Another { .. }));
             // The starter is of a release without certificates.
             let without_identity = matches!(error.downcast_ref(), Some(TlsError::Read(..)));
@@ -116,11 +137,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         );
     }
     let (only_model, verifiers) = (arguments.download_model, arguments.verifiers);
+    let is_run = arguments.is_run();
     let Arguments { config, tokens, listen, address, dashboard, .. } = arguments;
-    let is_run = !arguments.check_data
-        && !arguments.check_model
-        && arguments.roll_back.is_none()
-        && arguments.read_file.is_none();
     let Some(tokens) = tokens.filter(|_| is_run) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
         let mut output = std::io::stdout().lock();
@@ -129,6 +147,13 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
                 rljob_coordinator::rollback::roll_back(&config, step, arguments.dry_run)?
             }
             (_, Some(file)) => return file.write(&config, &mut output),
+            _ if arguments.verify_checkpoints => {
+                let (text, all_match) =
+                    rljob_coordinator::verification::verify(&config, arguments.step)?;
+                output.write_all(text.as_bytes())?;
+                anyhow::ensure!(all_match, "checkpoints differ from their manifests");
+                return Ok(());
+            }
             _ if arguments.check_model => {
                 rljob_coordinator::input::check_model(&config)?;
                 String::new()

@@ -60,6 +60,7 @@ pub(super) fn desired() -> Desired {
         reward_engines: Vec::new(),
         supervisors: Vec::new(),
         verifiers: Vec::new(),
+        incidents: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
         restart: RestartPolicy {
             max_restarts: 1,

@@ -155,6 +155,23 @@ impl Verifier {
     }
 }
 
+/// The manifest of a complete checkpoint whose files match it, or the first difference. Blocks.
+///
+/// # Errors
+/// The server of a bucket is unavailable.
+pub fn compared(
+    run_store: &RunStore,
+    version: Version,
+) -> Result<Result<Manifest, String>, StorageError> {
+    let Some(manifest) = read_manifest(run_store, version)? else {
+        return Ok(Err(format!("{MANIFEST} is not understood")));
+    };
+    Ok(match verify(run_store, version, &manifest)? {
+        None => Ok(manifest),
+        Some(difference) => Err(difference),
+    })
+}
+
 /// `None` if it cannot be parsed.
 fn read_manifest(run_store: &RunStore, version: Version) -> Result<Option<Manifest>, StorageError> {
     match run_store.read(&format!("{}/{MANIFEST}", folder(version)), MAX_MANIFEST) {

@@ -75,7 +75,7 @@ pub async fn choose(
     }
     let restore = newest(config, &from).await?;
     let choice = Choice { restore, job: from.name, step: from.step };
-    tracing::info!(job = choice.job, version = %choice.restore.version, "the run starts from \
+    tracing::info!(source = choice.job, version = %choice.restore.version, "the run starts from \
         another job's checkpoint");
     let json = serde_json::to_value(&choice)?;
     store.call(move |journal| journal.put_state(KEY, &json)).await?;

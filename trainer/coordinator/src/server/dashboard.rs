@@ -13,6 +13,7 @@ use rljob_protocol::status::{CoordinatorStatus, Phase};
 use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
+use crate::core::Run;
 
 /// Limits of the server: a page has a few connections.
 const LIMITS: Limits = Limits { connections: 64, ..Limits::new() };
@@ -58,7 +59,13 @@ fn source(coordinator: &Arc<Coordinator>) -> anyhow::Result<Source> {
     let coordinator = Arc::clone(coordinator);
     let info = move || {
         let (coordinator, of_run) = (Arc::clone(&coordinator), of_run.clone());
-        async move { Ok(info(of_run, coordinator.status().await)) }.boxed()
+        async move {
+            let desired = |run: &Run| run.desired().map(|desired| desired.incidents.clone());
+            let incidents = coordinator.run.read(desired).await.unwrap_or_default();
+            let of_run = RunInfo { incidents, ..of_run };
+            Ok(info(of_run, coordinator.status().await))
+        }
+        .boxed()
     };
     Ok(Source { directory, info: Box::new(info) })
 }

@@ -24,7 +24,7 @@ use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::check::check_models;
 use rljob_learner::startup::memory::memory_plan;
 use rljob_learner::startup::{StartArguments, StartError, start, start_group};
-use rljob_logging::Format;
+use rljob_logging::{Format, Identity};
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -91,10 +91,11 @@ struct RankArguments {
 }
 
 fn main() -> ExitCode {
-    rljob_logging::init(Format::Text);
+    let arguments = Arguments::parse();
+    start_logging(arguments.rank.as_ref());
     silence_panics();
-    let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
-    eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+    let Err(error) = run(arguments) else { return ExitCode::SUCCESS };
+    rljob_logging::print_fatal(&format!("{error:#}"));
     let fenced =
         matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
     let unreadable = error.downcast_ref::<RunConfigError>().is_some();
@@ -107,6 +108,18 @@ fn main() -> ExitCode {
         }
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Logs in the format of the supervisor, or as text for those who read the output of a check.
+fn start_logging(rank: Option<&RankArguments>) {
+    let Some(rank) = rank else { return rljob_logging::init(Format::Text, Identity::default()) };
+    let identity = Identity::from_environment().with("rank", rank.rank);
+    let identity = match &rank.group {
+        Some(group) => identity.with("group", group.as_str()),
+        None => identity,
+    };
+    rljob_logging::init(Format::from_environment(), identity);
+    rljob_logging::set_attempt(rank.attempt);
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

@@ -85,6 +85,7 @@ fn components_match_the_values_of_the_chart() {
     let monitoring = json!({"kubernetes.io/metadata.name": "monitoring"});
     for (component, mut value) in [
         ("pod-monitor", json!({"podMonitor": {"enabled": true}})),
+        ("pod-monitor-jobs", json!({"podMonitor": {"jobs": true}})),
         ("prometheus-rule", json!({"prometheusRule": {"enabled": true}})),
         ("dashboards", json!({"dashboards": {"enabled": true}})),
         ("kueue", json!({"kueue": {"enabled": true}})),

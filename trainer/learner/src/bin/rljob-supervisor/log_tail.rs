@@ -1,12 +1,12 @@
 //! Log tail: splits the standard error of a process into lines and keeps the last few for failure
-//! reports. Number and length of lines are bounded.
+//! reports, in the text format. Number and length of lines are bounded.
 
 use std::collections::VecDeque;
 
 /// Maximum number of kept lines.
 const LINES: usize = 20;
-/// Maximum bytes of a line; a longer one is split.
-const LINE_BYTES: usize = 2000;
+/// Maximum bytes of a line; a longer one is split. A JSON line is longer than its text.
+const LINE_BYTES: usize = 4000;
 
 /// The last lines of a stream.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl LogTail {
     fn end_line(&mut self) -> String {
         let line = String::from_utf8_lossy(&self.partial).into_owned();
         self.partial.clear();
-        self.note(line.clone());
+        self.note(rljob_logging::readable(&line).into_owned());
         line
     }
 }
@@ -78,10 +78,19 @@ mod tests {
     }
 
     #[test]
+    fn json_lines_are_kept_as_text() {
+        let fatal =
+            r#"{"timestamp":"t","level":"ERROR","message":"out of memory","role":"trainer"}"#;
+        let mut tail = LogTail::default();
+        assert_eq!(tail.push(format!("{fatal}\n").as_bytes()), [fatal]);
+        assert_eq!(tail.text(), "error: out of memory");
+    }
+
+    #[test]
     fn a_line_above_the_maximum_length_is_split() {
         let mut tail = LogTail::default();
-        let lines = tail.push(&[b'x'; 4500]);
-        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [2000, 2000]);
+        let lines = tail.push(&[b'x'; 8500]);
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [4000, 4000]);
         assert_eq!(tail.finish().map(|line| line.len()), Some(500));
     }
 }

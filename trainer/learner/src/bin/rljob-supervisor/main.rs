@@ -30,7 +30,7 @@ use rand::RngCore;
 use rljob_crds::RunConfig;
 use rljob_crds::names::EXIT_PROTOCOL_UNSUPPORTED;
 use rljob_http::{ClientTls, Role, StopSignals, TlsError};
-use rljob_logging::Format;
+use rljob_logging::{Format, Identity};
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -85,11 +85,12 @@ struct Arguments {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let signals = StopSignals::listen();
-    rljob_logging::init(Format::Text);
-    match run(Arguments::parse(), signals).await {
+    let arguments = Arguments::parse();
+    rljob_logging::init(Format::from_environment(), identity(&arguments));
+    match run(arguments, signals).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            rljob_logging::print_fatal(&format!("{error:#}"));
             // The starter is of a release without certificates.
             let without_identity = matches!(error.downcast_ref(), Some(TlsError::Read(..)));
             if without_identity || error.downcast_ref::<RunConfigError>().is_some() {
@@ -98,6 +99,15 @@ async fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+    }
+}
+
+/// Fields of the log of this process.
+fn identity(arguments: &Arguments) -> Identity {
+    let identity = Identity::from_environment();
+    match &arguments.group {
+        Some(group) => identity.with("group", group.as_str()),
+        None => identity,
     }
 }
 

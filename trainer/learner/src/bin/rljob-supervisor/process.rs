@@ -3,13 +3,14 @@
 //! ```text
 //!  LearnerProcess ── stop() ──▶ task ── SIGKILL ──▶ rljob-learner
 //!        ▲                       │ ◀── standard error, standard output ──┘
-//!        │                       ├── "[rank 3] …" ──▶ supervisor's standard error
+//!        │                       ├── JSON line, or "[rank 3] …" ──▶ supervisor's standard error
 //!        └── state ◀─────────────┴── heartbeats
 //! ```
 //!
 //! A learner is killed with SIGKILL: one that hangs would not handle SIGTERM, and everything that
 //! must survive is in a checkpoint.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rljob_logging::LogLine;
 use rljob_protocol::supervisor::{LearnerState, SUPERVISOR_PID_VARIABLE};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, Command};
@@ -157,17 +159,25 @@ async fn end(child: &mut Child, stop: &CancellationToken) -> std::io::Result<Exi
     child.wait().await
 }
 
-/// Writes lines of the learner's standard error to the supervisor's.
+/// Writes lines of the learner's standard error to the supervisor's. JSON lines of a learner have
+/// its rank; others get it as a prefix.
 async fn forward(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
     let Some(mut stderr) = stderr else { return };
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
         for line in tail.push(buffer.get(..read).unwrap_or_default()) {
-            eprintln!("[rank {rank}] {line}");
+            eprintln!("{}", forwarded(&line, rank));
         }
     }
     if let Some(line) = tail.finish() {
-        eprintln!("[rank {rank}] {line}");
+        eprintln!("{}", forwarded(&line, rank));
+    }
+}
+
+fn forwarded(line: &str, rank: u32) -> Cow<'_, str> {
+    match LogLine::parse(line) {
+        Some(_) => Cow::Borrowed(line),
+        None => Cow::Owned(format!("[rank {rank}] {line}")),
     }
 }
 
@@ -205,6 +215,13 @@ mod tests {
             state,
             LearnerState::Exited { code: 7, log_tail: "loading\nout of memory".to_owned() }
         );
+    }
+
+    #[test]
+    fn json_lines_of_a_learner_are_forwarded_without_a_prefix() {
+        let json = r#"{"timestamp":"t","level":"INFO","message":"ready","role":"trainer"}"#;
+        assert_eq!(super::forwarded(json, 3), json);
+        assert_eq!(super::forwarded("NCCL INFO {}", 3), "[rank 3] NCCL INFO {}");
     }
 
     #[tokio::test]

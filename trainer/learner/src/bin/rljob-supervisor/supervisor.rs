@@ -198,6 +198,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, group: &Group) -> Result<(), SupervisorError> {
+        rljob_logging::set_attempt(group.attempt);
         tracing::info!(
             attempt = group.attempt,
             first_rank = group.first_rank,
