@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
-	setup-mcp setup-browser setup-network setup-cuda build-cuda quickstart test lint build \
+	setup-mcp setup-browser setup-network setup-cuda build-cuda check-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives learning gangs thorough
 
@@ -27,7 +27,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -95,7 +95,7 @@ learning: setup-libtorch ## Draw what six objectives learn with three seeds (hal
 		--seed $$seed --only $(CURVES) || exit; done
 	$$(bench/plots/setup.sh)/bin/python bench/curves.py target/learning docs/learning.svg
 
-test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
+test: setup lint check-cuda build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 
 dashboards: ## Write the Grafana dashboards of the chart from scripts/dashboards.py
 	scripts/dashboards.py charts/rljob/files/dashboards
@@ -156,6 +156,10 @@ build-cuda: setup-cuda ## Build programs, tests and benchmarks for NVIDIA GPUs (
 		--package rljob-kernels --package rljob-learner --test cuda --test gpu
 	cargo bench --profile quick --locked --features rljob-learner/cuda --no-run \
 		--package rljob-kernels --package rljob-learner --bench cuda --bench gpu
+
+# Before `build`, which puts the learner without CUDA back into target/debug.
+check-cuda: setup-cuda ## Compile and link the CUDA code with its tests (needs no GPU)
+	cargo test --workspace --locked --features rljob-learner/cuda --no-run --test cuda --test gpu
 
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e:: --test-threads $(TEST_THREADS)
