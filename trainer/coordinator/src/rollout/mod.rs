@@ -257,8 +257,11 @@ impl<'a> Schedule<'a> {
     async fn fix(&mut self, batch: Batch) -> Result<(), WorkError> {
         let Batch { step, positions, dropped, skipped, capped, next_position, passed_over } = batch;
         let data = DataPosition { next_position, passed_over };
-        let began = self.finished.extract_if(.., |position, _| data.has_used(*position));
-        let began = began.filter_map(|(_, began)| began).min();
+        let finished = std::mem::take(&mut self.finished).into_iter();
+        let (finished, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            finished.partition(|(position, _)| data.has_used(*position));
+        self.finished = later;
+        let began = finished.into_values().flatten().min();
         if capped {
             tracing::warn!(
                 step,

@@ -130,8 +130,9 @@ fn groups_are_dropped_when_they_finish_and_their_slots_are_given_away() {
     let mut ledger = Ledger::new(RULE, 2, 0, 0);
     admitted(&mut ledger, 2);
     let rejected = Outcome { droppable: true, oldest: None };
-    [(3, EQUAL), (2, rejected), (1, EQUAL), (0, EQUAL)]
-        .map(|(position, outcome)| ledger.finish(position, outcome));
+    for (position, outcome) in [(3, EQUAL), (2, rejected), (1, EQUAL), (0, EQUAL)] {
+        ledger.finish(position, outcome);
+    }
     assert_eq!((taken(&mut ledger), ledger.judged()), (None, 4));
     assert_eq!(admitted(&mut ledger, 2), [(4, 2), (5, 2), (6, 2)], "position 0 is kept");
     finish(&mut ledger, &[6]);
@@ -161,7 +162,9 @@ fn a_group_that_is_too_old_for_its_batch_is_sampled_again() {
     assert_eq!(admitted(&mut ledger, 6), [(8, 5), (9, 5), (10, 6), (11, 6)]);
     let aged = |oldest| Outcome { droppable: false, oldest: Some(oldest) };
     // Step 5 may have tokens of step 2 and later weights.
-    [(11, 1), (9, 2), (10, 3)].map(|(position, oldest)| ledger.finish(position, aged(oldest)));
+    for (position, oldest) in [(11, 1), (9, 2), (10, 3)] {
+        ledger.finish(position, aged(oldest));
+    }
     assert_eq!(ledger.take(), Some(Next::Again { position: 11, step: 6 }));
     assert_eq!(ledger.judged(), 8);
     assert_eq!(taken(&mut ledger), Some(batch(5, &[9, 10], 11, &[8])));
