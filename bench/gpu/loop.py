@@ -37,20 +37,23 @@ PROMPT, STOPS, LONGEST = 256, 600, 1024
 PEER_SECONDS, RUN_SECONDS = 600, 240
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
-# `running` is spec.weightSync.runningCompletions.
-Case = namedtuple("Case", "lengths mode running steps aim")
+# `running` is spec.weightSync.runningCompletions, `order` spec.rollout.batchOrder.
+Case = namedtuple("Case", "lengths mode running steps aim order", defaults=["Data"])
 CASES = {
     "loop-sync": Case("fixed", "sync", None, 5, 1.25),
     "loop-async": Case("fixed", "async", "Keep", 12, 1.5),
     "loop-async-finish": Case("fixed", "async", "Finish", 12, 1.5),
     "loop-async-recompute": Case("fixed", "async", "Recompute", 10, None),
+    "loop-geometric-sync": Case("geometric", "sync", None, 5, None),
     "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
+    "loop-geometric-finished": Case("geometric", "async", "Keep", 10, None, "Finished"),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
 }
 # Of two cases of ours: the second is the one that is measured against.
 PAIRS = {
     "async-against-sync": ("loop-async", "loop-sync", 1.6),
     "interruption": ("loop-geometric-async", "loop-geometric-finish", 1.1),
+    "finished-groups": ("loop-geometric-finished", "loop-geometric-async", None),
 }
 
 
@@ -161,6 +164,8 @@ def ours(settings, name):
     command += ["--set", f"spec.rollout.maxStaleness={int(case.mode == 'async')}"]
     if case.running:
         command += ["--set", f"spec.weightSync.runningCompletions={case.running}"]
+    if case.order != "Data":
+        command += ["--set", f"spec.rollout.batchOrder={case.order}"]
     if case.lengths == "geometric":
         command += ["--set", f"spec.model.path={WORK / 'model-geometric'}"]
         command += ["--set", f"spec.rollout.maxNewTokens={LONGEST}"]
@@ -227,6 +232,7 @@ def main():
             continue
         note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
         note += f", runningCompletions {case.running}" if case.running else ""
+        note += f", batchOrder {case.order}" if case.order != "Data" else ""
         note += f", {settings.attention_backend}{settings.note}"
         ratio = per_token(other) / per_token(mine[name])
         write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))

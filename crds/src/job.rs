@@ -252,6 +252,12 @@ use crate::workflow::WorkflowSpec;
                  the next step could not be sampled")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.rollout.batchOrder) || self.rollout.batchOrder == 'Data' || \
+             !self.training.deterministic")
+        .message("rollout.batchOrder Finished depends on timing, which training.deterministic \
+                 excludes: set one of them")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.storage.s3) || self.inference.replicas == 0 || \
              !has(self.weightSync.method) || self.weightSync.method == 'Distributed'")
         .message("engines cannot read weights from storage.s3: set weightSync.method to \

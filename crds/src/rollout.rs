@@ -6,12 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::workflow::WorkflowSpec;
 
 const LENGTHS: &str = "!has(self.minNewTokens) || self.minNewTokens <= self.maxNewTokens";
+const ORDER: &str = "!has(self.batchOrder) || self.batchOrder == 'Data' || self.maxStaleness >= 1";
 
 /// Sampling of completions.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new(LENGTHS).message("minNewTokens must be at most maxNewTokens")
+)]
+#[x_kube(
+    validation = Rule::new(ORDER)
+        .message("batchOrder Finished needs maxStaleness of at least 1: without it no group is \
+                 sampled in place of a late one")
 )]
 pub struct RolloutSpec {
     /// Prompts per step, each with `groupSize` samples. Default 32.
@@ -53,10 +59,14 @@ pub struct RolloutSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 64))]
     pub max_staleness: u32,
-    /// Treatment of completions whose oldest token exceeds maxStaleness, which is possible by up to
-    /// weightSync.everySteps − 1 steps. Default Keep.
+    /// Treatment of completions whose oldest token exceeds maxStaleness, or twice maxStaleness with
+    /// batchOrder Finished, which is possible by up to weightSync.everySteps − 1 steps. Default
+    /// Keep.
     #[serde(default)]
     pub stale_samples: StaleSamples,
+    /// Order in which prompt groups enter batches. Default Data.
+    #[serde(default, skip_serializing_if = "BatchOrder::is_data")]
+    pub batch_order: BatchOrder,
     /// Replace prompts whose rewards have zero variance (DAPO, arXiv 2503.14476). Default: every
     /// prompt is trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +91,29 @@ pub enum Truncated {
     Zero,
 }
 
-/// Treatment of completions whose oldest token exceeds maxStaleness.
+/// Order in which prompt groups enter batches. Every group is trained once in both orders.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum BatchOrder {
+    /// The order of the data: a batch waits for its slowest group.
+    #[default]
+    Data,
+    /// The order in which groups finish: at most maxStaleness batches pass over a group after the
+    /// step that it was sampled for, then a batch waits for it. Tokens are up to twice as old.
+    /// Needs maxStaleness of at least 1, and no training.deterministic.
+    Finished,
+}
+
+impl BatchOrder {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_data(&self) -> bool {
+        *self == Self::Data
+    }
+}
+
+/// Treatment of completions whose oldest token exceeds maxStaleness, or twice maxStaleness with
+/// batchOrder Finished.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
@@ -150,6 +182,7 @@ impl Default for RolloutSpec {
             truncated: Truncated::default(),
             max_staleness: 0,
             stale_samples: StaleSamples::default(),
+            batch_order: BatchOrder::default(),
             dynamic_sampling: None,
             workflow: None,
         }

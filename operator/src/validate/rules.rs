@@ -2,6 +2,7 @@
 
 use rljob_crds::algorithm::{DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
+use rljob_crds::rollout::BatchOrder;
 use rljob_crds::{EngineSet, RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
@@ -181,6 +182,9 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::new("spec.weightSync.everySteps", message));
     }
+    if spec.rollout.batch_order == BatchOrder::Finished {
+        check_order_of_finish(spec, problems);
+    }
     let backoff = &spec.failure_policy.backoff;
     if backoff.initial_seconds > backoff.max_seconds {
         problems.push(Problem::new(
@@ -196,6 +200,22 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         let message =
             format!("{version} has more steps than training.steps = {}", spec.training.steps);
         problems.push(Problem::new("spec.restoreFrom", message));
+    }
+}
+
+/// Batches of the groups that finish first.
+fn check_order_of_finish(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let mut problem = |message| problems.push(Problem::new("spec.rollout.batchOrder", message));
+    if spec.rollout.max_staleness == 0 {
+        problem(
+            "Finished needs maxStaleness of at least 1: without it no group is sampled in place \
+                of a late one",
+        );
+    }
+    if spec.training.deterministic {
+        problem(
+            "Finished depends on timing, which training.deterministic excludes: set one of them",
+        );
     }
 }
 

@@ -13,6 +13,8 @@ use crate::exact_recovery::{RunUnderFaults, Victim};
 use crate::journal::query;
 use crate::local_run::{LocalRun, folder_with};
 
+mod finished;
+
 /// Steps, prompts per step, samples per prompt.
 const STEPS: u32 = 10;
 const BATCH: u64 = 16;

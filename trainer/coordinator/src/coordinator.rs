@@ -20,6 +20,7 @@ use crate::input::Input;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
+use crate::persistence::journal::DataPosition;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
 use crate::reward::{Rewards, Runner, VerifierPods};
@@ -36,8 +37,8 @@ pub struct Coordinator {
     pub run_store: RunStore,
     /// Random number of this process; part of request ids, folder names and group names.
     pub incarnation: u64,
-    /// First loader position that the checkpoint of `restoreFrom` has not used up.
-    pub restored_position: Option<u64>,
+    /// Place in the training data after the checkpoint of `restoreFrom`.
+    pub restored_position: Option<DataPosition>,
     pub clock: Clock,
     pub journal: SharedJournal,
     pub run: RunHandle,
@@ -123,7 +124,7 @@ impl Coordinator {
             agents: self.agents.clone(),
             clock: self.clock,
             incarnation: self.incarnation,
-            restored_position: self.restored_position,
+            restored_position: self.restored_position.clone(),
         }
     }
 

@@ -21,6 +21,7 @@ use crate::input::InputError;
 use crate::input::hub::Downloads;
 use crate::learner_memory::LearnerMemory;
 use crate::peers::RejectedPeers;
+use crate::persistence::journal::DataPosition;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::persistence::restore::RestoreError;
 use crate::persistence::{checkpoints, exports, restore};
@@ -116,11 +117,11 @@ fn other_fleets(
     (evaluation.map(Arc::new), reward.map(Arc::new))
 }
 
-/// The first unused loader position after the checkpoint that the run starts from.
+/// Place in the training data after the checkpoint that the run starts from.
 async fn restored_position(
     config: &RunConfig,
     checkpoint: Option<PathBuf>,
-) -> anyhow::Result<Option<u64>> {
+) -> anyhow::Result<Option<DataPosition>> {
     let Some(path) = checkpoint else { return Ok(None) };
     let bucket = config.bucket.clone();
     let read = move || checkpoints::position(&RunStore::at(&path, bucket.as_ref())?);

@@ -408,6 +408,27 @@ fn steps_seconds_and_batches_must_be_consistent() {
 }
 
 #[test]
+fn batches_of_the_groups_that_finish_first_need_sampling_ahead_and_depend_on_timing() {
+    let with = |staleness, is_deterministic| {
+        let spec = json!({
+            "rollout": {"maxStaleness": staleness, "batchOrder": "Finished"},
+            "training": {"deterministic": is_deterministic},
+        });
+        problems_with(&spec)
+    };
+    assert_eq!(with(1, false), Vec::<String>::new());
+    assert_eq!(
+        with(0, true),
+        [
+            "spec.rollout.batchOrder: Finished needs maxStaleness of at least 1: without it no \
+                group is sampled in place of a late one",
+            "spec.rollout.batchOrder: Finished depends on timing, which training.deterministic \
+                excludes: set one of them",
+        ]
+    );
+}
+
+#[test]
 fn values_that_the_api_server_rejects_in_children_are_problems() {
     let privileged = json!({"privileged": true});
     let template = json!({"spec": {"containers": [

@@ -1,20 +1,28 @@
-//! Treatment of running completions that has no effect.
+//! Treatment of running completions that has no effect, or one that is rarely meant.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::job::RunningCompletions;
 use rljob_crds::roles::EngineKind;
+use rljob_crds::rollout::BatchOrder;
 
 use crate::validate::Problem;
 
-/// Names a treatment without effect.
+/// Names a treatment without effect, or one against the order of batches.
 pub(super) fn check_running(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let running = spec.weight_sync.running_completions.unwrap_or_default();
     if running == RunningCompletions::Recompute {
         return;
     }
+    let path = "spec.weightSync.runningCompletions";
+    let is_finish = running == RunningCompletions::Finish;
+    if is_finish && spec.rollout.batch_order == BatchOrder::Finished {
+        let message = "Finish makes every weight sync wait for slow completions, whose groups \
+            rollout.batchOrder Finished passes over: use Recompute or Keep";
+        return warnings.push(Problem::new(path, message));
+    }
     let reason = if spec.rollout.max_staleness == 0 {
         "with maxStaleness 0 no completion runs when new weights arrive"
-    } else if running == RunningCompletions::Finish {
+    } else if is_finish {
         return;
     } else if spec.training.deterministic {
         "with training.deterministic an interrupted completion starts again"
@@ -23,7 +31,6 @@ pub(super) fn check_running(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     } else {
         return;
     };
-    let path = "spec.weightSync.runningCompletions";
     warnings.push(Problem::new(path, format!("has no effect: {reason}")));
 }
 
@@ -61,5 +68,10 @@ mod tests {
         let none = "has no effect: the embedded engine computes keys and values again";
         assert_eq!(of("Keep", embedded.clone()), none);
         assert_eq!(of("Finish", embedded), "");
+        let finished = json!({"rollout": {"batchOrder": "Finished"}});
+        assert_eq!(of("Keep", finished.clone()), "");
+        let slow = "Finish makes every weight sync wait for slow completions, whose groups \
+            rollout.batchOrder Finished passes over: use Recompute or Keep";
+        assert_eq!(of("Finish", finished), slow);
     }
 }

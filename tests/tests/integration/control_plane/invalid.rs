@@ -155,6 +155,19 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"weightSync": {"everySteps": 2}}}),
             "weightSync.everySteps must be at most rollout.maxStaleness + 1",
         ),
+        (
+            json!({"spec": {"rollout": {"batchOrder": "Finished"}}}),
+            "batchOrder Finished needs maxStaleness of at least 1",
+        ),
+        (
+            json!({
+                "spec": {
+                    "rollout": {"maxStaleness": 1, "batchOrder": "Finished"},
+                    "training": {"deterministic": true},
+                },
+            }),
+            "rollout.batchOrder Finished depends on timing, which training.deterministic excludes",
+        ),
         (json!({"spec": {"restoreFrom": {"path": "/runs/a/b"}}}), "spec.restoreFrom.path"),
         (json!({"spec": {"restoreFrom": {}}}), "set exactly one of rljob, path and s3"),
         (

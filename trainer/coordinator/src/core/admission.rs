@@ -13,9 +13,12 @@
 //! an engine holds weights of at least t − 1 − η steps, so its staleness is at most η. Weights are
 //! published every `everySteps` steps: the newest published ones may lack up to `everySteps` − 1
 //! steps, and `staleSamples` decides whether that is allowed.
+//!
+//! With `batchOrder: Finished`, groups are admitted and start by the same rule, but the group of
+//! step t is trained up to η steps later, so its staleness is at most 2η.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::rollout::StaleSamples;
+use rljob_crds::rollout::{BatchOrder, StaleSamples};
 
 /// Admission rule of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +31,9 @@ pub struct Admission {
     pub max_staleness: u32,
     /// Steps between weight syncs.
     pub every_steps: u32,
-    /// Treatment of samples whose staleness exceeds η.
+    /// Treatment of samples whose staleness exceeds the bound.
     pub stale: StaleSamples,
+    pub order: BatchOrder,
 }
 
 impl Admission {
@@ -41,6 +45,7 @@ impl Admission {
             max_staleness: spec.rollout.max_staleness,
             every_steps: spec.weight_sync.every_steps,
             stale: spec.rollout.stale_samples,
+            order: spec.rollout.batch_order,
         }
     }
 
@@ -56,16 +61,21 @@ impl Admission {
         step.saturating_sub(1).saturating_sub(self.max_staleness).saturating_sub(lag)
     }
 
+    /// Batches that may pass over a group after the step that it is for.
+    pub fn slack(&self) -> u32 {
+        if self.order == BatchOrder::Finished { self.max_staleness } else { 0 }
+    }
+
     /// Whether a sample whose oldest token was sampled with weights of `oldest` steps is too stale
-    /// for `step`.
+    /// for the batch of `step`.
     pub fn rejects(&self, step: u32, oldest: u32) -> bool {
-        self.stale == StaleSamples::Drop && oldest < self.oldest(step)
+        self.stale == StaleSamples::Drop && oldest < self.oldest(step.saturating_sub(self.slack()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Admission, StaleSamples};
+    use super::{Admission, BatchOrder, StaleSamples};
 
     const KEEP: Admission = Admission {
         batch_size: 8,
@@ -73,6 +83,7 @@ mod tests {
         max_staleness: 2,
         every_steps: 3,
         stale: StaleSamples::Keep,
+        order: BatchOrder::Data,
     };
     const DROP: Admission = Admission { stale: StaleSamples::Drop, ..KEEP };
 
@@ -92,6 +103,15 @@ mod tests {
         assert_eq!([1, 3, 6, 9].map(|step| DROP.oldest(step)), [0, 0, 3, 6]);
         assert_eq!([2, 3].map(|oldest| DROP.rejects(6, oldest)), [true, false]);
         assert!(!KEEP.rejects(9, 0));
+    }
+
+    #[test]
+    fn groups_that_batches_passed_over_may_be_twice_as_old() {
+        let finished = Admission { order: BatchOrder::Finished, ..DROP };
+        assert_eq!((DROP.slack(), finished.slack()), (0, 2));
+        assert_eq!([6, 9].map(|step| finished.oldest(step)), [3, 6], "they start by the same rule");
+        assert_eq!([3, 4].map(|oldest| finished.rejects(9, oldest)), [true, false]);
+        assert!(!finished.rejects(3, 0));
     }
 
     #[test]

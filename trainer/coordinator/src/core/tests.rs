@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::rollout::StaleSamples;
+use rljob_crds::rollout::{BatchOrder, StaleSamples};
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{LearnerFailure, Phase};
@@ -42,6 +42,7 @@ pub(super) fn settings() -> Settings {
             max_staleness: 0,
             every_steps: 1,
             stale: StaleSamples::Keep,
+            order: BatchOrder::Data,
         },
         method: WeightSyncMethod::Disk,
         engine_ranks: 1,

@@ -12,7 +12,8 @@ use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest, POSITION_FILE};
 use rljob_protocol::version::Version;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
-use serde::{Deserialize, Serialize};
+
+use crate::persistence::journal::DataPosition;
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 
@@ -41,14 +42,6 @@ pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, Stora
 /// Positions below this fit every sum.
 const MAX_POSITION: u64 = 1 << 48;
 
-/// Place in the training data after a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Position {
-    /// First loader position that no batch up to the checkpoint's step has used up.
-    next_position: u64,
-}
-
 /// Records where the data continues after a checkpoint. Blocks shortly.
 ///
 /// # Errors
@@ -56,25 +49,32 @@ struct Position {
 pub fn put_position(
     run_store: &RunStore,
     version: Version,
-    next_position: u64,
+    position: &DataPosition,
 ) -> Result<(), StorageError> {
     let name = format!("{}/{POSITION_FILE}", folder(version));
-    let json = serde_json::json!(Position { next_position }).to_string();
+    let json = serde_json::json!(position).to_string();
     if run_store.size(&name)?.is_some() {
         return Ok(());
     }
     run_store.put(&name, json.into_bytes())
 }
 
-/// First unused loader position after the checkpoint in a folder; `None` if its run did not record
+/// Place in the training data after the checkpoint in a folder; `None` if its run did not record
 /// it. Blocks shortly.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn position(checkpoint: &RunStore) -> Result<Option<u64>, StorageError> {
+pub fn position(checkpoint: &RunStore) -> Result<Option<DataPosition>, StorageError> {
     let Some(bytes) = checkpoint.read(POSITION_FILE, MAX_MANIFEST)? else { return Ok(None) };
-    let position = serde_json::from_slice::<Position>(&bytes).ok();
-    Ok(position.map(|position| position.next_position).filter(|next| *next < MAX_POSITION))
+    let position = serde_json::from_slice::<DataPosition>(&bytes).ok();
+    let is_valid = |position: &DataPosition| {
+        let next = position.next_position;
+        let is_ordered = position.passed_over.is_sorted_by(|one, other| one < other);
+        next < MAX_POSITION
+            && is_ordered
+            && position.passed_over.last().is_none_or(|last| *last < next)
+    };
+    Ok(position.filter(is_valid))
 }
 
 /// Folders of checkpoints after `version`, also incomplete ones. Blocks shortly.

@@ -9,7 +9,8 @@
 //!
 //! A decision depends on the groups of the same row at earlier positions alone, all of which are
 //! judged by then: it does not depend on the order in which groups finish, and a restarted run
-//! makes it again from the journal.
+//! makes it again from the journal. With `batchOrder: Finished`, a group is judged when it is
+//! finished, but its pass rate is recorded with the batch that uses its position up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -48,7 +49,8 @@ pub struct Curriculum {
     /// By position.
     open: BTreeMap<u64, Open>,
     open_rows: BTreeSet<Row>,
-    changes: Changes,
+    /// Measured pass rates that are not recorded, with the positions of those that they supersede.
+    changes: Vec<(PassRate, Vec<u64>)>,
 }
 
 /// Changes of the recorded pass rates since the newest batch.
@@ -116,34 +118,47 @@ impl Curriculum {
         }
     }
 
-    /// The groups at positions below `judged` are in a batch or dropped.
+    /// The groups at positions below `judged` are accepted or dropped.
     pub fn judge(&mut self, judged: u64) {
         let later = self.open.split_off(&judged);
-        for (position, Open { visit, rewards }) in std::mem::replace(&mut self.open, later) {
-            let Visit { part, row, epoch } = visit;
-            self.open_rows.remove(&(part, row));
-            let Some(rule) = self.rules.get(part as usize).and_then(Option::as_ref) else {
-                continue;
-            };
-            if rewards.is_empty() {
-                continue;
-            }
-            let is_correct = |reward: &&f64| **reward >= rule.correct_reward;
-            let correct = rewards.iter().filter(is_correct).count() as u32;
-            let samples = rewards.len() as u32;
-            let rate = PassRate { position, part, row, epoch, correct, samples };
-            let rates = self.rows.entry((part, row)).or_default();
-            rates.push_back(rate);
-            self.changes.measured.push(rate);
-            while rates.len() > rule.groups as usize {
-                self.changes.superseded.extend(rates.pop_front().map(|rate| rate.position));
-            }
+        for (position, open) in std::mem::replace(&mut self.open, later) {
+            self.measure(position, open);
         }
     }
 
-    /// The changes since the last call.
-    pub fn take_changes(&mut self) -> Changes {
-        std::mem::take(&mut self.changes)
+    /// The group at a position is accepted or dropped.
+    pub fn judge_group(&mut self, position: u64) {
+        if let Some(open) = self.open.remove(&position) {
+            self.measure(position, open);
+        }
+    }
+
+    fn measure(&mut self, position: u64, Open { visit, rewards }: Open) {
+        let Visit { part, row, epoch } = visit;
+        self.open_rows.remove(&(part, row));
+        let Some(rule) = self.rules.get(part as usize).and_then(Option::as_ref) else { return };
+        if rewards.is_empty() {
+            return;
+        }
+        let is_correct = |reward: &&f64| **reward >= rule.correct_reward;
+        let correct = rewards.iter().filter(is_correct).count() as u32;
+        let samples = rewards.len() as u32;
+        let rate = PassRate { position, part, row, epoch, correct, samples };
+        let rates = self.rows.entry((part, row)).or_default();
+        rates.push_back(rate);
+        let older = rates.len().saturating_sub(rule.groups as usize);
+        let superseded = rates.drain(..older).map(|rate| rate.position).collect();
+        self.changes.push((rate, superseded));
+    }
+
+    /// The changes of groups whose positions are used up, since the last call.
+    pub fn take_changes(&mut self, is_used: impl Fn(u64) -> bool) -> Changes {
+        let (used, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.changes)
+            .into_iter()
+            .partition(|(rate, _)| is_used(rate.position));
+        self.changes = later;
+        let (measured, superseded): (Vec<_>, Vec<_>) = used.into_iter().unzip();
+        Changes { measured, superseded: superseded.concat() }
     }
 }
 

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A sample whose verifier fails is removed from its group, never scored 0. Samples in the journal
-//! are not sampled again. The order of completion does not affect batches: [`ledger`] judges groups
-//! in loader order.
+//! are not sampled again. With `batchOrder: Data` the order of completion does not affect batches:
+//! [`ledger`] judges groups in loader order.
 
 pub mod agent;
 pub mod completion;
@@ -33,6 +33,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use rljob_crds::RunConfig;
+use rljob_crds::rollout::BatchOrder;
 use rljob_protocol::version::Version;
 use tokio::sync::mpsc;
 
@@ -42,7 +43,7 @@ use crate::core::admission::Admission;
 use crate::engines::{Fleet, Weights};
 use crate::input::Input;
 use crate::persistence::journal::shared::SharedJournal;
-use crate::persistence::journal::{FixedBatch, Pending};
+use crate::persistence::journal::{DataPosition, FixedBatch, Pending};
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
@@ -71,8 +72,8 @@ pub struct Rollouts {
     pub clock: Clock,
     /// Random number of this process; part of request ids.
     pub incarnation: u64,
-    /// First loader position that the checkpoint of `restoreFrom` has not used up.
-    pub restored_position: Option<u64>,
+    /// Place in the training data after the checkpoint of `restoreFrom`.
+    pub restored_position: Option<DataPosition>,
 }
 
 impl Rollouts {
@@ -124,11 +125,9 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// Resumes after the newest batch in the journal.
     async fn resume(rollouts: &'a Rollouts, only: Option<Version>) -> Result<Self, WorkError> {
-        let ((fixed_step, next_position), samples, pass_rates) = rollouts
+        let ((fixed_step, data), samples, pass_rates) = rollouts
             .journal
-            .call(|journal| {
-                Ok((journal.newest_batch()?, journal.pending()?, journal.pass_rates()?))
-            })
+            .call(|journal| Ok((journal.resume()?, journal.pending()?, journal.pass_rates()?)))
             .await?;
         // A batch that was fixed just before something failed is not made again.
         rollouts.run.change(|run, _| run.batch_fixed(fixed_step)).await?;
@@ -137,11 +136,14 @@ impl<'a> Schedule<'a> {
         // A run that started from another one's checkpoint has used up that one's positions.
         let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
-        let next_position = if beyond {
-            let without_drops = u64::from(started_from).saturating_mul(u64::from(rule.batch_size));
-            rollouts.restored_position.unwrap_or(without_drops)
+        let data = if beyond {
+            let without_drops = || DataPosition {
+                next_position: u64::from(started_from).saturating_mul(rule.batch_size.into()),
+                passed_over: Vec::new(),
+            };
+            rollouts.restored_position.clone().unwrap_or_else(without_drops)
         } else {
-            next_position
+            data
         };
         let mut pending = BTreeMap::<u64, Vec<Pending>>::new();
         for sample in samples {
@@ -149,7 +151,9 @@ impl<'a> Schedule<'a> {
         }
         let dynamic = spec.rollout.dynamic_sampling.as_ref();
         let attempts = dynamic.map_or(1, |dynamic| dynamic.max_attempts);
-        let ledger = Ledger::new(rule, attempts, fixed_step.max(started_from), next_position);
+        let fixed_step = fixed_step.max(started_from);
+        let ledger = Ledger::new(rule, attempts, fixed_step, data.next_position)
+            .with_passed_over(data.passed_over);
         let curriculum = Curriculum::new(&spec.dataset.train, pass_rates);
         let finished = BTreeMap::new();
         Ok(Self { rollouts, only, rule, ledger, curriculum, pending, finished, stale: 0 })
@@ -196,7 +200,7 @@ impl<'a> Schedule<'a> {
             let train = self.curriculum.is_used().then(|| self.rollouts.input.train());
             let train = train.transpose()?;
             let visit = train.and_then(|train| train.visit(position));
-            let may_skip = train.is_some_and(|train| self.ledger.skipped_in_a_row() < train.len());
+            let may_skip = train.is_some_and(|train| self.ledger.may_skip(train.len()));
             match visit.map_or(Decision::Sample, |visit| self.curriculum.decide(visit)) {
                 Decision::Wait => return Ok(None),
                 Decision::Skip if may_skip => self.ledger.skip(),
@@ -230,21 +234,18 @@ impl<'a> Schedule<'a> {
         self.finished.insert(done.position, began);
         self.curriculum.finish(done.position, done.rewards);
         self.ledger.finish(done.position, done.outcome);
+        if self.rule.order == BatchOrder::Finished {
+            self.curriculum.judge_group(done.position);
+        }
     }
 
     /// Removes the samples of a group that are too old for its step and returns the others.
     async fn discard_stale(&mut self, position: u64, step: u32) -> Result<Vec<Pending>, WorkError> {
         let rule = self.rule;
-        let (stale, have) = self
-            .rollouts
-            .journal
+        let journal = &self.rollouts.journal;
+        let (stale, have) = journal
             .call(move |journal| {
-                let group =
-                    journal.pending()?.into_iter().filter(|sample| sample.position == position);
-                let (stale, have): (Vec<_>, Vec<_>) =
-                    group.partition(|sample| rule.rejects(step, sample.oldest));
-                stale.iter().try_for_each(|sample| journal.discard(position, sample.index))?;
-                Ok((stale.len() as u32, have))
+                journal.discard_if(position, |sample| rule.rejects(step, sample.oldest))
             })
             .await?;
         self.stale = self.stale.saturating_add(stale);
@@ -254,9 +255,13 @@ impl<'a> Schedule<'a> {
     }
 
     async fn fix(&mut self, batch: Batch) -> Result<(), WorkError> {
-        let Batch { step, positions, dropped, skipped, capped, next_position } = batch;
-        let later = self.finished.split_off(&next_position);
-        let finished = std::mem::replace(&mut self.finished, later);
+        let Batch { step, positions, dropped, skipped, capped, next_position, passed_over } = batch;
+        let data = DataPosition { next_position, passed_over };
+        let finished = std::mem::take(&mut self.finished).into_iter();
+        let (finished, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            finished.partition(|(position, _)| data.has_used(*position));
+        self.finished = later;
+        let began = finished.into_values().flatten().min();
         if capped {
             tracing::warn!(
                 step,
@@ -264,20 +269,16 @@ impl<'a> Schedule<'a> {
                 "too many groups with equal rewards: the batch has some of them, since \
                     rollout.dynamicSampling.maxAttempts is reached"
             );
-            self.rollouts
-                .recorder
-                .event(
-                    "DynamicSamplingCapped",
-                    serde_json::json!({"step": step, "dropped": dropped}),
-                )
-                .await;
+            let detail = serde_json::json!({"step": step, "dropped": dropped});
+            self.rollouts.recorder.event("DynamicSamplingCapped", detail).await;
         }
-        self.curriculum.judge(next_position);
-        let changes = self.curriculum.take_changes();
+        self.curriculum.judge(self.ledger.judged());
+        let changes = self.curriculum.take_changes(|position| data.has_used(position));
         let fixed = FixedBatch {
             step,
             positions,
-            next_position,
+            next_position: data.next_position,
+            passed_over: data.passed_over,
             dropped_groups: dropped,
             stale_samples: std::mem::take(&mut self.stale),
             pass_rates: changes.measured,
@@ -293,7 +294,6 @@ impl<'a> Schedule<'a> {
         let metrics = &self.rollouts.recorder.metrics;
         metrics.dropped_groups.inc_by(dropped.into());
         metrics.skipped_rows.inc_by(skipped.into());
-        let began = finished.values().copied().flatten().min();
         self.rollouts.recorder.rollouts_done(step, began);
         Ok(self.rollouts.run.change(|run, _| run.batch_fixed(step)).await?)
     }

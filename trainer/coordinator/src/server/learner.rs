@@ -226,12 +226,12 @@ async fn record_position(coordinator: &Coordinator, version: Version) -> Result<
         return Ok(());
     }
     let found =
-        coordinator.journal.call(move |journal| journal.next_position(version.step)).await?;
-    let (Some(next_position), run_store) = (found, coordinator.run_store.clone()) else {
+        coordinator.journal.call(move |journal| journal.data_position(version.step)).await?;
+    let (Some(position), run_store) = (found, coordinator.run_store.clone()) else {
         return Ok(());
     };
     let written = tokio::task::spawn_blocking(move || {
-        checkpoints::put_position(&run_store, version, next_position)
+        checkpoints::put_position(&run_store, version, &position)
     });
     Ok(written.await.map_err(SharedJournalError::from)??)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::rollout::StaleSamples;
+use rljob_crds::rollout::{BatchOrder, StaleSamples};
 use rljob_protocol::desired::{CheckpointPolicy, Desired};
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::version::Version;
@@ -24,6 +24,7 @@ fn ahead(max_staleness: u32, every_steps: u32, facts: Facts) -> Run {
         max_staleness,
         every_steps,
         stale: StaleSamples::Keep,
+        order: BatchOrder::Data,
     };
     let mut run =
         started_with(Settings { admission, evaluation_every: vec![3], ..settings() }, facts);

@@ -28,9 +28,19 @@ fn the_data_position_is_recorded_once_beside_a_checkpoint() {
     let folder = whole(run.path(), 4);
     let checkpoint = RunStore::at(&folder, None).unwrap();
     assert_eq!(position(&checkpoint).unwrap(), None, "a run of an earlier release");
-    put_position(&run_store, version, 19).unwrap();
-    put_position(&run_store, version, 23).unwrap();
-    assert_eq!(position(&checkpoint).unwrap(), Some(19));
+    let place = |next_position, passed_over| DataPosition { next_position, passed_over };
+    put_position(&run_store, version, &place(19, vec![3, 7])).unwrap();
+    put_position(&run_store, version, &place(23, vec![])).unwrap();
+    assert_eq!(position(&checkpoint).unwrap(), Some(place(19, vec![3, 7])));
+    let path = folder.join(POSITION_FILE);
+    for (json, expected) in [
+        (r#"{"nextPosition": 19}"#, Some(place(19, vec![]))),
+        (r#"{"nextPosition": 19, "passedOver": [7, 3]}"#, None),
+        (r#"{"nextPosition": 19, "passedOver": [19]}"#, None),
+    ] {
+        std::fs::write(&path, json).unwrap();
+        assert_eq!(position(&checkpoint).unwrap(), expected, "{json}");
+    }
     let found = Verifier::default().usable(&run_store).unwrap();
     assert_eq!(found, Found { usable: BTreeSet::from([version]), rejected: vec![] });
 }

@@ -117,14 +117,34 @@ pub struct Pending {
     pub oldest: u32,
 }
 
+/// Place in the training data: the loader positions that batches have not used up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataPosition {
+    /// No position from this one on is used up.
+    pub next_position: u64,
+    /// Positions below it that are not used up, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<u64>,
+}
+
+impl DataPosition {
+    /// Whether a position is used up: skipped, dropped, or in a batch.
+    pub fn has_used(&self, position: u64) -> bool {
+        position < self.next_position && self.passed_over.binary_search(&position).is_err()
+    }
+}
+
 /// A step's batch: the samples of some positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FixedBatch {
     pub step: u32,
     /// Loader positions of its groups; none for an algorithm that samples nothing.
     pub positions: Vec<u64>,
-    /// Positions below it are used up.
+    /// Positions below it are used up, except those that are passed over.
     pub next_position: u64,
+    /// Positions below it that are for later batches, in order.
+    pub passed_over: Vec<u64>,
     /// Groups dropped on the way.
     pub dropped_groups: u32,
     /// Number of samples that were sampled again because they were too old.

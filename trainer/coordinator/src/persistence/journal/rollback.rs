@@ -6,6 +6,10 @@ use serde_json::Value;
 
 use super::{Event, Journal, JournalError};
 
+/// Condition of a row whose position the batches up to step ?1 have not used up.
+const LATER: &str = "(position >= (SELECT next_position FROM batches WHERE step = ?1) OR \
+    position IN (SELECT position FROM passed_over WHERE step = ?1))";
+
 /// What the journal has after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Later {
@@ -25,18 +29,20 @@ impl Journal {
     /// Counts what [`Self::roll_back`] to a step would remove; `None` if the journal does not have
     /// the step's batch, after which the data would continue.
     pub fn later(&self, step: u32) -> Result<Option<Later>, JournalError> {
-        let Some(next_position) = self.next_position(step)? else { return Ok(None) };
-        let count = |sql: &str, after: u64| {
-            let counted = self.connection.query_row(sql, [after], |row| row.get(0));
+        if !self.is_fixed(step)? {
+            return Ok(None);
+        }
+        let count = |table: &str, later: &str| {
+            let sql = format!("SELECT count(*) FROM {table} WHERE {later}");
+            let counted = self.connection.query_row(&sql, [step], |row| row.get(0));
             counted.map_err(JournalError::sqlite("count later records"))
         };
-        let (step, positions) = (u64::from(step), next_position);
         Ok(Some(Later {
             last_step: self.last_step()?,
-            batches: count("SELECT count(*) FROM batches WHERE step > ?1", step)?,
-            samples: count("SELECT count(*) FROM samples WHERE position >= ?1", positions)?,
-            pass_rates: count("SELECT count(*) FROM pass_rates WHERE position >= ?1", positions)?,
-            evaluations: count("SELECT count(*) FROM evaluations WHERE step > ?1", step)?,
+            batches: count("batches", "step > ?1")?,
+            samples: count("samples", LATER)?,
+            pass_rates: count("pass_rates", LATER)?,
+            evaluations: count("evaluations", "step > ?1")?,
         }))
     }
 
@@ -50,10 +56,9 @@ impl Journal {
         states: &[(&str, Value)],
         event: &Event,
     ) -> Result<(), JournalError> {
-        let next_position = self.next_position(version.step)?.unwrap_or_default();
         let failed = || JournalError::sqlite("roll back");
         let transaction = self.connection.transaction().map_err(failed())?;
-        remove(&transaction, version, next_position).map_err(failed())?;
+        remove(&transaction, version).map_err(failed())?;
         for (key, value) in states {
             match value {
                 Value::Null => transaction.execute("DELETE FROM state WHERE key = ?1", [key]),
@@ -71,15 +76,12 @@ impl Journal {
     }
 }
 
-fn remove(
-    connection: &Connection,
-    version: Version,
-    next_position: u64,
-) -> Result<(), rusqlite::Error> {
+fn remove(connection: &Connection, version: Version) -> Result<(), rusqlite::Error> {
     let Version { step, attempt } = version;
-    connection.execute("DELETE FROM samples WHERE position >= ?1", [next_position])?;
-    connection.execute("DELETE FROM pass_rates WHERE position >= ?1", [next_position])?;
-    for table in ["batches", "inferred", "steps", "evaluations"] {
+    for table in ["samples", "pass_rates"] {
+        connection.execute(&format!("DELETE FROM {table} WHERE {LATER}"), [step])?;
+    }
+    for table in ["batches", "passed_over", "inferred", "steps", "evaluations"] {
         connection.execute(&format!("DELETE FROM {table} WHERE step > ?1"), [step])?;
     }
     let sql = "DELETE FROM checkpoints WHERE (step, attempt) > (?1, ?2)";

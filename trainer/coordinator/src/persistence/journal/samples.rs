@@ -43,14 +43,14 @@ impl Journal {
     /// Fails with [`JournalError::Fixed`] if a new one's position is used up.
     pub fn put_samples(&mut self, samples: &[Sample]) -> Result<usize, JournalError> {
         let failed = || JournalError::sqlite("write samples");
-        let (_, next_position) = self.newest_batch()?;
+        let (_, data) = self.resume()?;
         let transaction = self.connection.transaction().map_err(failed())?;
         let mut new = 0_usize;
         for sample in samples {
             if insert(&transaction, sample, None)? {
-                if sample.position < next_position {
+                if data.has_used(sample.position) {
                     return Err(JournalError::Fixed {
-                        next_position,
+                        next_position: data.next_position,
                         position: sample.position,
                         index: sample.index,
                     });
@@ -85,11 +85,12 @@ impl Journal {
     /// The samples at positions that are not used up, in canonical order.
     pub fn pending(&self) -> Result<Vec<Pending>, JournalError> {
         let failed = || JournalError::sqlite("read samples");
-        let (_, next_position) = self.newest_batch()?;
+        let (step, next_position) = self.newest_batch()?;
         let sql = "SELECT position, sample_index, reward, segments FROM samples WHERE position \
-            >= ?1 ORDER BY position, sample_index";
+            >= ?1 OR position IN (SELECT position FROM passed_over WHERE step = ?2) ORDER BY \
+            position, sample_index";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
-        let mut rows = statement.query([next_position]).map_err(failed())?;
+        let mut rows = statement.query(params![next_position, step]).map_err(failed())?;
         let mut pending = Vec::new();
         while let Some(row) = rows.next().map_err(failed())? {
             let (position, index, reward, segments): (u64, u32, f64, String) =
@@ -103,6 +104,19 @@ impl Journal {
             pending.push(Pending { position, index, reward, tokens, oldest });
         }
         Ok(pending)
+    }
+
+    /// Removes samples of a position that is in no batch, so that they are sampled again. Returns
+    /// how many, and the others.
+    pub fn discard_if(
+        &mut self,
+        position: u64,
+        is_unusable: impl Fn(&Pending) -> bool,
+    ) -> Result<(u32, Vec<Pending>), JournalError> {
+        let samples = self.pending()?.into_iter().filter(|sample| sample.position == position);
+        let (unusable, others): (Vec<_>, Vec<_>) = samples.partition(is_unusable);
+        unusable.iter().try_for_each(|sample| self.discard(position, sample.index))?;
+        Ok((unusable.len() as u32, others))
     }
 
     /// Removes a sample of no batch, so that it is sampled again.

@@ -33,6 +33,14 @@ CREATE TABLE IF NOT EXISTS batches (
     stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
 ) STRICT;
 
+-- Exceptions to `next_position` of a step: positions below it whose groups the batches up to the
+-- step passed over (`batchOrder: Finished`).
+CREATE TABLE IF NOT EXISTS passed_over (
+    step INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    PRIMARY KEY (step, position)
+) STRICT;
+
 -- What groups of `trainer.groups` inferred of the batches that a kept checkpoint needs.
 CREATE TABLE IF NOT EXISTS inferred (
     step INTEGER PRIMARY KEY,

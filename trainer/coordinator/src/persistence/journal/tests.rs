@@ -11,6 +11,8 @@ use super::{
     Checkpoint, Event, FixedBatch, Journal, JournalError, Pending, Sample, Segment, VersionRun,
 };
 
+mod passed_over;
+
 pub(super) fn sample(position: u64, index: u32) -> Sample {
     Sample {
         position,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
-use rljob_crds::rollout::StaleSamples;
+use rljob_crds::rollout::{BatchOrder, StaleSamples};
 
 use super::{Admission, Batch, Ledger, Next, Outcome};
 
@@ -13,6 +13,7 @@ const RULE: Admission = Admission {
     max_staleness: 0,
     every_steps: 1,
     stale: StaleSamples::Keep,
+    order: BatchOrder::Data,
 };
 const GOOD: Outcome = Outcome { droppable: false, oldest: Some(0) };
 const EQUAL: Outcome = Outcome { droppable: true, oldest: Some(0) };
@@ -25,6 +26,7 @@ fn batch(step: u32, positions: &[u64], dropped: u32, next_position: u64) -> Next
         skipped: 0,
         capped: false,
         next_position,
+        passed_over: Vec::new(),
     })
 }
 

@@ -52,7 +52,8 @@ fn a_journal_is_rebuilt_from_a_full_part_later_changes_and_samples() {
         .fix_batch(&FixedBatch {
             step: 1,
             positions: vec![0, 1],
-            next_position: 2,
+            next_position: 4,
+            passed_over: vec![2, 3],
             pass_rates: vec![rate(0), rate(1)],
             ..FixedBatch::default()
         })
