@@ -238,6 +238,11 @@ impl<'a> Algorithm<'a> {
         matches!(self, Self::Ppo(PpoSpec { value_head: Some(_), .. }))
     }
 
+    /// Whether the critic predicts normalized values.
+    pub fn normalizes_values(self) -> bool {
+        matches!(self, Self::Ppo(PpoSpec { value_normalization: Some(_), .. }))
+    }
+
     /// Optimizer of the critic, if the algorithm trains one.
     pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
         match self {

@@ -46,11 +46,11 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
-/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
-/// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model,
-/// `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and learners would
-/// ignore or not read.
+/// `ppo.valueNormalization`, `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`,
+/// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters, conversations,
+/// `tools` or `rewards` of data, tokens of servers, `inference.podsPerReplica`, `evaluation`,
+/// engines of a reward model, `trainer.groups`, `rollbackTo` or `verifiers`, which older
+/// coordinators and learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -60,6 +60,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
         && !algorithm.is_some_and(Algorithm::has_value_head)
+        && !algorithm.is_some_and(Algorithm::normalizes_values)
         && !algorithm.is_some_and(has_new_policy_settings)
         && spec.training.sharding != Some(Sharding::Hybrid)
         && spec.rollout.workflow.is_none()

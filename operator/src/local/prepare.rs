@@ -232,6 +232,9 @@ fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Optio
     let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
     let has_head =
         |config: &RunConfig| config.spec.algorithm.resolve().is_some_and(Algorithm::has_value_head);
+    let normalizes = |config: &RunConfig| {
+        config.spec.algorithm.resolve().is_some_and(Algorithm::normalizes_values)
+    };
     if previous.bucket != config.bucket {
         return Some("bucket (--use-bucket, spec.storage.s3)");
     }
@@ -249,7 +252,10 @@ fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Optio
     if algorithm(previous) != algorithm(config) {
         return Some("spec.algorithm");
     }
-    (has_head(previous) != has_head(config)).then_some("spec.algorithm.ppo.valueHead")
+    if has_head(previous) != has_head(config) {
+        return Some("spec.algorithm.ppo.valueHead");
+    }
+    (normalizes(previous) != normalizes(config)).then_some("spec.algorithm.ppo.valueNormalization")
 }
 
 #[cfg(test)]

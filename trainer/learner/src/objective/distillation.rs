@@ -44,7 +44,7 @@ impl Objective for Distillation {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
@@ -89,7 +89,7 @@ mod tests {
     fn derivative(tokens: [i64; 2]) -> (Tensor, f64) {
         let spec = json!({"teacher": {"path": "/t"}});
         let spec = serde_json::from_value(spec).unwrap();
-        let objective = Distillation::new(&spec, &RolloutSpec::default());
+        let mut objective = Distillation::new(&spec, &RolloutSpec::default());
         let tokens = Tensor::from_slice(&tokens).unsqueeze(1);
         let of = |logprobs: &Tensor| logprobs.gather(1, &tokens, false).squeeze_dim(1);
         let policy = of(&Tensor::from_slice(&LOGITS).view([2, 3]).log_softmax(-1, Kind::Float));

@@ -59,7 +59,7 @@ impl Objective for Grpo {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,

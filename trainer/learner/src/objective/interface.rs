@@ -32,6 +32,21 @@ pub enum PrepareError {
     Kernel(#[from] KernelError),
 }
 
+/// A checkpoint whose critic does not fit the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    #[error(
+        "the checkpoint has no statistics of returns, since its critic predicts returns in the \
+         unit of rewards: remove algorithm.ppo.valueNormalization, or start from another checkpoint"
+    )]
+    NoReturns,
+    #[error(
+        "the critic of the checkpoint predicts normalized returns: set \
+         algorithm.ppo.valueNormalization, or start from another checkpoint"
+    )]
+    Returns,
+}
+
 /// Sums the values over all ranks, entry by entry, in place.
 pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
 
@@ -85,7 +100,8 @@ pub trait Objective: Debug {
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages;
 
     /// Completes the streams of this rank's micro-batches before the step's first update. Every
-    /// rank must call `sum` the same number of times with the same number of values.
+    /// rank must call `sum` the same number of times with the same number of values, and what it
+    /// keeps for later steps must depend on the sums only.
     ///
     /// Returns statistics of the policy before the update; they replace those of the same name
     /// that [`Self::loss`] returns.
@@ -93,7 +109,7 @@ pub trait Objective: Debug {
     /// # Errors
     /// A sum over ranks or a kernel fails.
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         _streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
@@ -131,7 +147,12 @@ pub trait Objective: Debug {
     }
 
     /// Continues from the state of a checkpoint.
-    fn restore(&mut self, _state: ObjectiveState) {}
+    ///
+    /// # Errors
+    /// The models of the checkpoint were trained with settings that need another state.
+    fn restore(&mut self, _state: ObjectiveState) -> Result<(), StateError> {
+        Ok(())
+    }
 
     /// Statistics that are reduced over all ranks and reported; each name is that of a metric.
     fn statistics(&self) -> Vec<Statistic> {

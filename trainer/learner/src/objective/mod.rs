@@ -2,10 +2,10 @@
 //! log-probabilities. Pure arithmetic; sums over ranks are passed in.
 //!
 //! ```text
-//!  samples of the step ──▶ advantages   advantage and weight of every sample
-//!  signals             ──▶ the trainer computes the log-probabilities that the objective names
-//!  streams             ──▶ prepare      per-token advantages and weights over whole sequences
-//!                      ──▶ loss         loss and derivative per token, by chunk or micro-batch
+//!  samples of the step ─▶ advantages   advantage and weight of every sample
+//!  signals             ─▶ the trainer computes the log-probabilities that the objective names
+//!  streams             ─▶ prepare      per-token advantages and weights over whole sequences
+//!                      ─▶ loss         loss and derivative per token, by chunk or micro-batch
 //! ```
 //! An objective is a file with its [`Objective`], an arm of [`new`], its settings in `rljob-crds`
 //! and its tests. [`behavior`], [`kl`], [`normalization`] and [`pairs`] are terms that objectives
@@ -32,12 +32,15 @@ pub mod second_moment;
 pub mod sft;
 pub mod statistics;
 pub mod streams;
+mod value_normalizer;
 
 use rljob_crds::algorithm::{Algorithm, RolloutSpec};
 
 pub use advantages::StepAdvantages;
 pub use deferred::Deferred;
-pub use interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
+pub use interface::{
+    Objective, PrepareError, Signal, StateError, SumError, SumOverRanks, TokenLoss,
+};
 pub use statistics::{Statistic, Statistics};
 pub use streams::TokenStreams;
 

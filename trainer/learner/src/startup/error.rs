@@ -11,6 +11,7 @@ use crate::checkpoint::CheckpointError;
 use crate::coordinator_client::ClientError;
 use crate::memory::fit::DoesNotFit;
 use crate::model::ModelError;
+use crate::objective::StateError;
 use crate::optimizer::OptimizerError;
 use crate::teacher::TeacherError;
 
@@ -32,6 +33,8 @@ pub enum StartError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
     #[error(transparent)]
@@ -68,6 +71,7 @@ impl StartError {
             | Self::Role(_)
             | Self::NoCuda
             | Self::Memory(_)
+            | Self::State(_)
             | Self::Teacher(TeacherError::Tokenizer { .. } | TeacherError::Vocabulary { .. }) => {
                 true
             }

@@ -84,7 +84,7 @@ impl Objective for ActorCritic {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
