@@ -75,7 +75,7 @@ const ROLLBACK: &str = "!has(self.spec.rollbackTo) || (has(oldSelf.spec.rollback
 
 /// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
 /// with what the run executes, and to which checkpoint it goes back.
-const LOCAL: [&str; 9] = [
+const LOCAL: [&str; 10] = [
     "inference",
     "evaluation",
     "trainer",
@@ -85,6 +85,7 @@ const LOCAL: [&str; 9] = [
     "volumes",
     "rollbackTo",
     STEPS,
+    "training.epochs",
 ];
 
 /// Paths of fields that differ between two specs of a local run and may not change without the

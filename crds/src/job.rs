@@ -50,7 +50,7 @@ use crate::workflow::WorkflowSpec;
         json_path = ".status.conditions[?(@.type==\"Succeeded\")].reason"
     ),
     printcolumn(name = "Step", type_ = "integer", json_path = ".status.progress.step"),
-    printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.training.steps"),
+    printcolumn(name = "Steps", type_ = "integer", json_path = ".status.progress.totalSteps"),
     printcolumn(name = "Reward", type_ = "number", json_path = ".status.progress.reward"),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -136,7 +136,7 @@ use crate::workflow::WorkflowSpec;
                  distillation")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.ppo) || \
+    validation = Rule::new("!has(self.algorithm.ppo) || !has(self.training.steps) || \
              self.algorithm.ppo.criticWarmupSteps < self.training.steps")
         .message("algorithm.ppo.criticWarmupSteps must be below training.steps: the policy would \
                  not be trained")
@@ -176,9 +176,10 @@ use crate::workflow::WorkflowSpec;
         .message("dataset.train is missing, or is not used by algorithm.evaluation; remove it then")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.algorithm.evaluation) != has(self.training.steps)")
-        .message("training.steps is missing, or is not used by algorithm.evaluation; remove it \
-                 then")
+    validation = Rule::new("[has(self.algorithm.evaluation), has(self.training.steps), \
+             has(self.training.epochs)].filter(x, x).size() == 1")
+        .message("set exactly one of training.steps and training.epochs, and neither with \
+                 algorithm.evaluation")
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.rewards) && \

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use rljob_crds::names::METRICS_FILE;
 use rljob_dashboard::records::Tail;
 use rljob_protocol::metrics::{self, StepMetrics};
+use rljob_protocol::status::UNKNOWN_STEPS;
 
 use super::connection::{Connection, PlaceArgs};
 use super::job_view::JobView;
@@ -142,7 +143,7 @@ impl Local {
             let values = self.steps.values();
             values.filter_map(|step| Some((step.step, step.get(name)?))).collect()
         };
-        let total = run.config.spec.training.steps;
+        let total = run.total_steps().unwrap_or(UNKNOWN_STEPS);
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
         let newest = run.evaluation.iter();
@@ -233,7 +234,8 @@ mod tests {
         let text = text(&source.read().await.unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "lab/sums  Running", "{text}");
-        let curve = format!("reward            1.000  ▁▅█{}  0 to 1.000", " ".repeat(WIDTH - 3));
+        let rest = " ".repeat(WIDTH - 3);
+        let curve = format!("reward            1.000  ▁▅█{rest}  0 to 1.000");
         assert_eq!(lines[1], curve, "{text}");
         assert!(lines[2].contains("3/10"), "{text}");
     }

@@ -142,10 +142,11 @@ fn engine_command(args: &RunArgs) -> anyhow::Result<Vec<String>> {
 /// Rejects a spec with fewer steps than the run has done.
 pub fn reject_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
     let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
-    let (steps, done) = (job.spec.training.steps, newest.map_or(0, |newest| newest.step));
-    if done <= steps {
+    let done = newest.map_or(0, |newest| newest.step);
+    // The coordinator compares those of epochs.
+    let Some(steps) = job.spec.training.known_steps().filter(|steps| done > *steps) else {
         return Ok(());
-    }
+    };
     Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
 }
 

@@ -4,16 +4,18 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus, SuiteStatus};
 use rljob_protocol::metrics::{self, EvaluationMetrics};
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{CoordinatorStatus, UNKNOWN_STEPS};
 
-/// The progress that the coordinator reports; while none does, the recorded one.
+/// The progress that the coordinator reports; the recorded one while none does, or while the number
+/// of steps is unknown.
 pub(super) fn progress(
     old: &RLJobStatus,
     report: Option<&CoordinatorStatus>,
     inference: &InferenceStatus,
     now: Timestamp,
 ) -> Option<Progress> {
-    let Some(report) = report else {
+    let is_known = |report: &&CoordinatorStatus| report.total_steps != UNKNOWN_STEPS;
+    let Some(report) = report.filter(is_known) else {
         return old.progress.clone();
     };
     let newest = |name| report.metrics.as_ref().and_then(|step| step.get(name));
@@ -60,6 +62,17 @@ fn suite((name, metrics): (&String, &EvaluationMetrics)) -> SuiteStatus {
 mod tests {
     use super::*;
     use crate::decide::test_support::{at, report};
+
+    #[test]
+    fn progress_begins_when_the_number_of_steps_is_known() {
+        let engines = InferenceStatus::default();
+        let of = |total_steps: u32| {
+            let report = CoordinatorStatus { total_steps, ..report() };
+            let new = progress(&RLJobStatus::default(), Some(&report), &engines, at(0));
+            new.map(|progress| progress.total_steps)
+        };
+        assert_eq!((of(UNKNOWN_STEPS), of(12)), (None, Some(12)));
+    }
 
     #[test]
     fn the_newest_evaluation_is_kept_while_a_coordinator_reports_none() {

@@ -51,7 +51,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, has_agent, &mut problems);
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
-        check_critic(ppo, spec.training.steps, &mut problems);
+        check_critic(ppo, spec.training.known_steps(), &mut problems);
     }
     if let Some(dpo) = &spec.algorithm.dpo {
         check_dpo(dpo, &mut problems);
@@ -188,13 +188,15 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("must not exceed maxSeconds = {}", backoff.max_seconds),
         ));
     }
-    check_optimizer("spec.optimizer", &spec.optimizer, spec.training.steps, problems);
+    let steps = spec.training.known_steps();
+    check_optimizer("spec.optimizer", &spec.optimizer, steps, problems);
     let location = spec.restore_from.as_ref().and_then(|source| source.location());
     let folder = location.and_then(|path| path.trim_end_matches('/').rsplit('/').next());
     let restored = folder.and_then(|folder| folder.parse::<Version>().ok());
-    if let Some(version) = restored.filter(|version| version.step > spec.training.steps) {
-        let message =
-            format!("{version} has more steps than training.steps = {}", spec.training.steps);
+    if let (Some(version), Some(steps)) = (restored, steps)
+        && version.step > steps
+    {
+        let message = format!("{version} has more steps than training.steps = {steps}");
         problems.push(Problem::new("spec.restoreFrom", message));
     }
 }

@@ -20,6 +20,7 @@ use crate::exact_recovery::practise;
 mod authorities;
 mod critic;
 mod data;
+mod epochs;
 mod evaluation;
 mod full_disk;
 mod model_reward;

@@ -56,6 +56,7 @@ pub(crate) async fn open(
             Err(error) => return Err(error.into()),
         };
     let settings = Settings { restore_from, ..Settings::from_config(&config) };
+    let settings = settings.with_recorded_steps(&record);
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);
         facts.fixed_step = facts.fixed_step.max(restore.version.step);
@@ -63,7 +64,9 @@ pub(crate) async fn open(
     let restored = settings.restore_from.as_ref().map(|restore| restore.path.clone());
     let restored_position = restored_position(&config, restored).await?;
     let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
-    let too_few_steps = (facts.last_step > settings.total_steps).then(|| {
+    // Those of epochs are compared once the data is open.
+    let too_few_steps = settings.epochs.is_none() && facts.last_step > settings.total_steps;
+    let too_few_steps = too_few_steps.then(|| {
         let (done, total) = (facts.last_step, settings.total_steps);
         scheduler::input_failure(&InputError::TooFewSteps { done, total })
     });

@@ -32,6 +32,9 @@ pub enum Instruction {
     Train {
         /// Number of the step.
         step: u32,
+        /// Steps of the run, if they depend on the data. Since protocol version 3.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_steps: Option<u32>,
     },
     /// Get the validation data, compute its loss and post [`ValidationReport`]. Only for algorithms
     /// that learn from completions of the data.
@@ -73,6 +76,13 @@ pub enum Instruction {
     },
     /// Wait for the checkpoint in progress and exit with code 0.
     Exit,
+}
+
+impl Instruction {
+    /// Training of `step` in a run whose number of steps is in the spec.
+    pub fn train(step: u32) -> Self {
+        Self::Train { step, total_steps: None }
+    }
 }
 
 /// A broadcast to one engine.

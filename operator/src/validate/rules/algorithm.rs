@@ -89,7 +89,11 @@ pub(super) fn check_algorithm(
 
 /// What training needs, and an evaluation must not have.
 pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    let trains = spec.algorithm.has_learners();
+    let (trains, has_epochs) = (spec.algorithm.has_learners(), spec.training.epochs.is_some());
+    if trains && spec.training.steps > 0 && has_epochs {
+        let message = "is set beside training.steps; remove one of them";
+        problems.push(Problem::new("spec.training.epochs", message));
+    }
     let TrainDataset { path, hugging_face, mixture, .. } = &spec.dataset.train;
     // A dataset without a prompt has that problem alone.
     let has_source = path.is_some() || hugging_face.is_some() || !mixture.is_empty();
@@ -98,7 +102,8 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     }
     for (path, is_set) in [
         ("spec.dataset.train", has_source || !spec.dataset.train.is_absent()),
-        ("spec.training.steps", spec.training.steps > 0),
+        ("spec.training.steps", spec.training.steps > 0 || trains && has_epochs),
+        ("spec.training.epochs", has_epochs || trains),
     ] {
         match (trains, is_set) {
             (true, false) => problems.push(Problem::new(path, "is missing")),
@@ -291,9 +296,9 @@ pub(super) fn check_dpo(dpo: &DpoSpec, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Rules of the critic of `ppo`.
-pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem>) {
-    if ppo.critic_warmup_steps >= steps {
+/// Rules of the critic of `ppo`, in a run of `steps` steps, if that is known.
+pub(super) fn check_critic(ppo: &PpoSpec, steps: Option<u32>, problems: &mut Vec<Problem>) {
+    if let Some(steps) = steps.filter(|steps| ppo.critic_warmup_steps >= *steps) {
         let message =
             format!("must be below training.steps = {steps}: the policy would not be trained");
         problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));

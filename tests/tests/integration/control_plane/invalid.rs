@@ -199,8 +199,14 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"training": {"steps": null}}}),
-            "training.steps is missing, or is not used by algorithm.evaluation; remove it then",
+            "set exactly one of training.steps and training.epochs, and neither with \
+                algorithm.evaluation",
         ),
+        (
+            json!({"spec": {"training": {"epochs": 1}}}),
+            "set exactly one of training.steps and training.epochs",
+        ),
+        (only(json!({"training": {"epochs": 1}})), "and neither with algorithm.evaluation"),
         (only(json!({"rewards": []})), "algorithm.evaluation needs rewards"),
         (
             only(json!({"dataset": {"evaluation": {"answer": null, "completion": "{{answer}}"}}})),

@@ -8,21 +8,22 @@
 //!  η = 1:   d = 2     │ step 3, in training │ step 4, sampled ahead │ step 5, not admitted
 //! ```
 //!
-//! Learners that have completed t − 1 steps train on the groups of step t, so a group sampled with
-//! weights of v steps has staleness t − 1 − v. It is admitted after t − 1 − η steps and starts when
-//! an engine holds weights of at least t − 1 − η steps, so its staleness is at most η. Weights are
-//! published every `everySteps` steps: the newest published ones may lack up to `everySteps` − 1
-//! steps, and `staleSamples` decides whether that is allowed.
+//! Learners that have completed t − 1 steps train on the groups of step t, so a group sampled
+//! with weights of v steps has staleness t − 1 − v. It is admitted after t − 1 − η steps
+//! and starts when an engine holds weights of at least t − 1 − η steps, so its staleness is at
+//! most η. Weights are published every `everySteps` steps: the newest published ones may lack up
+//! to `everySteps` − 1 steps, and `staleSamples` decides whether that is allowed.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::rollout::StaleSamples;
+use rljob_protocol::status::UNKNOWN_STEPS;
 
 /// Admission rule of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Groups per step.
     pub batch_size: u32,
-    /// Steps of the run.
+    /// Steps of the run, as in [`super::Settings`].
     pub total_steps: u32,
     /// `maxStaleness`, η.
     pub max_staleness: u32,
@@ -37,7 +38,7 @@ impl Admission {
     pub fn of(spec: &RLJobSpec) -> Self {
         Self {
             batch_size: spec.rollout.batch_size,
-            total_steps: spec.training.steps,
+            total_steps: spec.training.known_steps().unwrap_or(UNKNOWN_STEPS),
             max_staleness: spec.rollout.max_staleness,
             every_steps: spec.weight_sync.every_steps,
             stale: spec.rollout.stale_samples,
