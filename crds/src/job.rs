@@ -109,12 +109,14 @@ use crate::workflow::WorkflowSpec;
         .message("algorithm.ppo needs inference.replicas of at least 1")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.distillation) || !has(self.dataset.evaluation) || \
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             has(self.algorithm.distillation.offPolicy) || !has(self.dataset.evaluation) || \
              !has(self.dataset.evaluation.completion)")
         .message("dataset.evaluation.completion is not used by algorithm.distillation; remove it")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.distillation) || self.inference.replicas >= 1")
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             has(self.algorithm.distillation.offPolicy) || self.inference.replicas >= 1")
         .message("algorithm.distillation needs inference.replicas of at least 1")
 )]
 #[x_kube(
@@ -131,7 +133,8 @@ use crate::workflow::WorkflowSpec;
 #[x_kube(
     validation = Rule::new("!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
              has(self.algorithm.grpo) || has(self.algorithm.ppo) || \
-             has(self.algorithm.distillation)")
+             has(self.algorithm.distillation) && \
+             !has(self.algorithm.distillation.offPolicy)")
         .message("dataset.train.curriculum needs an algorithm that samples: grpo, ppo or \
                  distillation")
 )]
@@ -160,7 +163,8 @@ use crate::workflow::WorkflowSpec;
                  rejected")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.algorithm.sft) || !has(self.dataset.evaluation) || \
+    validation = Rule::new("has(self.algorithm.sft) || has(self.algorithm.distillation) && \
+             has(self.algorithm.distillation.offPolicy) || !has(self.dataset.evaluation) || \
              !has(self.dataset.evaluation.conversation) || has(self.dataset.evaluation.answer) || \
              has(self.dataset.evaluation.chosen) || has(self.dataset.evaluation.suites)")
         .message("dataset.evaluation.conversation without answer is for algorithm.sft, which \

@@ -46,11 +46,12 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `ppo.valueNormalization`, `grpo.epochs`, `entropyCoefficient`, `training.epochs`,
-/// `training.sharding: Hybrid`, `rollout.workflow`, `weightSync.runningCompletions`, suites,
-/// mixtures, filters, conversations, `tools` or `rewards` of data, tokens of servers,
-/// `inference.podsPerReplica`, `evaluation`, engines of a reward model, `trainer.groups`,
-/// `rollbackTo` or `verifiers`, which older coordinators and learners would ignore or not read.
+/// `ppo.valueNormalization`, `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`,
+/// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
+/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
+/// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model,
+/// `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and learners would
+/// ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -72,6 +73,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.rollback_to.is_none()
         && spec.trainer.groups.is_empty()
         && spec.training.epochs.is_none()
+        && spec.algorithm.distillation.as_ref().is_none_or(|own| own.off_policy.is_none())
         // Older coordinators cannot read trackers without MLflow.
         && spec.tracking.as_ref().is_none_or(|tracking| tracking.mlflow.is_some())
         && spec.dataset.is_plain()

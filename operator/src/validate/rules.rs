@@ -1,6 +1,6 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
-use rljob_crds::algorithm::{DataKind, RolloutSpec};
+use rljob_crds::algorithm::{Algorithm, DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::{EngineSet, RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
@@ -9,6 +9,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod distillation;
 mod evaluation;
 mod gang;
 mod groups;
@@ -26,8 +27,9 @@ mod tracking;
 mod verifiers;
 mod workflow;
 
-use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
+use algorithm::{check_algorithm, check_critic, check_policy};
 use common::{COORDINATOR, Role, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
+use pairs::check_dpo;
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -138,7 +140,11 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if batch.is_multiple_of(minibatches) {
         return;
     }
-    let own = || format!("spec.algorithm.{}.batchSize", algorithm.name());
+    let name = match algorithm {
+        Algorithm::Distillation(_) => "distillation.offPolicy",
+        _ => algorithm.name(),
+    };
+    let own = || format!("spec.algorithm.{name}.batchSize");
     let (path, unit) = match algorithm.data() {
         DataKind::Prompts => ("spec.rollout.batchSize".to_owned(), "groups"),
         DataKind::Demonstrations | DataKind::None => (own(), "sequences"),

@@ -25,6 +25,7 @@ mod evaluation;
 mod full_disk;
 mod model_reward;
 mod moved;
+mod off_policy;
 mod pairs;
 mod process;
 mod restore;

@@ -103,6 +103,7 @@ mod tests {
             weights_N: Tensor::from_slice(&[1.0_f32, 1.0]),
             turn_rewards_N: None,
             reference_logprobs_N: Some(teacher),
+            teacher: None,
             proximal_logprobs_N: None,
             values_N: None,
             end_values_Q: None,
@@ -111,7 +112,7 @@ mod tests {
         };
         let advantages = StepAdvantages { samples: Vec::new(), groups: 1 };
         objective.prepare(&advantages, &mut [&mut streams], &|_| Ok(())).unwrap();
-        let policy = TokenLogprobs { entropy_N: policy.zeros_like(), logprobs_N: policy };
+        let policy = TokenLogprobs::new(policy.shallow_clone(), policy.zeros_like());
         let loss = objective.loss(&policy, &streams);
         (loss.gradient_N, loss.statistics.get(Statistic::Mean(REFERENCE_KL)))
     }

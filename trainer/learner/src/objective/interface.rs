@@ -16,7 +16,7 @@ use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
 use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
-use crate::model::TokenLogprobs;
+use crate::model::{SelectedGradient, TokenLogprobs};
 
 /// A failed sum over ranks.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,8 @@ pub struct TokenLoss {
     /// `[N]` derivative of the minibatch's loss with respect to the policy's log-probability of
     /// each token, to its value, or to the score of each sequence.
     pub gradient_N: Tensor,
+    /// Derivatives of selected tokens, [`TokenStreams::teacher`], if the loss is one of them.
+    pub selected: Option<SelectedGradient>,
     /// Sum of the tokens' weighted losses.
     pub loss: Deferred,
     /// Statistics of these tokens.
@@ -66,7 +68,7 @@ impl TokenLoss {
     /// No loss, whose derivative by each of these values is 0.
     pub fn none(values_N: &Tensor) -> Self {
         let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-        Self { gradient_N, loss: Deferred::default(), statistics }
+        Self { gradient_N, selected: None, loss: Deferred::default(), statistics }
     }
 }
 

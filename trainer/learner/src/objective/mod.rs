@@ -25,6 +25,7 @@ pub mod interface;
 pub mod kl;
 mod kl_controller;
 pub mod normalization;
+pub mod off_policy_distillation;
 pub mod pairs;
 pub mod ppo;
 pub mod reward_model;
@@ -52,7 +53,10 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
         // An evaluation has no learners.
         Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
         Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
-        Algorithm::Distillation(spec) => Box::new(distillation::Distillation::new(spec, rollout)),
+        Algorithm::Distillation(spec) => match &spec.off_policy {
+            Some(own) => Box::new(off_policy_distillation::OffPolicyDistillation::new(own)),
+            None => Box::new(distillation::Distillation::new(spec, rollout)),
+        },
         Algorithm::RewardModel(_) => Box::new(reward_model::RewardModel),
     }
 }

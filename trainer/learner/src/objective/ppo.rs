@@ -273,6 +273,7 @@ fn value_loss(clip: f64, [values_N, old_N, returns_N, weights_N]: [&Tensor; 4]) 
     let loss_N = clipped_N.where_self(&is_clipped_N, &free_N);
     TokenLoss {
         gradient_N: error_N.masked_fill(&is_clipped_N, 0.0) * weights_N,
+        selected: None,
         loss: Deferred::sum(&(&loss_N * weights_N)),
         statistics: Statistics::new([
             (Statistic::Mean(VALUE_LOSS), Deferred::sum(&loss_N)),

@@ -201,6 +201,7 @@ fn an_evaluation_has_the_loss_that_the_learners_measured_before() {
         seconds: 0.5,
         accuracy: None,
         margin: None,
+        is_divergence: false,
     };
     assert!(!run.validation_done(0, report.clone()).unwrap());
     assert_eq!(proceed(&mut run, 0..=1, true), [0]);

@@ -14,6 +14,7 @@ const REPORT: ValidationReport = ValidationReport {
     seconds: 1.0,
     accuracy: None,
     margin: None,
+    is_divergence: false,
 };
 
 fn supervised(accuracy: bool, facts: Facts) -> Run {

@@ -44,6 +44,7 @@ fn streams() -> TokenStreams {
         weights_N: tensor(&[0.2; 5]),
         turn_rewards_N: None,
         reference_logprobs_N: Some(tensor(&[-1.5, -2.0, -0.5, -2.0, -1.5])),
+        teacher: None,
         proximal_logprobs_N: None,
         values_N: Some(tensor(&[0.5, 0.25, 0.75, 0.0, 1.0])),
         end_values_Q: Some(tensor(&[8.0, 0.25])),
@@ -249,7 +250,7 @@ fn the_policys_derivative_matches_autograd() {
     let expected = (clipped.minimum(&(a.abs() * 1.5)) * &streams.weights_N).sum(Kind::Float);
     let slope = Tensor::run_backward(&[&expected], &[&policy], false, false).remove(0);
     let logprobs_N = policy.detach();
-    let tokens = TokenLogprobs { entropy_N: logprobs_N.zeros_like(), logprobs_N };
+    let tokens = TokenLogprobs::new(logprobs_N.shallow_clone(), logprobs_N.zeros_like());
     let loss = ppo(&settings).loss(&tokens, &streams);
     close(&[loss.loss.value()], &[expected.double_value(&[])], 1e-6);
     assert!(loss.gradient_N.allclose(&slope, 1e-4, 1e-8, false), "{:?}", floats(&slope));
