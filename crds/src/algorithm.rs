@@ -46,8 +46,9 @@ pub struct AlgorithmSpec {
     /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_model: Option<RewardModelSpec>,
-    /// On-policy distillation (Agarwal et al. 2024, arXiv 2306.13649): the policy learns the
-    /// teacher's log-probabilities of the tokens that it samples, without rewards.
+    /// Distillation (Agarwal et al. 2024, arXiv 2306.13649): the policy learns the teacher's
+    /// log-probabilities of the tokens that it samples, or, with `offPolicy`, the teacher's
+    /// distribution at the tokens of given completions; without rewards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distillation: Option<DistillationSpec>,
     /// No training: engines sample the completions of `dataset.evaluation` once with the weights of
@@ -71,7 +72,7 @@ pub enum Algorithm<'a> {
     Dpo(&'a DpoSpec),
     /// Reward model.
     RewardModel(&'a RewardModelSpec),
-    /// On-policy distillation.
+    /// Distillation, on-policy or off-policy.
     Distillation(&'a DistillationSpec),
     /// No training.
     Evaluation(&'a EvaluationSpec),
@@ -145,8 +146,10 @@ impl<'a> Algorithm<'a> {
     /// Rows that a step trains on.
     pub fn data(self) -> DataKind {
         match self {
+            Self::Distillation(DistillationSpec { off_policy: Some(_), .. }) | Self::Sft(_) => {
+                DataKind::Demonstrations
+            }
             Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => DataKind::Prompts,
-            Self::Sft(_) => DataKind::Demonstrations,
             Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
             Self::Evaluation(_) => DataKind::None,
         }
@@ -214,6 +217,7 @@ impl<'a> Algorithm<'a> {
     /// Prompts, demonstrations or pairs of a step.
     pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
         match self {
+            Self::Distillation(DistillationSpec { off_policy: Some(own), .. }) => own.batch_size,
             Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => rollout.batch_size,
             Self::Sft(sft) => sft.batch_size,
             Self::Dpo(dpo) => dpo.batch_size,
@@ -228,14 +232,33 @@ impl<'a> Algorithm<'a> {
         match self {
             Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
             Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Distillation(distillation) => Some(Cow::Owned(distillation.policy())),
-            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Evaluation(_) => None,
+            Self::Distillation(own) if own.off_policy.is_none() => Some(Cow::Owned(own.policy())),
+            Self::Distillation(_)
+            | Self::Sft(_)
+            | Self::Dpo(_)
+            | Self::RewardModel(_)
+            | Self::Evaluation(_) => None,
+        }
+    }
+
+    /// Divisor of the logits that learners compute: that of the sampler, or of off-policy
+    /// distillation; 1 of other algorithms without rollouts.
+    pub fn temperature(self, rollout: &RolloutSpec) -> f64 {
+        match self {
+            Self::Distillation(DistillationSpec { off_policy: Some(own), .. }) => own.temperature,
+            _ if self.has_rollouts() => rollout.temperature,
+            _ => 1.0,
         }
     }
 
     /// Whether the critic is a value head on the policy.
     pub fn has_value_head(self) -> bool {
         matches!(self, Self::Ppo(PpoSpec { value_head: Some(_), .. }))
+    }
+
+    /// Whether the critic predicts normalized values.
+    pub fn normalizes_values(self) -> bool {
+        matches!(self, Self::Ppo(PpoSpec { value_normalization: Some(_), .. }))
     }
 
     /// Optimizer of the critic, if the algorithm trains one.

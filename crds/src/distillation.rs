@@ -13,6 +13,15 @@ use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds}
 /// Settings of `distillation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("!has(self.offPolicy) || has(self.teacher.path)")
+        .message("offPolicy needs teacher.path: learners compute the teacher's most likely tokens")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.offPolicy) || \
+             self.groupSize == 1 && self.lossAggregation == 'Token'")
+        .message("groupSize and lossAggregation are not used with offPolicy; remove them")
+)]
 pub struct DistillationSpec {
     /// Model whose distribution the policy learns.
     pub teacher: TeacherSpec,
@@ -23,6 +32,31 @@ pub struct DistillationSpec {
     /// Aggregation of token losses. Default Token.
     #[serde(default)]
     pub loss_aggregation: LossAggregation,
+    /// Learns the teacher's distribution over its most likely tokens at each token of given
+    /// completions, instead of its log-probabilities of tokens that the policy samples. Rows are
+    /// those of `sft`. Default distillation of sampled completions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_policy: Option<OffPolicySpec>,
+}
+
+/// Off-policy distillation: the loss of a token is the divergence KL(teacher ‖ policy) over the
+/// teacher's `topK` most likely tokens, and all others together as one.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OffPolicySpec {
+    /// Most likely tokens of the teacher; all of a smaller vocabulary. Default 64.
+    #[serde(default = "top_k")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub top_k: u32,
+    /// Divisor T of the logits of teacher and policy; the loss is multiplied by T² (Hinton et al.,
+    /// arXiv 1503.02531). Default 1.
+    #[serde(default = "temperature")]
+    #[schemars(range(min = 0.1, max = 100.0))]
+    pub temperature: f64,
+    /// Sequences per step. Default 64.
+    #[serde(default = "batch_size")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub batch_size: u32,
 }
 
 /// Teacher of `distillation`. Exactly one of `path` and `server`.
@@ -80,6 +114,18 @@ pub struct TeacherServer {
 
 fn group_size() -> u32 {
     1
+}
+
+fn top_k() -> u32 {
+    64
+}
+
+fn temperature() -> f64 {
+    1.0
+}
+
+fn batch_size() -> u32 {
+    64
 }
 
 impl DistillationSpec {

@@ -51,10 +51,12 @@ pub const IDENTITY: [&str; 11] = [
     "lora",
 ];
 
-/// Whether `ppo` has the same critic, since checkpoints of one fit no other: a separate model, or a
-/// head on the policy.
+/// Whether `ppo` has the same critic, since checkpoints of one fit no other: a separate model or a
+/// head on the policy, of values that are normalized or not.
 const SAME_CRITIC: &str = "(!has(self.spec.algorithm.ppo) || !has(oldSelf.spec.algorithm.ppo) || \
-    has(self.spec.algorithm.ppo.valueHead) == has(oldSelf.spec.algorithm.ppo.valueHead))";
+    has(self.spec.algorithm.ppo.valueHead) == has(oldSelf.spec.algorithm.ppo.valueHead) && \
+    has(self.spec.algorithm.ppo.valueNormalization) == \
+    has(oldSelf.spec.algorithm.ppo.valueNormalization))";
 
 const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
 const PROGRESS: &str = "has(oldSelf.status) && has(oldSelf.status.progress)";
@@ -73,7 +75,7 @@ const ROLLBACK: &str = "!has(self.spec.rollbackTo) || (has(oldSelf.spec.rollback
 
 /// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
 /// with what the run executes, and to which checkpoint it goes back.
-const LOCAL: [&str; 9] = [
+const LOCAL: [&str; 10] = [
     "inference",
     "evaluation",
     "trainer",
@@ -83,6 +85,7 @@ const LOCAL: [&str; 9] = [
     "volumes",
     "rollbackTo",
     STEPS,
+    "training.epochs",
 ];
 
 /// Paths of fields that differ between two specs of a local run and may not change without the
@@ -130,7 +133,8 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
         rule(
             &identity,
             "the run has started: spec.model, spec.lora, the location of spec.storage, the kind of \
-                spec.algorithm and whether ppo has a valueHead cannot change",
+                spec.algorithm, and whether ppo has a valueHead and valueNormalization, cannot \
+                change",
         ),
         rule(
             &running,

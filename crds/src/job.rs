@@ -50,7 +50,7 @@ use crate::workflow::WorkflowSpec;
         json_path = ".status.conditions[?(@.type==\"Succeeded\")].reason"
     ),
     printcolumn(name = "Step", type_ = "integer", json_path = ".status.progress.step"),
-    printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.training.steps"),
+    printcolumn(name = "Steps", type_ = "integer", json_path = ".status.progress.totalSteps"),
     printcolumn(name = "Reward", type_ = "number", json_path = ".status.progress.reward"),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -109,12 +109,14 @@ use crate::workflow::WorkflowSpec;
         .message("algorithm.ppo needs inference.replicas of at least 1")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.distillation) || !has(self.dataset.evaluation) || \
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             has(self.algorithm.distillation.offPolicy) || !has(self.dataset.evaluation) || \
              !has(self.dataset.evaluation.completion)")
         .message("dataset.evaluation.completion is not used by algorithm.distillation; remove it")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.distillation) || self.inference.replicas >= 1")
+    validation = Rule::new("!has(self.algorithm.distillation) || \
+             has(self.algorithm.distillation.offPolicy) || self.inference.replicas >= 1")
         .message("algorithm.distillation needs inference.replicas of at least 1")
 )]
 #[x_kube(
@@ -131,12 +133,13 @@ use crate::workflow::WorkflowSpec;
 #[x_kube(
     validation = Rule::new("!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
              has(self.algorithm.grpo) || has(self.algorithm.ppo) || \
-             has(self.algorithm.distillation)")
+             has(self.algorithm.distillation) && \
+             !has(self.algorithm.distillation.offPolicy)")
         .message("dataset.train.curriculum needs an algorithm that samples: grpo, ppo or \
                  distillation")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.algorithm.ppo) || \
+    validation = Rule::new("!has(self.algorithm.ppo) || !has(self.training.steps) || \
              self.algorithm.ppo.criticWarmupSteps < self.training.steps")
         .message("algorithm.ppo.criticWarmupSteps must be below training.steps: the policy would \
                  not be trained")
@@ -160,7 +163,8 @@ use crate::workflow::WorkflowSpec;
                  rejected")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.algorithm.sft) || !has(self.dataset.evaluation) || \
+    validation = Rule::new("has(self.algorithm.sft) || has(self.algorithm.distillation) && \
+             has(self.algorithm.distillation.offPolicy) || !has(self.dataset.evaluation) || \
              !has(self.dataset.evaluation.conversation) || has(self.dataset.evaluation.answer) || \
              has(self.dataset.evaluation.chosen) || has(self.dataset.evaluation.suites)")
         .message("dataset.evaluation.conversation without answer is for algorithm.sft, which \
@@ -176,9 +180,10 @@ use crate::workflow::WorkflowSpec;
         .message("dataset.train is missing, or is not used by algorithm.evaluation; remove it then")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.algorithm.evaluation) != has(self.training.steps)")
-        .message("training.steps is missing, or is not used by algorithm.evaluation; remove it \
-                 then")
+    validation = Rule::new("[has(self.algorithm.evaluation), has(self.training.steps), \
+             has(self.training.epochs)].filter(x, x).size() == 1")
+        .message("set exactly one of training.steps and training.epochs, and neither with \
+                 algorithm.evaluation")
 )]
 #[x_kube(
     validation = Rule::new("!has(self.algorithm.evaluation) || has(self.rewards) && \

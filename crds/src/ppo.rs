@@ -1,17 +1,23 @@
 //! Settings of `ppo`, in the order in which the learner's objective uses them.
 //!
 //! ```text
-//!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─▶ reward of the last token
+//!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
+//!    ─▶ reward of the last token
 //!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
 //!    ─ discount, gaeLambda, values of the critic, or of valueHead
-//!    ─▶ return of each token ─ valueClip ─▶ loss of the critic, × valueHead.lossWeight
-//!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh, cClip,
-//!       behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
+//!    ─▶ return of each token ─ valueNormalization ─ valueClip
+//!       ─▶ loss of the critic, × valueHead.lossWeight
+//!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh,
+//!       cClip, behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
 //!  Without `valueHead`, the critic is a second model; with it, an output of the policy.
 //! ```
 
+mod critic;
+
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+
+pub use critic::{ValueHead, ValueNormalization};
 
 use crate::grpo::{
     BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationLevel,
@@ -73,10 +79,15 @@ pub struct PpoSpec {
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gae_lambda: f64,
     /// Bound of a value's change from the critic before the step, beyond which its loss has no
-    /// gradient; 0 disables it. In the unit of rewards. Default 0.5.
+    /// gradient; 0 disables it. In the unit of rewards, or with `valueNormalization` in standard
+    /// deviations. Default 0.5.
     #[serde(default = "value_clip")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub value_clip: f64,
+    /// Normalizes the returns that the critic learns by their running mean and standard deviation.
+    /// Default no normalization: values are in the unit of rewards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_normalization: Option<ValueNormalization>,
     /// Makes the critic a linear layer on the policy's final norm, with one output for each token,
     /// instead of a second model. One pass computes the losses of both, and the gradient of both
     /// reaches the policy's weights. Default a critic of the policy's size with weights that the
@@ -119,9 +130,9 @@ pub struct PpoSpec {
     /// Normalization of rewards before they are the return of a token. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_normalization: Option<NormalizationSpec>,
-    /// Normalization of advantages over trainable tokens; returns are not normalized. Default by
-    /// mean and standard deviation of the batch; `{mean: None, scale: None}` disables it. Fields
-    /// that are left out of a setting have the defaults of a normalization: Group.
+    /// Normalization of advantages over trainable tokens. Default by mean and standard deviation of
+    /// the batch; `{mean: None, scale: None}` disables it. Fields that are left out of a setting
+    /// have the defaults of a normalization: Group.
     #[serde(default = "over_batch")]
     pub advantage_normalization: NormalizationSpec,
     /// Coefficient of the KL divergence per token from the model before training. With 0, learners
@@ -155,22 +166,6 @@ pub struct PpoSpec {
     pub behavior_weight: Option<BehaviorWeight>,
 }
 
-/// Value head on the policy. It begins with zeros, and has the settings of `spec.optimizer` except
-/// the learning rate. Its gradient and that of the policy's weights are clipped separately.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ValueHead {
-    /// Coefficient c₁ of the loss of values in policy loss + c₁ · loss of values (Schulman et al.,
-    /// arXiv 1707.06347, equation 9). Default 0.1.
-    #[serde(default = "loss_weight")]
-    #[schemars(range(min = 0.000_001, max = 1000.0))]
-    pub loss_weight: f64,
-    /// Learning rate of the head after warm-up. Default that of `spec.optimizer`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 10.0))]
-    pub learning_rate: Option<f64>,
-}
-
 /// Controller of the KL coefficient (Ziegler et al., arXiv 1909.08593). After a step of n samples
 /// with the mean divergence `referenceKl`, the coefficient is multiplied by 1 + e · n ÷ horizon,
 /// where e is referenceKl ÷ target − 1 within ± 0.2 and n ÷ horizon is at most 1. Checkpoints
@@ -186,10 +181,6 @@ pub struct AdaptiveKl {
     #[serde(default = "horizon")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub horizon: u32,
-}
-
-fn loss_weight() -> f64 {
-    0.1
 }
 
 fn horizon() -> u32 {
@@ -266,6 +257,7 @@ impl Default for PpoSpec {
             discount: unity(),
             gae_lambda: unity(),
             value_clip: value_clip(),
+            value_normalization: None,
             value_head: None,
             critic_warmup_steps: 0,
             critic_optimizer: None,

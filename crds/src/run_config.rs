@@ -46,7 +46,8 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `grpo.epochs`, `entropyCoefficient`, `training.sharding: Hybrid`, `rollout.workflow`,
+/// `ppo.valueNormalization`, `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`,
+/// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
 /// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
 /// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model,
 /// `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and learners would
@@ -60,6 +61,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
         && !algorithm.is_some_and(Algorithm::has_value_head)
+        && !algorithm.is_some_and(Algorithm::normalizes_values)
         && !algorithm.is_some_and(has_new_policy_settings)
         && spec.training.sharding != Some(Sharding::Hybrid)
         && spec.rollout.workflow.is_none()
@@ -70,6 +72,8 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.reward_engines().is_none()
         && spec.rollback_to.is_none()
         && spec.trainer.groups.is_empty()
+        && spec.training.epochs.is_none()
+        && spec.algorithm.distillation.as_ref().is_none_or(|own| own.off_policy.is_none())
         // Older coordinators cannot read trackers without MLflow.
         && spec.tracking.as_ref().is_none_or(|tracking| tracking.mlflow.is_some())
         && spec.dataset.is_plain()

@@ -62,10 +62,11 @@ impl GroupRole {
     /// The frozen model of an algorithm's learners, if it has one.
     pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
         let has_reference = algorithm.model_roles().contains(&ModelRole::Reference);
-        let role = if matches!(algorithm, Algorithm::Distillation(_)) {
-            Self::Teacher
-        } else {
-            Self::Reference
+        let role = match algorithm {
+            // Groups return one log-probability for each token.
+            Algorithm::Distillation(own) if own.off_policy.is_some() => return None,
+            Algorithm::Distillation(_) => Self::Teacher,
+            _ => Self::Reference,
         };
         has_reference.then_some(role)
     }

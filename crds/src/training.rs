@@ -7,10 +7,19 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
-    /// Steps to run; each consumes one batch. Required, except by `evaluation`, which has none.
+    /// Steps to run; each consumes one batch. Exactly one of `steps` and `epochs` is required,
+    /// except by `evaluation`, which has none.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub steps: u32,
+    /// Passes over the training data: the run has the least number of steps whose batches have at
+    /// least `epochs` times as many rows as the data, without the rows that its filters drop. A
+    /// pair is a row, and a mixture has the rows of all its parts. Rows that
+    /// `rollout.dynamicSampling` or `dataset.train.curriculum` replace do not count.
+    /// `status.progress.totalSteps` is the number of steps, once the data is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub epochs: Option<u32>,
     /// Optimizer updates per step. The groups of a batch are split into this many equal parts.
     /// Default 1.
     #[serde(default = "one")]
@@ -49,6 +58,18 @@ pub struct TrainingSpec {
     pub deterministic: bool,
 }
 
+impl TrainingSpec {
+    /// Number of steps, unless it depends on the data.
+    pub fn known_steps(&self) -> Option<u32> {
+        self.epochs.is_none().then_some(self.steps)
+    }
+}
+
+/// Steps of `epochs` passes over `rows` rows, in batches of `batch_size` of them; at least 1.
+pub fn steps_of_epochs(epochs: u32, rows: u64, batch_size: u32) -> u64 {
+    rows.saturating_mul(epochs.into()).div_ceil(u64::from(batch_size.max(1))).max(1)
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 fn is_zero(steps: &u32) -> bool {
     *steps == 0
@@ -59,6 +80,7 @@ impl Default for TrainingSpec {
     fn default() -> Self {
         Self {
             steps: 0,
+            epochs: None,
             minibatches: one(),
             max_tokens_per_micro_batch: max_tokens_per_micro_batch(),
             activations: None,
@@ -115,4 +137,18 @@ pub enum Precision {
     FP32,
     /// bfloat16.
     BF16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps_of_epochs;
+
+    #[test]
+    fn the_batches_of_all_steps_have_at_least_the_rows_of_all_epochs() {
+        assert_eq!(steps_of_epochs(1, 100, 25), 4);
+        assert_eq!(steps_of_epochs(1, 101, 25), 5);
+        assert_eq!(steps_of_epochs(3, 101, 25), 13, "epochs continue within a batch");
+        assert_eq!(steps_of_epochs(1, 3, 64), 1);
+        assert_eq!(steps_of_epochs(2, u64::MAX, 1), u64::MAX);
+    }
 }

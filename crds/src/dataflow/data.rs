@@ -35,6 +35,8 @@ pub enum Data {
     Samples,
     /// Log-probabilities under the teacher of `distillation`.
     TeacherLogprobs,
+    /// Most likely tokens of the teacher of `distillation.offPolicy`.
+    TeacherTopTokens,
     /// What the learners fetch.
     Batch,
     /// Log-probabilities under the reference model.
@@ -77,6 +79,7 @@ impl Data {
             Self::AgentRewards => ("agentRewards", "fp64 [S], by turn"),
             Self::Samples => ("samples", "S lists of segments, with rewards"),
             Self::TeacherLogprobs => ("teacherLogprobs", "fp32 [T], nats"),
+            Self::TeacherTopTokens => ("teacherTopTokens", "int32 [N, K] ids, fp32 [N, K], nats"),
             Self::Batch => ("batch", "packed micro-batches of each learner"),
             Self::ReferenceLogprobs => ("referenceLogprobs", "fp32 [N], nats"),
             Self::ProximalLogprobs => ("proximalLogprobs", "fp32 [N], nats"),

@@ -65,18 +65,21 @@ impl Declaration<'_> {
 
     /// The pass of the reference model or of a teacher, by the group that holds it.
     fn frozen(&self) -> Call {
-        let (model, logprobs) = if self.is_distillation() {
-            (Model::Teacher, Data::TeacherLogprobs)
-        } else {
-            (Model::Reference, Data::ReferenceLogprobs)
-        };
+        let (model, logprobs) = self.frozen_model();
         let group = self.spec.frozen_group().map(|group| Workers::Group(group.name.clone()));
         let call = inference(model).with([Data::Batch], [logprobs]);
         Call { workers: group.unwrap_or(Workers::Learners), ..call }
     }
 
-    fn is_distillation(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Distillation(_))
+    /// The frozen model and what it makes.
+    fn frozen_model(&self) -> (Model, Data) {
+        match self.algorithm {
+            Algorithm::Distillation(own) if own.off_policy.is_some() => {
+                (Model::Teacher, Data::TeacherTopTokens)
+            }
+            Algorithm::Distillation(_) => (Model::Teacher, Data::TeacherLogprobs),
+            _ => (Model::Reference, Data::ReferenceLogprobs),
+        }
     }
 
     /// The data if the learners have the call.
@@ -105,9 +108,7 @@ impl Declaration<'_> {
 
     /// Log-probabilities of the reference model or of a teacher in the learners.
     fn reference(&self) -> Option<Data> {
-        let distillation = self.is_distillation();
-        let data = if distillation { Data::TeacherLogprobs } else { Data::ReferenceLogprobs };
-        self.if_called(LearnerCall::Reference, data)
+        self.if_called(LearnerCall::Reference, self.frozen_model().1)
     }
 
     fn advantages(&self) -> Call {

@@ -21,13 +21,16 @@ pub enum Signal {
     Policy,
     /// Values under the critic, or the policy's value head, before the step's first update.
     Values,
+    /// This many most likely tokens of the teacher with their log-probabilities. Passes of the
+    /// policy then return its log-probabilities of these tokens, too.
+    TopTokens(u32),
 }
 
 impl Signal {
     /// The call that makes it. That of the current policy is a part of each update.
     pub fn call(self) -> Option<LearnerCall> {
         match self {
-            Self::Reference => Some(LearnerCall::Reference),
+            Self::Reference | Self::TopTokens(_) => Some(LearnerCall::Reference),
             Self::Proximal => Some(LearnerCall::Proximal),
             Self::Values => Some(LearnerCall::Values),
             Self::Policy => None,
@@ -72,7 +75,10 @@ impl PpoSpec {
 impl DistillationSpec {
     /// Signals of a step of `updates` updates, in the order of their passes.
     pub fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
-        self.policy().signals(rollout, updates)
+        match &self.off_policy {
+            Some(own) => vec![Signal::TopTokens(own.top_k)],
+            None => self.policy().signals(rollout, updates),
+        }
     }
 }
 

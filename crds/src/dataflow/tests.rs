@@ -175,6 +175,23 @@ fn a_teacher_is_a_model_of_the_learners_or_a_server() {
 }
 
 #[test]
+fn a_teacher_of_given_completions_infers_its_top_tokens_before_training() {
+    let distillation = json!({"teacher": {"path": "/t"}, "offPolicy": {"batchSize": 16}});
+    let parts = json!({"algorithm": {"distillation": distillation}, "rewards": []});
+    let expected = [
+        "1a pack (coordinator): demonstrations -> batch",
+        "2a infer teacher (learners): batch -> teacherTopTokens",
+        "2a weights (learners): batch -> lossWeights",
+        "3a train policy (learners): batch policyWeights teacherTopTokens lossWeights -> \
+         newPolicyWeights",
+    ];
+    assert_eq!(lines(parts.clone()), expected);
+    let plan = plan(&spec(parts)).unwrap();
+    let numbers = (plan.batch_size, plan.group_size, plan.updates, plan.steps_ahead);
+    assert_eq!(numbers, (16, 1, 4, 0));
+}
+
+#[test]
 fn a_group_infers_its_model_beside_the_learners() {
     let group = json!({"groups": [{"name": "frozen", "roles": ["Reference"]}]});
     let ppo = json!({"ppo": {"klCoefficient": 0.1}});

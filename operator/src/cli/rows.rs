@@ -73,7 +73,7 @@ fn run_row(run: &Run) -> Row {
         trainer_groups: report.iter().flat_map(|report| &report.groups).map(group).collect(),
         status: run.status().to_owned(),
         step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
-        total_steps: Some(run.config.spec.training.steps),
+        total_steps: run.total_steps(),
         has_ended: !run.running,
         reward: run
             .metrics
@@ -133,7 +133,11 @@ pub fn job_row(job: &RLJob) -> Row {
         name: format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()),
         status: summary.map_or_else(|| "Unknown".to_owned(), |summary| summary.reason.clone()),
         step: Some(progress.map_or(0, |progress| progress.step)),
-        total_steps: Some(job.spec.training.steps),
+        total_steps: job
+            .spec
+            .training
+            .known_steps()
+            .or_else(|| progress.map(|progress| progress.total_steps)),
         has_ended: outcome(job).is_some(),
         reward: progress.and_then(|progress| progress.reward),
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),

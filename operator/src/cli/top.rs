@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use rljob_crds::names::METRICS_FILE;
 use rljob_dashboard::records::Tail;
 use rljob_protocol::metrics::{self, StepMetrics};
+use rljob_protocol::status::UNKNOWN_STEPS;
 
 use super::connection::{Connection, PlaceArgs};
 use super::job_view::JobView;
@@ -159,7 +160,7 @@ impl Local {
         }
         let mut curves: Vec<_> = CURVES.iter().map(|(name, title)| (*title, curve(name))).collect();
         curves.push((QUEUE, self.queued.clone()));
-        let total = run.config.spec.training.steps;
+        let total = run.total_steps().unwrap_or(UNKNOWN_STEPS);
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
         let newest = run.evaluation.iter();
@@ -261,7 +262,8 @@ mod tests {
         let text = text(&source.read().await.unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "lab/sums  Running", "{text}");
-        let curve = format!("reward            1.000  ▁▅█{}  0 to 1.000", " ".repeat(WIDTH - 3));
+        let rest = " ".repeat(WIDTH - 3);
+        let curve = format!("reward            1.000  ▁▅█{rest}  0 to 1.000");
         assert_eq!(lines[1], curve, "{text}");
         let rest = " ".repeat(WIDTH - 1);
         let queued = format!("queued           12.000  ▁{rest}  12.000 to 12.000");

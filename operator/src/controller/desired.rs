@@ -172,8 +172,9 @@ fn coordinator_action(
 }
 
 /// The steps of the run; more if they were lowered, until its coordinator has restarted with the
-/// new number, or if it had done more by then.
+/// new number, or if it had done more by then. Without a bound if they depend on the data.
 fn max_steps(job: &Job, recorded: &Recorded) -> u32 {
     let done = recorded.progress.map_or(0, |(step, _)| step);
-    job.spec.training.steps.max(recorded.total_steps.unwrap_or_default()).max(done)
+    let steps = job.spec.training.known_steps().unwrap_or(u32::MAX);
+    steps.max(recorded.total_steps.unwrap_or_default()).max(done)
 }

@@ -12,7 +12,7 @@ use rljob_crds::names::{
 use rljob_crds::{RLJobSpec, RunConfig, dataflow};
 use rljob_dashboard::{RunInfo, records};
 use rljob_protocol::run_config;
-use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
+use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics, UNKNOWN_STEPS};
 use rustix::fs::{FlockOperation, flock};
 
 use super::directory::{LOCK_FILE, STATE_FILE, STATUS_FILE, State};
@@ -67,6 +67,13 @@ impl Run {
         }
     }
 
+    /// Steps of the run; those of epochs once a coordinator has reported them.
+    pub fn total_steps(&self) -> Option<u32> {
+        let reported = || Some(self.report.as_ref()?.total_steps);
+        let steps = self.config.spec.training.known_steps().or_else(reported);
+        steps.filter(|steps| *steps != UNKNOWN_STEPS)
+    }
+
     /// Facts for the dashboard and the report.
     ///
     /// # Errors
@@ -81,7 +88,7 @@ impl Run {
             status: self.status().to_owned(),
             is_running: self.running,
             cause: self.state.failure.clone().filter(|_| !self.running),
-            total_steps: spec.training.steps,
+            total_steps: self.total_steps().unwrap_or_default(),
             spec: serde_yaml::to_string(spec).context("failed to write the spec as YAML")?,
             plan: dataflow::plan(&planned).ok(),
             coordinator: self.report.clone().filter(|_| self.running),

@@ -172,7 +172,8 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Whether a run has finished: it has done all steps of the spec, and its export is complete.
+/// Whether a run has finished: it has done all steps of the spec, if that has their number, and its
+/// export is complete.
 pub fn has_finished(runs: &Path, job: &ValidatedJob) -> bool {
     let directory = run_directory(runs, job);
     let newest = records::newest::<StepMetrics>(&directory.join(METRICS_FILE)).ok().flatten();

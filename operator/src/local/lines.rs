@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rljob_protocol::metrics::{self, Scalars, StepMetrics};
-use rljob_protocol::status::{CoordinatorStatus, Phase};
+use rljob_protocol::status::{CoordinatorStatus, Phase, UNKNOWN_STEPS};
 
 /// Line of a step: step, reward, loss, accuracy and margin of pairs, KL of sampler and learner, KL
 /// to the reference, entropy, clip fraction, mismatch mean/max, speed. Metrics that the algorithm
@@ -115,6 +115,9 @@ pub fn one_line(text: &str) -> String {
 }
 
 pub(super) fn counter(what: &str, step: u32, total: u32) -> String {
+    if total == UNKNOWN_STEPS {
+        return format!("{what} {step}");
+    }
     let width = total.to_string().len();
     format!("{what} {step:>width$}/{total}")
 }

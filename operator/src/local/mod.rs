@@ -1,9 +1,9 @@
 //! `rljob run`: runs the jobs of a file on this machine in sequence, without Kubernetes.
 //!
 //! ```text
-//!  FILE, --set ─▶ jobs ─▶ directory (lock, tokens, run.json) ─▶ session ─▶ report.html
-//!                                                                 │
-//!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
+//!  FILE, --set ─▶ jobs ─▶ directory (lock, tokens, run.json)
+//!    ─▶ session: coordinator, engines, supervisors, and the operator's `decide`
+//!    ─▶ report.html
 //! ```
 //!
 //! Reading order: this file, [`jobs`], [`session`], [`processes`], [`process`]. [`set`],
@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
+use rljob_crds::training::TrainingSpec;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
 use crate::terminal::printable;
@@ -124,10 +125,12 @@ async fn run_job(
     let Some(config) = record_start(job, runs, args, &directory)? else {
         return Ok(Ending::Succeeded);
     };
-    let what = if job.spec.algorithm.has_learners() {
-        format!("{} steps", job.spec.training.steps)
-    } else {
-        "evaluation".to_owned()
+    let training = &job.spec.training;
+    let what = match training.epochs {
+        _ if !job.spec.algorithm.has_learners() => "evaluation".to_owned(),
+        Some(1) => "1 epoch".to_owned(),
+        Some(epochs) => format!("{epochs} epochs"),
+        None => format!("{} steps", training.steps),
     };
     print_line(&format!("{}: {what} in {}", job.name, directory.path().display()))?;
     for line in gpus::lines(&machine.gpus, &job.spec) {
@@ -159,10 +162,11 @@ fn record_start(
     }
     reject_fewer_steps(job, directory)?;
     let state = directory.state()?;
-    let finished_steps = opened.previous.as_ref().map_or(0, |config| config.spec.training.steps);
-    if state.succeeded && job.spec.training.steps <= finished_steps {
-        let further = "to train further, raise spec.training.steps; ";
-        let further = if job.spec.algorithm.has_learners() { further } else { "" };
+    let previous = opened.previous.as_ref().map(|config| &config.spec.training);
+    if state.succeeded && !is_longer(&job.spec.training, previous) {
+        let field = if job.spec.training.epochs.is_some() { "epochs" } else { "steps" };
+        let further = format!("to train further, raise spec.training.{field}; ");
+        let further = if job.spec.algorithm.has_learners() { &*further } else { "" };
         print_line(&format!(
             "{}: already finished; {further}to run it again, remove {}",
             job.name,
@@ -175,6 +179,15 @@ fn record_start(
     // After it: a record of earlier paths is compared again, a later one would not match.
     directory.write(INPUTS_FILE, &opened.inputs.inputs)?;
     Ok(Some(opened.config))
+}
+
+/// Whether a run trains further than a finished one with the `previous` settings.
+fn is_longer(training: &TrainingSpec, previous: Option<&TrainingSpec>) -> bool {
+    let length = |own: &TrainingSpec| own.epochs.unwrap_or(own.steps);
+    previous.is_none_or(|previous| {
+        previous.epochs.is_some() != training.epochs.is_some()
+            || length(training) > length(previous)
+    })
 }
 
 fn start<'a>(

@@ -142,10 +142,11 @@ fn engine_command(args: &RunArgs) -> anyhow::Result<Vec<String>> {
 /// Rejects a spec with fewer steps than the run has done.
 pub fn reject_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
     let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
-    let (steps, done) = (job.spec.training.steps, newest.map_or(0, |newest| newest.step));
-    if done <= steps {
+    let done = newest.map_or(0, |newest| newest.step);
+    // The coordinator compares those of epochs.
+    let Some(steps) = job.spec.training.known_steps().filter(|steps| done > *steps) else {
         return Ok(());
-    }
+    };
     Err(DirectoryError::Steps { directory: directory.path().to_owned(), steps, done }.into())
 }
 
@@ -232,6 +233,9 @@ fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Optio
     let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
     let has_head =
         |config: &RunConfig| config.spec.algorithm.resolve().is_some_and(Algorithm::has_value_head);
+    let normalizes = |config: &RunConfig| {
+        config.spec.algorithm.resolve().is_some_and(Algorithm::normalizes_values)
+    };
     if previous.bucket != config.bucket {
         return Some("bucket (--use-bucket, spec.storage.s3)");
     }
@@ -249,7 +253,10 @@ fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Optio
     if algorithm(previous) != algorithm(config) {
         return Some("spec.algorithm");
     }
-    (has_head(previous) != has_head(config)).then_some("spec.algorithm.ppo.valueHead")
+    if has_head(previous) != has_head(config) {
+        return Some("spec.algorithm.ppo.valueHead");
+    }
+    (normalizes(previous) != normalizes(config)).then_some("spec.algorithm.ppo.valueNormalization")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use rljob_protocol::status::UNKNOWN_STEPS;
 
 use crate::terminal::printable;
 
@@ -22,7 +23,7 @@ impl Screen {
         } else {
             ProgressDrawTarget::hidden()
         };
-        let bar = ProgressBar::with_draw_target(Some(u64::from(total_steps)), target);
+        let bar = ProgressBar::with_draw_target(length(total_steps), target);
         if let Ok(style) =
             ProgressStyle::with_template("{prefix} {bar:32} {pos}/{len} steps  {left}  {msg}")
         {
@@ -31,6 +32,13 @@ impl Screen {
         bar.set_prefix(name.to_owned());
         bar.enable_steady_tick(Duration::from_millis(500));
         Self { bar }
+    }
+
+    /// Sets the number of steps.
+    pub fn set_steps(&self, total_steps: u32) {
+        if let Some(length) = length(total_steps) {
+            self.bar.set_length(length);
+        }
     }
 
     /// Prints a line above the bar.
@@ -82,4 +90,9 @@ fn left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
     } else {
         write!(out, "")
     };
+}
+
+/// Length of the bar; none before the number of steps is known.
+fn length(total_steps: u32) -> Option<u64> {
+    (total_steps != UNKNOWN_STEPS).then(|| total_steps.into())
 }

@@ -4,16 +4,18 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::status::{EvaluationStatus, InferenceStatus, Progress, RLJobStatus, SuiteStatus};
 use rljob_protocol::metrics::{self, EvaluationMetrics};
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{CoordinatorStatus, UNKNOWN_STEPS};
 
-/// The progress that the coordinator reports; while none does, the recorded one.
+/// The progress that the coordinator reports; the recorded one while none does, or while the number
+/// of steps is unknown.
 pub(super) fn progress(
     old: &RLJobStatus,
     report: Option<&CoordinatorStatus>,
     inference: &InferenceStatus,
     now: Timestamp,
 ) -> Option<Progress> {
-    let Some(report) = report else {
+    let is_known = |report: &&CoordinatorStatus| report.total_steps != UNKNOWN_STEPS;
+    let Some(report) = report.filter(is_known) else {
         return old.progress.clone();
     };
     let newest = |name| report.metrics.as_ref().and_then(|step| step.get(name));
@@ -86,6 +88,17 @@ mod tests {
         let same = progress(&old, Some(&busy), &InferenceStatus::default(), at(2));
         assert_eq!(same, Some(first.clone()));
         assert_eq!(of(Some(first), 2, 0).queued_requests, Some(0));
+    }
+
+    #[test]
+    fn progress_begins_when_the_number_of_steps_is_known() {
+        let engines = InferenceStatus::default();
+        let of = |total_steps: u32| {
+            let report = CoordinatorStatus { total_steps, ..report() };
+            let new = progress(&RLJobStatus::default(), Some(&report), &engines, at(0));
+            new.map(|progress| progress.total_steps)
+        };
+        assert_eq!((of(UNKNOWN_STEPS), of(12)), (None, Some(12)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
-use rljob_crds::algorithm::{DataKind, RolloutSpec};
+use rljob_crds::algorithm::{Algorithm, DataKind, RolloutSpec};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::rollout::BatchOrder;
 use rljob_crds::{EngineSet, RLJob, RLJobSpec};
@@ -10,6 +10,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod distillation;
 mod evaluation;
 mod gang;
 mod groups;
@@ -27,8 +28,9 @@ mod tracking;
 mod verifiers;
 mod workflow;
 
-use algorithm::{check_algorithm, check_critic, check_dpo, check_policy};
+use algorithm::{check_algorithm, check_critic, check_policy};
 use common::{COORDINATOR, Role, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
+use pairs::check_dpo;
 pub(super) use sources::paths;
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
@@ -52,7 +54,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, has_agent, &mut problems);
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
-        check_critic(ppo, spec.training.steps, &mut problems);
+        check_critic(ppo, spec.training.known_steps(), &mut problems);
     }
     if let Some(dpo) = &spec.algorithm.dpo {
         check_dpo(dpo, &mut problems);
@@ -139,7 +141,11 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if batch.is_multiple_of(minibatches) {
         return;
     }
-    let own = || format!("spec.algorithm.{}.batchSize", algorithm.name());
+    let name = match algorithm {
+        Algorithm::Distillation(_) => "distillation.offPolicy",
+        _ => algorithm.name(),
+    };
+    let own = || format!("spec.algorithm.{name}.batchSize");
     let (path, unit) = match algorithm.data() {
         DataKind::Prompts => ("spec.rollout.batchSize".to_owned(), "groups"),
         DataKind::Demonstrations | DataKind::None => (own(), "sequences"),
@@ -192,13 +198,15 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("must not exceed maxSeconds = {}", backoff.max_seconds),
         ));
     }
-    check_optimizer("spec.optimizer", &spec.optimizer, spec.training.steps, problems);
+    let steps = spec.training.known_steps();
+    check_optimizer("spec.optimizer", &spec.optimizer, steps, problems);
     let location = spec.restore_from.as_ref().and_then(|source| source.location());
     let folder = location.and_then(|path| path.trim_end_matches('/').rsplit('/').next());
     let restored = folder.and_then(|folder| folder.parse::<Version>().ok());
-    if let Some(version) = restored.filter(|version| version.step > spec.training.steps) {
-        let message =
-            format!("{version} has more steps than training.steps = {}", spec.training.steps);
+    if let (Some(version), Some(steps)) = (restored, steps)
+        && version.step > steps
+    {
+        let message = format!("{version} has more steps than training.steps = {steps}");
         problems.push(Problem::new("spec.restoreFrom", message));
     }
 }

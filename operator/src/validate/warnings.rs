@@ -53,10 +53,10 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
         warnings.push(Problem::new("spec.training.sharding", message));
     }
     let every = spec.checkpoint.export_every_steps;
-    if every.is_some_and(|every| every >= spec.training.steps) {
+    let steps = spec.training.known_steps();
+    if let Some((_, steps)) = every.zip(steps).filter(|(every, steps)| every >= steps) {
         let message = format!(
-            "has no effect: training.steps is {}, and the last step is exported to `export`",
-            spec.training.steps
+            "has no effect: training.steps is {steps}, and the last step is exported to `export`"
         );
         warnings.push(Problem::new("spec.checkpoint.exportEverySteps", message));
     }

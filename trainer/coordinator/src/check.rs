@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
 
+use crate::core::record::StepsOfEpochs;
 use crate::data::{Dataset, FilterReason, Part};
-use crate::input::{Input, InputError};
+use crate::input::{Input, InputError, check_epochs, steps_of_epochs};
 use crate::reward::Runner;
 
 /// Dropped rows that are shown of each dataset.
@@ -23,6 +24,12 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
     let mut text = String::new();
     for part in input.datasets().flat_map(Dataset::parts) {
         describe(&mut text, part);
+    }
+    if let Some(train) = &input.train {
+        check_epochs(&config.spec, train.len(), 0)?;
+        if let Some(StepsOfEpochs { epochs, steps }) = steps_of_epochs(&config.spec, train.len()) {
+            let _ = writeln!(text, "training.epochs: {epochs} is {steps} steps of this data");
+        }
     }
     Ok(text)
 }

@@ -1,6 +1,7 @@
 //! Input of a run: tokenizer, data, verifier and model limits, read and validated at start. Invalid
 //! input fails the run without a restart.
 
+mod epochs;
 mod error;
 pub mod hub;
 mod model;
@@ -23,6 +24,7 @@ use crate::workflow::{Lengths, ToolSet, Workflow};
 use model::open_model;
 use workflow_checks::{check_workflow, tool_call_format};
 
+pub use epochs::{check_epochs, steps_of_epochs};
 pub use error::InputError;
 pub use model::{check_model, cost_model};
 

@@ -1,9 +1,12 @@
 //! Log-probabilities and entropies of target tokens from logits, and the derivative with respect to
 //! the logits.
 //!
-//! With p = softmax(logits ÷ temperature), its entropy H, and the loss's derivatives g with respect
-//! to the target's log-probability and h with respect to H, the derivative with respect to the
-//! logits is `(g · (onehot(target) − p) − h · p · (log p + H)) ÷ temperature`.
+//! With p = softmax(logits ÷ temperature), its entropy H, and the loss's derivatives g with
+//! respect to the target's log-probability and h with respect to H, the derivative with respect to
+//! the logits is `(g · (onehot(target) − p) − h · p · (log p + H)) ÷ temperature`.
+//!
+//! A loss of some selected tokens gives the derivatives of these tokens and of the target itself;
+//! that of the others is `−g · p ÷ temperature`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -19,6 +22,8 @@ pub struct Distribution {
     pub logprobs_C: Tensor,
     /// `[C]` entropy in nats, fp32.
     pub entropy_C: Tensor,
+    /// `[C]` logarithm of the sum of exponentials of logits ÷ temperature, fp32.
+    logsumexp_C: Tensor,
     kept: Kept,
 }
 
@@ -29,12 +34,46 @@ pub struct TokenGradient {
     pub logprobs_C: Tensor,
     /// `[C]` with respect to the entropy, if the loss depends on it.
     pub entropy_C: Option<Tensor>,
+    /// Of a loss of selected tokens: `logprobs_C` then defines the derivatives of other tokens.
+    pub selected: Option<SelectedGradient>,
+}
+
+/// Derivatives with respect to logits ÷ temperature of selected tokens and of the target.
+#[derive(Debug)]
+pub struct SelectedGradient {
+    /// `[C, K]` ids of the tokens, all different in a row; int64.
+    pub tokens_CK: Tensor,
+    /// `[C, K]` derivative of each of them, fp32.
+    pub logits_CK: Tensor,
+    /// `[C]` derivative of the target where it is not one of them, fp32.
+    pub target_C: Tensor,
+}
+
+impl SelectedGradient {
+    /// Those of the tokens from `start` on.
+    #[must_use]
+    pub fn narrow(&self, start: i64, length: i64) -> Self {
+        let part = |tensor: &Tensor| tensor.narrow(0, start, length);
+        Self {
+            tokens_CK: part(&self.tokens_CK),
+            logits_CK: part(&self.logits_CK),
+            target_C: part(&self.target_C),
+        }
+    }
+
+    /// Replaces the derivatives of these tokens in those by all logits.
+    fn write(&self, dlogits_CV: &mut Tensor, targets_C: &Tensor, temperature: f64) {
+        let scaled = |values: &Tensor| (values / temperature).to_kind(dlogits_CV.kind());
+        let (target_C1, logits_CK) = (scaled(&self.target_C).unsqueeze(1), scaled(&self.logits_CK));
+        let _ = dlogits_CV.scatter_(-1, &targets_C.unsqueeze(1), &target_C1);
+        let _ = dlogits_CV.scatter_(-1, &self.tokens_CK, &logits_CK);
+    }
 }
 
 impl From<Tensor> for TokenGradient {
     /// The derivative of a loss that does not depend on the entropy.
     fn from(logprobs_C: Tensor) -> Self {
-        Self { logprobs_C, entropy_C: None }
+        Self { logprobs_C, entropy_C: None, selected: None }
     }
 }
 
@@ -42,9 +81,9 @@ impl From<Tensor> for TokenGradient {
 enum Kept {
     /// `[C, V]` in fp32.
     Softmax(Tensor),
-    /// Logits `[C, V]` in bfloat16, and the logarithms `[C]` of their sums of exponentials.
+    /// Logits `[C, V]` in bfloat16.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "made by the kernel"))]
-    Logits(Tensor, Tensor),
+    Logits(Tensor),
 }
 
 impl Distribution {
@@ -58,8 +97,8 @@ impl Distribution {
         if has_kernel(logits_CV) {
             let [logprobs_C, entropy_C, logsumexp_C] =
                 crate::cuda::distribution(logits_CV, targets_C, temperature)?;
-            let kept = Kept::Logits(logits_CV.shallow_clone(), logsumexp_C);
-            return Ok(Self { logprobs_C, entropy_C, kept });
+            let kept = Kept::Logits(logits_CV.shallow_clone());
+            return Ok(Self { logprobs_C, entropy_C, logsumexp_C, kept });
         }
         Ok(Self::plain(logits_CV, targets_C, temperature))
     }
@@ -77,7 +116,17 @@ impl Distribution {
         let softmax_CV = logprobs_CV.exp();
         // A dot product per row, so that the products are not stored.
         let entropy_C11 = softmax_CV.unsqueeze(1).bmm(&logprobs_CV.unsqueeze(2)).neg();
-        Self { logprobs_C, entropy_C: entropy_C11.view([-1]), kept: Kept::Softmax(softmax_CV) }
+        Self {
+            logprobs_C,
+            entropy_C: entropy_C11.view([-1]),
+            logsumexp_C: logsumexp_C1.squeeze_dim(-1),
+            kept: Kept::Softmax(softmax_CV),
+        }
+    }
+
+    /// Log-probabilities `[C, K]` of tokens whose logits were read before [`Self::new`], fp32.
+    pub fn logprobs_of(&self, logits_CK: &Tensor, temperature: f64) -> Tensor {
+        logits_CK.to_kind(Kind::Float) / temperature - self.logsumexp_C.unsqueeze(1)
     }
 
     /// Derivative `[C, V]` with respect to the logits (before division by the temperature), given
@@ -89,7 +138,7 @@ impl Distribution {
         temperature: f64,
     ) -> Result<Tensor, KernelError> {
         let scaled = |of_C: &Tensor| (of_C / temperature).to_kind(Kind::Float).unsqueeze(1);
-        match self.kept {
+        let mut dlogits_CV = match self.kept {
             Kept::Softmax(mut dlogits_CV) => {
                 let scaled_C1 = scaled(&gradient.logprobs_C);
                 let of_entropy_CV = gradient.entropy_C.as_ref().map(|entropy_C| {
@@ -101,25 +150,29 @@ impl Distribution {
                 if let Some(of_entropy_CV) = of_entropy_CV {
                     let _ = dlogits_CV.g_sub_(&of_entropy_CV);
                 }
-                Ok(dlogits_CV.scatter_add_(-1, &targets_C.unsqueeze(1), &scaled_C1))
+                dlogits_CV.scatter_add_(-1, &targets_C.unsqueeze(1), &scaled_C1)
             }
             #[cfg(feature = "cuda")]
-            Kept::Logits(logits_CV, logsumexp_C) => {
+            Kept::Logits(logits_CV) => {
                 let gradient_C = gradient.logprobs_C.to_kind(Kind::Float).contiguous();
                 let of_entropy = gradient.entropy_C.as_ref();
                 let of_entropy_C = of_entropy.map(|own| own.to_kind(Kind::Float).contiguous());
                 crate::cuda::logits_gradient(
                     &logits_CV,
                     targets_C,
-                    [&gradient_C, &logsumexp_C],
+                    [&gradient_C, &self.logsumexp_C],
                     of_entropy_C.as_ref().map(|own| [own, &self.entropy_C]),
                     temperature,
                 )?;
-                Ok(logits_CV)
+                logits_CV
             }
             #[cfg(not(feature = "cuda"))]
-            Kept::Logits(logits_CV, _) => Ok(logits_CV),
+            Kept::Logits(logits_CV) => logits_CV,
+        };
+        if let Some(selected) = &gradient.selected {
+            selected.write(&mut dlogits_CV, targets_C, temperature);
         }
+        Ok(dlogits_CV)
     }
 }
 
@@ -136,7 +189,7 @@ mod tests {
         let _ = logits.get(1).get(2).fill_(-1e30);
         let targets = Tensor::from_slice(&[0_i64, 6, 3]);
         for entropy_C in [None, Some(random(&[3]))] {
-            let gradient = TokenGradient { logprobs_C: random(&[3]), entropy_C };
+            let gradient = TokenGradient { logprobs_C: random(&[3]), entropy_C, selected: None };
             let leaf = logits.copy().set_requires_grad(true);
             let logprobs_CV = (&leaf / 0.7).log_softmax(-1, Kind::Float);
             let expected = logprobs_CV.gather(-1, &targets.unsqueeze(1), false).squeeze_dim(-1);
@@ -154,5 +207,43 @@ mod tests {
             let found = distribution.logits_gradient(&targets, &gradient, 0.7).unwrap();
             assert!(found.allclose(&dlogits, 1e-5, 1e-5, false), "{gradient:?}");
         }
+    }
+
+    #[test]
+    fn log_probabilities_and_derivatives_of_selected_tokens_match_autograd() {
+        let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+        let (logits, temperature) = (random(&[3, 9]), 2.0);
+        let targets = Tensor::from_slice(&[0_i64, 6, 3]);
+        // The second target is a selected token.
+        let tokens = Tensor::from_slice(&[8_i64, 1, 2, 6, 0, 5]).view([3, 2]);
+        let (of_tokens, of_rest) = (random(&[3, 2]), random(&[3]));
+        let leaf = logits.copy().set_requires_grad(true);
+        let logprobs = (&leaf / temperature).log_softmax(-1, Kind::Float);
+        // Loss: any function of the selected probabilities and of the rest.
+        let selected = logprobs.gather(-1, &tokens, false);
+        let mass = selected.exp().sum_dim_intlist([-1].as_slice(), false, Kind::Float);
+        let rest = mass.neg() + 1.0;
+        let loss =
+            (&selected * &of_tokens).sum(Kind::Float) + (rest.log() * &of_rest).sum(Kind::Float);
+        let expected = Tensor::run_backward(&[loss], &[&leaf], false, false).remove(0);
+
+        let read = logits.gather(-1, &tokens, false);
+        let distribution = Distribution::new(&logits.copy(), &targets, temperature).unwrap();
+        let found = distribution.logprobs_of(&read, temperature);
+        assert!(found.allclose(&selected, 1e-5, 1e-6, false));
+        // By logit j: a_j − p_j Σ a − b p_j, and + b p_j ÷ rest where j is not selected.
+        let sums = of_tokens.sum_dim_intlist([-1].as_slice(), false, Kind::Float) + &of_rest;
+        let factor = (&of_rest / &rest - &sums).detach();
+        let gradient = TokenGradient {
+            logprobs_C: factor.neg(),
+            entropy_C: None,
+            selected: Some(SelectedGradient {
+                logits_CK: (&of_tokens - selected.exp() * sums.unsqueeze(1)).detach(),
+                target_C: &factor * distribution.logprobs_C.exp(),
+                tokens_CK: tokens,
+            }),
+        };
+        let found = distribution.logits_gradient(&targets, &gradient, temperature).unwrap();
+        assert!(found.allclose(&expected, 1e-5, 1e-6, false), "{found}, {expected}");
     }
 }

@@ -6,7 +6,7 @@
 use rljob_kernels::adamw::{self, AdamW, Operands};
 use rljob_kernels::attention::{self, Heads, Prefix, Sequences};
 use rljob_kernels::gae::{self, Discounts, Packed};
-use rljob_kernels::head::{Distribution, TokenGradient};
+use rljob_kernels::head::{Distribution, SelectedGradient, TokenGradient};
 use rljob_kernels::linear::{Write, weight_gradient};
 use rljob_kernels::norm::{self, NormSaved};
 use rljob_kernels::pinned::HostCopy;
@@ -146,11 +146,19 @@ fn log_probabilities_entropies_and_their_derivative() {
     let random = || Tensor::randn([rows], (Kind::Float, GPU));
     let with_entropy = [(random(), None), (random(), Some(random()))];
     for (logprobs_C, entropy_C) in with_entropy {
-        let gradient = TokenGradient { logprobs_C, entropy_C };
+        let tokens_CK = Tensor::randint(vocabulary, [rows, 1], (Kind::Int64, GPU));
+        let selected = SelectedGradient {
+            logits_CK: random().unsqueeze(1),
+            target_C: random(),
+            tokens_CK: tokens_CK.shallow_clone(),
+        };
+        let gradient = TokenGradient { logprobs_C, entropy_C, selected: Some(selected) };
+        let read = logits.gather(-1, &tokens_CK, false);
         let expected = Distribution::plain(&logits.copy(), &targets, 0.7);
         let found = Distribution::new(&logits.copy(), &targets, 0.7).unwrap();
         assert_close(&found.logprobs_C, &expected.logprobs_C, 1e-5);
         assert_close(&found.entropy_C, &expected.entropy_C, 1e-4);
+        assert_close(&found.logprobs_of(&read, 0.7), &expected.logprobs_of(&read, 0.7), 1e-5);
         let expected = expected.logits_gradient(&targets, &gradient, 0.7).unwrap();
         let found = found.logits_gradient(&targets, &gradient, 0.7).unwrap();
         assert_close(&found, &expected, ROUNDING);

@@ -2,7 +2,7 @@
 //! same time. The coordinator decides when to train, publish, checkpoint and exit.
 //!
 //! ```text
-//!  rank 0: GET /v1/instructions ──▶ broadcast ──▶ every rank: act ──▶ report ──▶ repeat
+//!  rank 0: GET /v1/instructions ─▶ broadcast ─▶ all ranks: act ─▶ report ─▶ repeat
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -93,7 +93,12 @@ impl Learner {
                     std::thread::sleep(PAUSE);
                     self.waited += asked.elapsed();
                 }
-                Instruction::Train { step } => self.train(step)?,
+                Instruction::Train { step, total_steps } => {
+                    // Schedules of learning rates depend on it.
+                    let training = &mut self.trainer.spec.training;
+                    training.steps = total_steps.unwrap_or(training.steps);
+                    self.train(step)?;
+                }
                 Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => {
                     self.publish_to_disk(version, path)?;

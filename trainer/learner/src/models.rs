@@ -33,7 +33,7 @@ use crate::fsdp::{
     AdaptedParameters, Base, FrozenParameters, Passes, ShardedParameters, TrainedParameters,
 };
 use crate::model::lora::Lora;
-use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
+use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs, TopTokens};
 use crate::optimizer::{Optimizer, OptimizerError};
 use crate::ranks::Ranks;
 
@@ -249,6 +249,24 @@ impl Models {
         let (model, parameters) = self.parts(role)?;
         let logprobs = model.logprobs(parameters, packed, temperature);
         logprobs.map_err(|error| RoleError::Pass(role, error))
+    }
+
+    /// The `count` most likely tokens of the model of a role, of the policy's vocabulary. A
+    /// collective.
+    ///
+    /// # Errors
+    /// The role has no model, or the pass fails.
+    pub fn top_tokens(
+        &mut self,
+        role: ModelRole,
+        packed: &PackedTokens,
+        temperature: f64,
+        count: u32,
+    ) -> Result<TopTokens, RoleError> {
+        let of = (count.into(), self.policy.model.config().vocab_size);
+        let (model, parameters) = self.parts(role)?;
+        let tokens = model.top_tokens(parameters, packed, temperature, of);
+        tokens.map_err(|error| RoleError::Pass(role, error))
     }
 
     fn parts(&mut self, role: ModelRole) -> Result<(&Model, &mut dyn Parameters), RoleError> {

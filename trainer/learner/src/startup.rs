@@ -255,7 +255,7 @@ pub fn restored_trainer(
     }
     let policy = restore(ModelRole::Policy, model, spec.optimizer.clone())?;
     let mut trainer = trainer(spec, ranks, Models::new(policy, others))?;
-    trainer.objective.restore(checkpoint.objective);
+    trainer.objective.restore(checkpoint.objective)?;
     Ok(trainer)
 }
 

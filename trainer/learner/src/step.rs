@@ -4,7 +4,7 @@
 //! ```text
 //!  batch ──▶ objective: advantages and weights of all samples, the same on every rank
 //!        ──▶ micro_batch: packed tokens and their streams
-//!        ──▶ signals: forward passes that the objective asks for ──▶ objective: prepare
+//!        ──▶ signals: forward passes that the objective asks for ─▶ objective: prepare
 //!        ──▶ for each minibatch
 //!              for each micro-batch: forward, objective's loss, backward ──▶ sum over ranks
 //!              clip, AdamW; the same for the critic, if the algorithm trains one; a value head
@@ -153,19 +153,18 @@ impl Trainer {
     /// Floating-point operations of the step's passes over this rank's micro-batches. A pass
     /// without gradients has a third of those of one with them.
     fn operations(&self, step: u32, signals: &[Signal], micro_batches: &[MicroBatch]) -> f64 {
-        let count = |wanted: &[Signal]| {
-            signals.iter().filter(|signal| wanted.contains(signal)).count() as f64
-        };
+        let count =
+            |is_wanted: fn(&&Signal) -> bool| signals.iter().filter(is_wanted).count() as f64;
         let epochs = f64::from(self.objective.epochs());
-        let values = count(&[Signal::Values]);
+        let values = count(|signal| matches!(signal, Signal::Values));
         // A value head needs forward passes of the policy for values, and to be trained alone.
         let (warmup, of_head) =
             if self.models.has_value_head() { (2.0, values) } else { (1.0, 0.0) };
         let thirds = |role| match role {
             ModelRole::Policy => {
                 let update = if self.trains_policy(step) { 3.0 } else { warmup };
-                epochs * (update + count(&[Signal::Policy]))
-                    + count(&[Signal::Reference, Signal::Proximal])
+                epochs * (update + count(|signal| matches!(signal, Signal::Policy)))
+                    + count(|signal| !matches!(signal, Signal::Policy | Signal::Values))
                     + of_head
             }
             _ => 3.0 * epochs + values,

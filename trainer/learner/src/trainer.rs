@@ -34,7 +34,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Divisor of logits, the same as the sampler's.
+    /// Divisor of logits; that of the sampler, if there is one.
     pub fn temperature(&self) -> f64 {
         temperature(&self.spec)
     }
@@ -61,9 +61,10 @@ impl Trainer {
     }
 }
 
-/// Divisor of logits, the same as the sampler's.
+/// Divisor of logits; that of the sampler, if there is one.
 pub fn temperature(spec: &RLJobSpec) -> f64 {
-    if spec.algorithm.has_rollouts() { spec.rollout.temperature } else { 1.0 }
+    let algorithm = spec.algorithm.resolve();
+    algorithm.map_or(1.0, |algorithm| algorithm.temperature(&spec.rollout))
 }
 
 /// A step or validation that failed.

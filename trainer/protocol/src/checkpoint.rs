@@ -55,6 +55,21 @@ pub struct ObjectiveState {
     /// Coefficient of the KL divergence in the next step, if a controller sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_coefficient: Option<f64>,
+    /// Statistics of returns, if the critic predicts normalized values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returns: Option<RunningMoments>,
+}
+
+/// Moving averages over steps, which begin with 0; `weight` is that of a constant 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningMoments {
+    /// Of the mean.
+    pub mean: f64,
+    /// Of the mean of squares.
+    pub square: f64,
+    /// At most 1; 0 before the first step.
+    pub weight: f64,
 }
 
 impl ObjectiveState {

@@ -32,6 +32,9 @@ pub enum Instruction {
     Train {
         /// Number of the step.
         step: u32,
+        /// Steps of the run, if they depend on the data. Since protocol version 3.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_steps: Option<u32>,
     },
     /// Get the validation data, compute its loss and post [`ValidationReport`]. Only for algorithms
     /// that learn from completions of the data.
@@ -73,6 +76,13 @@ pub enum Instruction {
     },
     /// Wait for the checkpoint in progress and exit with code 0.
     Exit,
+}
+
+impl Instruction {
+    /// Training of `step` in a run whose number of steps is in the spec.
+    pub fn train(step: u32) -> Self {
+        Self::Train { step, total_steps: None }
+    }
 }
 
 /// A broadcast to one engine.
@@ -175,7 +185,8 @@ pub struct ValidationReport {
     /// Attempt of the learner.
     pub attempt: u32,
     /// Loss of the objective: of `sft`, the mean negative log-likelihood per token in nats; of
-    /// pairs, the mean of their losses. `f64::MAX` if it is not finite.
+    /// pairs, the mean of their losses; of off-policy distillation, the mean divergence per token.
+    /// `f64::MAX` if it is not finite.
     pub loss: f64,
     /// Number of tokens of the completions.
     pub tokens: u64,
@@ -189,6 +200,9 @@ pub struct ValidationReport {
     /// Mean reward of chosen completions minus that of rejected ones; only of pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
+    /// Whether the loss is a divergence, which has no perplexity. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_divergence: bool,
 }
 
 impl ValidationReport {
@@ -197,7 +211,8 @@ impl ValidationReport {
     pub fn added_to(&self, metrics: EvaluationMetrics) -> EvaluationMetrics {
         let mut metrics = metrics.with_loss(self.loss, self.tokens, self.seconds);
         // The loss of pairs is not that of a token.
-        let perplexity = self.accuracy.is_none().then(|| self.loss.exp());
+        let has_perplexity = self.accuracy.is_none() && !self.is_divergence;
+        let perplexity = has_perplexity.then(|| self.loss.exp());
         metrics.scalars.set_option(PERPLEXITY, perplexity.filter(|value| value.is_finite()));
         metrics.scalars.set_option(PAIR_ACCURACY, self.accuracy);
         metrics.scalars.set_option(PAIR_MARGIN, self.margin);

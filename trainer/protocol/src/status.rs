@@ -12,6 +12,9 @@ pub use crate::metrics::{EvaluationMetrics, StepMetrics};
 use crate::peer::ProtocolUnsupported;
 use crate::version::Version;
 
+/// Number of steps before it is known.
+pub const UNKNOWN_STEPS: u32 = u32::MAX;
+
 /// Complete state of a coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,7 +34,8 @@ pub struct CoordinatorStatus {
     pub last_failure: Option<LearnerFailure>,
     /// Completed steps as reported by the learners. Decreases only after an explicit restore.
     pub step: u32,
-    /// Steps of the whole run.
+    /// Steps of the whole run; [`UNKNOWN_STEPS`] until the data of a run with `training.epochs` is
+    /// open.
     pub total_steps: u32,
     /// Metrics of the newest step.
     pub metrics: Option<StepMetrics>,

@@ -45,6 +45,9 @@ pub enum Preset {
     ModelReward,
     /// On-policy distillation from a teacher, on the data of `make quickstart`.
     Distillation,
+    /// Distillation of a teacher's top tokens at given completions, on the data of `make
+    /// quickstart`.
+    OffPolicyDistillation,
     /// GRPO with LoRA, on the data of `make quickstart`.
     Lora,
     /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
@@ -135,6 +138,9 @@ impl Preset {
             Self::RewardModel => sample!("algorithms/reward-model", "reward-model"),
             Self::ModelReward => sample!("model-reward"),
             Self::Distillation => sample!("algorithms/distillation", "distillation"),
+            Self::OffPolicyDistillation => {
+                sample!("algorithms/off-policy-distillation", "off-policy-distillation")
+            }
             Self::Lora => sample!("algorithms/lora", "lora"),
             Self::MultiTurn => sample!("multi-turn"),
             Self::Environment => sample!("environment"),

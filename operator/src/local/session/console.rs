@@ -5,7 +5,9 @@ use std::io;
 
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_dashboard::records::Tail;
-use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, LearnerFailure, StepMetrics};
+use rljob_protocol::status::{
+    CoordinatorStatus, EvaluationMetrics, LearnerFailure, StepMetrics, UNKNOWN_STEPS,
+};
 
 use crate::decide::Facts;
 use crate::local::directory::RunDirectory;
@@ -16,6 +18,7 @@ use crate::validate::ValidatedJob;
 /// The lines and the progress bar of a session, with what they have shown.
 pub struct Console<'a> {
     directory: &'a RunDirectory,
+    /// Steps of the run; [`UNKNOWN_STEPS`] until the coordinator reports those of epochs.
     steps: u32,
     screen: Screen,
     metrics: Tail,
@@ -41,7 +44,7 @@ impl<'a> Console<'a> {
             Ok(())
         })?;
         evaluations.each(|_: EvaluationMetrics| Ok(()))?;
-        let steps = job.spec.training.steps;
+        let steps = job.spec.training.known_steps().unwrap_or(UNKNOWN_STEPS);
         let screen = Screen::new(&job.name, steps);
         screen.resume_at(done);
         Ok(Self {
@@ -74,6 +77,10 @@ impl<'a> Console<'a> {
 
     /// Prints new records and moves the progress bar.
     pub fn show_progress(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+        if let Some(status) = status.filter(|status| status.total_steps != self.steps) {
+            self.steps = status.total_steps;
+            self.screen.set_steps(self.steps);
+        }
         let total = self.steps;
         for metrics in self.metrics.read()? {
             self.screen.line(&lines::step(&metrics, total))?;

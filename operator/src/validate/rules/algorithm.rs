@@ -1,10 +1,8 @@
 //! Rules of the algorithm, and of the dataset and rewards that it needs.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec};
+use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec, TrainingSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
-use rljob_crds::distillation::TeacherSpec;
-use rljob_crds::dpo::{DpoLoss, DpoSpec};
 use rljob_crds::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
@@ -16,7 +14,7 @@ use rljob_crds::reward::RewardSpec;
 use super::common::{check_optimizer, exactly_one};
 use super::pairs::check_pairs;
 use super::rewards::check_reward;
-use super::{mixture, prompts, suites};
+use super::{distillation, mixture, prompts, suites};
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -87,6 +85,22 @@ pub(super) fn check_algorithm(
     }
 }
 
+/// A run that trains has steps or epochs, any other neither.
+fn check_length(training: &TrainingSpec, trains: bool, problems: &mut Vec<Problem>) {
+    let (steps, epochs) = ("spec.training.steps", "spec.training.epochs");
+    match (training.steps > 0, training.epochs.is_some()) {
+        (true, true) if trains => {
+            problems.push(Problem::new(epochs, "is set beside training.steps; remove one of them"));
+        }
+        (false, false) if trains => problems.push(Problem::new(steps, "is missing")),
+        (has_steps, has_epochs) if !trains => {
+            problems.extend(has_steps.then(|| unused(steps)));
+            problems.extend(has_epochs.then(|| unused(epochs)));
+        }
+        _ => {}
+    }
+}
+
 /// What training needs, and an evaluation must not have.
 pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let trains = spec.algorithm.has_learners();
@@ -96,16 +110,12 @@ pub(super) fn check_training(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if trains && has_source && spec.dataset.train.is_absent() {
         prompts::one_prompt("spec.dataset.train", "", None, problems);
     }
-    for (path, is_set) in [
-        ("spec.dataset.train", has_source || !spec.dataset.train.is_absent()),
-        ("spec.training.steps", spec.training.steps > 0),
-    ] {
-        match (trains, is_set) {
-            (true, false) => problems.push(Problem::new(path, "is missing")),
-            (false, true) => problems.push(unused(path)),
-            (true, true) | (false, false) => {}
-        }
+    match (trains, has_source || !spec.dataset.train.is_absent()) {
+        (true, false) => problems.push(Problem::new("spec.dataset.train", "is missing")),
+        (false, true) => problems.push(unused("spec.dataset.train")),
+        (true, true) | (false, false) => {}
     }
+    check_length(&spec.training, trains, problems);
     if trains {
         return;
     }
@@ -180,7 +190,7 @@ fn compares(reward: &RewardSpec) -> bool {
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
     if let Algorithm::Distillation(distillation) = algorithm {
-        check_teacher(&distillation.teacher, &spec.rollout, problems);
+        distillation::check(distillation, &spec.rollout, problems);
     }
     if spec.algorithm.distillation.is_some() && spec.rollout.dynamic_sampling.is_some() {
         let message = "compares rewards, which algorithm.distillation does not learn from; remove \
@@ -234,20 +244,6 @@ pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_teacher(teacher: &TeacherSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
-    let path = "spec.algorithm.distillation.teacher";
-    let members = [("path", teacher.path.is_some()), ("server", teacher.server.is_some())];
-    exactly_one(path, &members, problems);
-    if teacher.server.is_some() && rollout.temperature.to_bits() != 1.0_f64.to_bits() {
-        let message = format!(
-            "needs rollout.temperature 1, at which servers compute log-probabilities of given \
-                tokens; found {}",
-            rollout.temperature
-        );
-        problems.push(Problem::new(format!("{path}.server"), message));
-    }
-}
-
 /// A sample is normalized by nothing but itself in its group.
 fn check_group_of_one(
     name: &str,
@@ -283,17 +279,9 @@ fn check_group_of_one(
     }
 }
 
-/// Rules of the loss of `dpo`.
-pub(super) fn check_dpo(dpo: &DpoSpec, problems: &mut Vec<Problem>) {
-    if dpo.loss != DpoLoss::Sigmoid && dpo.label_smoothing > 0.0 {
-        let message = "needs loss Sigmoid";
-        problems.push(Problem::new("spec.algorithm.dpo.labelSmoothing", message));
-    }
-}
-
-/// Rules of the critic of `ppo`.
-pub(super) fn check_critic(ppo: &PpoSpec, steps: u32, problems: &mut Vec<Problem>) {
-    if ppo.critic_warmup_steps >= steps {
+/// Rules of the critic of `ppo`, in a run of `steps` steps, if that is known.
+pub(super) fn check_critic(ppo: &PpoSpec, steps: Option<u32>, problems: &mut Vec<Problem>) {
+    if let Some(steps) = steps.filter(|steps| ppo.critic_warmup_steps >= *steps) {
         let message =
             format!("must be below training.steps = {steps}: the policy would not be trained");
         problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));

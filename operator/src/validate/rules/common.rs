@@ -53,14 +53,14 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Rules of an optimizer at `path`, in a run of `steps` steps.
+/// Rules of an optimizer at `path`, in a run of `steps` steps, if that is known.
 pub(super) fn check_optimizer(
     path: &str,
     optimizer: &OptimizerSpec,
-    steps: u32,
+    steps: Option<u32>,
     problems: &mut Vec<Problem>,
 ) {
-    if optimizer.warmup_steps > steps {
+    if let Some(steps) = steps.filter(|steps| optimizer.warmup_steps > *steps) {
         let message =
             format!("must not exceed training.steps = {steps}: lower it to {steps} or less");
         problems.push(Problem::new(format!("{path}.warmupSteps"), message));

@@ -116,6 +116,9 @@ fn missing(role: GroupRole, algorithm: Algorithm<'_>) -> String {
         None if role == GroupRole::Teacher && algorithm.teacher_server().is_some() => {
             "its teacher is a server, which needs no group; remove it".to_owned()
         }
+        None if role == GroupRole::Teacher && algorithm.teacher().is_some() => {
+            "with offPolicy its learners hold the teacher; remove the group".to_owned()
+        }
         None if algorithm.policy().is_some() && role == GroupRole::Reference => {
             format!("set algorithm.{name}.klCoefficient above 0, or remove the group")
         }

@@ -3,6 +3,7 @@
 
 use rljob_crds::algorithm::{Algorithm, DataKind};
 use rljob_crds::data::DatasetSpec;
+use rljob_crds::dpo::{DpoLoss, DpoSpec};
 
 use crate::validate::Problem;
 
@@ -50,4 +51,12 @@ fn check_both(path: &str, sides: [bool; 2], problems: &mut Vec<Problem>) {
     };
     let message = "is missing; set chosen and rejected together";
     problems.push(Problem::new(format!("{path}.{missing}"), message));
+}
+
+/// Rules of the loss of `dpo`.
+pub(super) fn check_dpo(dpo: &DpoSpec, problems: &mut Vec<Problem>) {
+    if dpo.loss != DpoLoss::Sigmoid && dpo.label_smoothing > 0.0 {
+        let message = "needs loss Sigmoid";
+        problems.push(Problem::new("spec.algorithm.dpo.labelSmoothing", message));
+    }
 }

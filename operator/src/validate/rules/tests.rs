@@ -429,6 +429,19 @@ fn batches_of_the_groups_that_finish_first_need_sampling_ahead_and_depend_on_tim
 }
 
 #[test]
+fn a_run_has_steps_or_epochs_and_rules_of_epochs_wait_for_the_data() {
+    let of_epochs = json!({
+        "training": {"steps": 0, "epochs": 3}, "optimizer": {"warmupSteps": 1000},
+        "restoreFrom": {"path": "/rljob/runs/lab/other/checkpoints/step-11.attempt-0"},
+    });
+    assert_eq!(problems_with(&of_epochs), Vec::<String>::new());
+    let both = "spec.training.epochs: is set beside training.steps; remove one of them";
+    assert_eq!(problems_with(&json!({"training": {"epochs": 3}})), [both]);
+    let neither = problems_with(&json!({"training": {"steps": 0}}));
+    assert_eq!(neither, ["spec.training.steps: is missing"]);
+}
+
+#[test]
 fn values_that_the_api_server_rejects_in_children_are_problems() {
     let privileged = json!({"privileged": true});
     let template = json!({"spec": {"containers": [

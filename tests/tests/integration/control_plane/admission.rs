@@ -27,7 +27,7 @@ enum Mutability {
 const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait \
     for condition Suspended";
 const FIXED: &str = "the run has started: spec.model, spec.lora, the location of spec.storage, the \
-    kind of spec.algorithm and whether ppo has a valueHead cannot change";
+    kind of spec.algorithm, and whether ppo has a valueHead and valueNormalization, cannot change";
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
@@ -251,14 +251,19 @@ fn a_suspended_run_goes_back_only_to_a_checkpoint_of_its_status() {
 }
 
 #[test]
-fn a_run_cannot_change_between_a_critic_and_a_value_head() {
+fn a_run_cannot_change_its_kind_of_critic() {
     let ppo = json!({"spec": {"algorithm": {"grpo": null, "ppo": {}}}});
     let namespace = namespace_with("critic", &ppo);
     let api = cluster().api().unwrap();
     let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
-    let change = json!({"spec": {"algorithm": {"ppo": {"valueHead": {}}}}});
-    let answer = || api.patch(&format!("{path}?dryRun=All"), &change);
-    answer().unwrap();
+    let answer = |field: &str| {
+        let change = json!({"spec": {"algorithm": {"ppo": {field: {}}}}});
+        api.patch(&format!("{path}?dryRun=All"), &change)
+    };
+    let fields = ["valueHead", "valueNormalization"];
+    for field in fields {
+        answer(field).unwrap();
+    }
     api.patch(&path, &json!({"spec": {"suspend": true}})).unwrap();
     let condition = json!({
         "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
@@ -266,8 +271,10 @@ fn a_run_cannot_change_between_a_critic_and_a_value_head() {
     });
     let status = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]});
     api.patch(&format!("{path}/status"), &json!({ "status": status })).unwrap();
-    let rejected = format!("{:#}", answer().unwrap_err());
-    assert!(rejected.contains(FIXED), "{rejected}");
+    for field in fields {
+        let rejected = format!("{:#}", answer(field).unwrap_err());
+        assert!(rejected.contains(FIXED), "{field}: {rejected}");
+    }
 }
 
 /// The CRD without the cross-field rules, one limit and one field.

@@ -212,8 +212,14 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (
             json!({"spec": {"training": {"steps": null}}}),
-            "training.steps is missing, or is not used by algorithm.evaluation; remove it then",
+            "set exactly one of training.steps and training.epochs, and neither with \
+                algorithm.evaluation",
         ),
+        (
+            json!({"spec": {"training": {"epochs": 1}}}),
+            "set exactly one of training.steps and training.epochs",
+        ),
+        (only(json!({"training": {"epochs": 1}})), "and neither with algorithm.evaluation"),
         (only(json!({"rewards": []})), "algorithm.evaluation needs rewards"),
         (
             only(json!({"dataset": {"evaluation": {"answer": null, "completion": "{{answer}}"}}})),
@@ -407,6 +413,23 @@ fn invalid_jobs_are_rejected_with_the_reason() {
                 "rollout": {"temperature": 0.5},
             }}),
             "algorithm.distillation.teacher.server needs rollout.temperature 1",
+        ),
+        (
+            distillation(json!({"teacher": {"server": {"url": "http://t"}}, "offPolicy": {}})),
+            "offPolicy needs teacher.path",
+        ),
+        (
+            distillation(json!({"teacher": {"path": "/t"}, "offPolicy": {}, "groupSize": 2})),
+            "groupSize and lossAggregation are not used with offPolicy; remove them",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {
+                    "grpo": null, "distillation": {"teacher": {"path": "/t"}, "offPolicy": {}},
+                },
+                "dataset": {"train": {"completion": "{{a}}", "curriculum": {"min": 0.1}}},
+            }}),
+            "dataset.train.curriculum needs an algorithm that samples",
         ),
         (curriculum(json!({"min": 0.6, "max": 0.5})), "min must be at most max"),
         (curriculum(json!({"groups": 2})), "skips nothing: set min above 0 or max below 1"),

@@ -37,7 +37,11 @@ fn validate_reads_the_data_and_names_unusable_rows() {
         "{at} is valid\n{at}: training data: 30 rows are used; 1 dropped: unusable reference \
          answers\n{at}:   FOLDER/train.jsonl {reason}{at}: evaluation data: 16 rows are used\n"
     );
-    assert_eq!(validate(folder.path(), "--data"), (Some(0), expected));
+    assert_eq!(validate(folder.path(), "--data"), (Some(0), expected.clone()));
+    let of_epochs = jobs.replace("steps: 10", "epochs: 2");
+    fs::write(folder.path().join("jobs.yaml"), of_epochs).unwrap();
+    let line = format!("{at}: training.epochs: 2 is 4 steps of this data\n");
+    assert_eq!(validate(folder.path(), "--data"), (Some(0), expected + &line));
     let strict = jobs.replace("  rewards:", "    maxUnusableShare: 0.03\n  rewards:");
     fs::write(folder.path().join("jobs.yaml"), strict).unwrap();
     let expected = format!(

@@ -78,7 +78,7 @@ mod tests {
         run.instruct(0, 0, &[engine(Some(version))], at(2)).unwrap();
         assert_eq!(activity(&run), Some(Activity::Rollouts));
         run.batch_fixed(1);
-        assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+        assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
         assert_eq!(activity(&run), Some(Activity::Training));
     }
 

@@ -19,13 +19,14 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::rollout::{BatchOrder, StaleSamples};
+use rljob_protocol::status::UNKNOWN_STEPS;
 
 /// Admission rule of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Groups per step.
     pub batch_size: u32,
-    /// Steps of the run.
+    /// Steps of the run, as in [`super::Settings`].
     pub total_steps: u32,
     /// `maxStaleness`, η.
     pub max_staleness: u32,
@@ -41,7 +42,7 @@ impl Admission {
     pub fn of(spec: &RLJobSpec) -> Self {
         Self {
             batch_size: spec.rollout.batch_size,
-            total_steps: spec.training.steps,
+            total_steps: spec.training.known_steps().unwrap_or(UNKNOWN_STEPS),
             max_staleness: spec.rollout.max_staleness,
             every_steps: spec.weight_sync.every_steps,
             stale: spec.rollout.stale_samples,

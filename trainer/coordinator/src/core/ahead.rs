@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …   wait for the next batch
-//!  engines    0 ────────────┴─ 1 ─────────────┴─ 2 ─ …        pause; samples keep their tokens
+//!  engines    weights 0   >   weights 1   >   weights 2 …     pause; samples keep their tokens
 //!  evaluation └─ of 0, then of the newest that is due          continues across publications
 //!  rollouts   batches 1 … 1 + maxStaleness, then one more for each completed step
 //! ```
@@ -79,7 +79,7 @@ impl Run {
             };
         }
         if self.is_ready(steps.saturating_add(1)) {
-            Instruction::Train { step: steps.saturating_add(1) }
+            self.train(steps.saturating_add(1))
         } else {
             Instruction::Wait
         }

@@ -3,6 +3,7 @@
 use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::version::Version;
 
+use super::record::StepsOfEpochs;
 use super::work::Work;
 use super::{Run, Stage};
 
@@ -80,9 +81,13 @@ impl Run {
         self.facts.fixed_step
     }
 
-    /// The data is open and can be served to learners.
-    pub fn data_opened(&mut self) {
+    /// The data is open and can be served to learners. In a run with epochs, it has these steps.
+    pub fn data_opened(&mut self, steps: Option<StepsOfEpochs>) {
         self.data_open = true;
+        if let Some(derived) = steps {
+            self.settings.set_steps(derived.steps);
+            self.record.steps = Some(derived);
+        }
     }
 
     /// Validation loss that the learners reported to this process after `step` steps, or that an

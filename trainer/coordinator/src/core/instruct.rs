@@ -1,12 +1,13 @@
 //! Instructions to learners: a pure function of their position, so the next request repeats a lost
 //! response.
 //!
-//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint, exit)
-//! · checkpoint due · export due · validation due (measure the loss) · evaluation on separate
-//! engines due (write its weights) · evaluation or rollouts need weights that engines lack
-//! (publish) · they are in progress (wait) · batch `s + 1` is fixed (train) · last step done
-//! (export, exit). With sampling ahead, publication and training wait only for the rollouts of
-//! batch `s + 1` ([`super::ahead`]).
+//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint,
+//! exit) · the number of steps depends on data that is not open (wait) · checkpoint due · export
+//! due · validation due (measure the loss) · evaluation on separate engines due (write its
+//! weights) · evaluation or rollouts need weights that engines lack (publish) · they are in
+//! progress (wait) · batch `s + 1` is fixed (train) · last step done (export, exit). With
+//! sampling ahead, publication and training wait only for the rollouts of batch `s + 1`
+//! ([`super::ahead`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{EXPORT_DIR, EXPORTS_DIR, WEIGHTS_DIR};
 use rljob_protocol::learner::{Instruction, Transfer};
+use rljob_protocol::status::UNKNOWN_STEPS;
 use rljob_protocol::version::Version;
 
 use super::work::Work;
@@ -70,13 +72,7 @@ impl Run {
         engines: &[EngineView],
         now: Now,
     ) -> Result<Instruction, Rejection> {
-        self.fence(attempt)?;
-        if steps > self.settings.total_steps {
-            return Err(Rejection::Invalid(format!(
-                "{steps} steps done of {}",
-                self.settings.total_steps
-            )));
-        }
+        self.check_position(attempt, steps)?;
         let world = match (&self.record.trainer.stage, &self.desired) {
             (Stage::Running(layout), Some(_)) => layout.world_size,
             _ => return Ok(Instruction::Wait),
@@ -88,6 +84,9 @@ impl Run {
             } else {
                 self.checkpoint(steps, now)
             });
+        }
+        if self.settings.total_steps == UNKNOWN_STEPS {
+            return Ok(Instruction::Wait);
         }
         if steps > 0 && self.checkpoint_due(steps) {
             return Ok(self.checkpoint(steps, now));
@@ -111,8 +110,24 @@ impl Run {
             Work::Validate | Work::RolloutAhead | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
             Work::None if self.awaits_groups(steps.saturating_add(1)) => Instruction::Wait,
-            Work::None => Instruction::Train { step: steps.saturating_add(1) },
+            Work::None => self.train(steps.saturating_add(1)),
         })
+    }
+
+    /// Rejects an attempt other than the current one, and more steps than the run has.
+    fn check_position(&self, attempt: u32, steps: u32) -> Result<(), Rejection> {
+        self.fence(attempt)?;
+        let total = self.settings.total_steps;
+        if steps <= total {
+            return Ok(());
+        }
+        Err(Rejection::Invalid(format!("{steps} steps done of {total}")))
+    }
+
+    /// Training of `step`, with the number of steps if the spec lacks it.
+    pub(super) fn train(&self, step: u32) -> Instruction {
+        let derived = self.settings.epochs.map(|_| self.settings.total_steps);
+        Instruction::Train { step, total_steps: derived }
     }
 
     fn has_checkpoint(&self, steps: u32) -> bool {

@@ -34,9 +34,20 @@ pub struct Record {
     /// Groups of `trainer.groups`, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, GroupRecord>,
+    /// Steps that the data has, in a run with `training.epochs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepsOfEpochs>,
     /// Evaluations that wait for evaluation engines, in order; the first one is in progress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<PendingEvaluation>,
+}
+
+/// Steps of passes over the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepsOfEpochs {
+    pub epochs: u32,
+    pub steps: u32,
 }
 
 /// The durable part of a learner group.
@@ -70,6 +81,7 @@ impl Record {
             epoch: self.epoch,
             trainer: next(&self.trainer),
             groups: groups.collect(),
+            steps: self.steps,
             ..Self::default()
         }
     }

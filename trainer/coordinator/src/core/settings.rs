@@ -7,17 +7,21 @@ use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::roles::TrainerSpec;
 use rljob_crds::trainer_groups::TrainerGroupSpec;
+use rljob_protocol::status::UNKNOWN_STEPS;
 use rljob_protocol::supervisor::Restore;
 
 use super::admission::Admission;
 use super::learner_group::GroupSize;
+use super::record::Record;
 
 /// Fixed settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct Settings {
-    /// Steps of the run.
+    /// Steps of the run; [`UNKNOWN_STEPS`] until the data of a run with `epochs` is open.
     pub total_steps: u32,
+    /// Passes over the data that determine the number of steps, if the spec has no steps.
+    pub epochs: Option<u32>,
     /// Whether learners train. Without them, the run evaluates `model_directory` once.
     pub learners: bool,
     /// Folder of the model that the run starts from.
@@ -62,7 +66,8 @@ impl Settings {
             (group.name.clone(), size(group.replicas, &spec.trainer.of_group(group)))
         };
         Self {
-            total_steps: spec.training.steps,
+            total_steps: spec.training.known_steps().unwrap_or(UNKNOWN_STEPS),
+            epochs: spec.training.epochs,
             learners: spec.algorithm.has_learners(),
             model_directory: config.model_directory.clone(),
             trainer: size(spec.trainers(), &spec.trainer),
@@ -78,6 +83,22 @@ impl Settings {
             restore_from: None,
             run_directory: config.run_store(),
         }
+    }
+
+    /// Sets the number of steps that the data of an earlier process had, if the passes over it are
+    /// the same.
+    #[must_use]
+    pub fn with_recorded_steps(mut self, record: &Record) -> Self {
+        if let Some(recorded) = record.steps.filter(|own| Some(own.epochs) == self.epochs) {
+            self.set_steps(recorded.steps);
+        }
+        self
+    }
+
+    /// Sets the number of steps that the data has.
+    pub fn set_steps(&mut self, steps: u32) {
+        self.total_steps = steps;
+        self.admission.total_steps = steps;
     }
 
     /// Whether batches are sampled while the learners train.

@@ -1,5 +1,6 @@
 //! The rules of a run, one test each.
 
+mod epochs;
 mod exports;
 mod instructions;
 mod supervisors;
@@ -27,6 +28,7 @@ use super::{Facts, Now, Record, Rejection, Run, Settings};
 pub(super) fn settings() -> Settings {
     Settings {
         total_steps: 4,
+        epochs: None,
         learners: true,
         model_directory: PathBuf::from("/model"),
         trainer: GroupSize { supervisors: 2, processes: 1 },
@@ -332,7 +334,7 @@ fn a_restarted_coordinator_keeps_the_running_attempt() {
     next.set_desired(desired()).unwrap();
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(21)), group(0, 0, None));
     assert_eq!(tell(&mut next, "t-1", running("b", 0), at(22)), group(0, 1, None));
-    assert_eq!(ask(&mut next, 0, 0), Instruction::Train { step: 1 });
+    assert_eq!(ask(&mut next, 0, 0), Instruction::train(1));
     assert_eq!((next.record().trainer.attempt, next.record().trainer.restarts), (0, 0));
 }
 
@@ -361,7 +363,7 @@ fn supervised_training_needs_no_engine() {
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
     assert_eq!(run.work(), Work::Prepare { step: 1 });
     run.batch_fixed(1);
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+    assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
 }
 
 #[test]

@@ -89,6 +89,8 @@ pub enum InputError {
         "training.steps is {total}, but the run has done {done} steps: set it to {done} or more"
     )]
     TooFewSteps { done: u32, total: u32 },
+    #[error("training.epochs is {epochs}, which is {steps} steps of this data, but {problem}")]
+    Epochs { epochs: u32, steps: u32, problem: String },
     /// Several engines rejected the same prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]
     PromptRejected {

@@ -6,6 +6,7 @@ use rljob_crds::names::DROPPED_ROWS_FILE;
 
 use super::failure::retry_delay;
 use crate::coordinator::Coordinator;
+use crate::core::Run;
 use crate::data::{Dataset, Part};
 use crate::input::{self, Input, InputError};
 use crate::persistence::data_identity::DataIdentityError;
@@ -40,10 +41,13 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         return Ok(input);
     };
     match identity.check(&coordinator.journal, train.path().to_owned()).await {
-        Ok(()) => Ok(input),
-        Err(DataIdentityError::Journal(error)) => Err(error.into()),
-        Err(error) => Err(InputError::from(error).into()),
+        Ok(()) => {}
+        Err(DataIdentityError::Journal(error)) => return Err(error.into()),
+        Err(error) => return Err(InputError::from(error).into()),
     }
+    let done = coordinator.run.read(Run::last_step).await;
+    input::check_epochs(&coordinator.config.spec, train.len(), done)?;
+    Ok(input)
 }
 
 /// Records the opened input and makes it available to the learners.
@@ -66,7 +70,9 @@ pub async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
     if let Err(error) = appended.await {
         tracing::warn!(error = %crate::error_line(&error), "failed to append to samples.jsonl");
     }
-    if let Err(error) = coordinator.run.change(|run, _| run.data_opened()).await {
+    let rows = input.train.as_ref().map_or(0, Dataset::len);
+    let steps = input::steps_of_epochs(&coordinator.config.spec, rows);
+    if let Err(error) = coordinator.run.change(|run, _| run.data_opened(steps)).await {
         tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
     }
 }

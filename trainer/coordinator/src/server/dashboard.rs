@@ -9,7 +9,7 @@ use futures::FutureExt as _;
 use rljob_crds::dataflow;
 use rljob_dashboard::{RunInfo, Source};
 use rljob_http::Limits;
-use rljob_protocol::status::{CoordinatorStatus, Phase};
+use rljob_protocol::status::{CoordinatorStatus, Phase, UNKNOWN_STEPS};
 use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
@@ -50,7 +50,6 @@ fn source(coordinator: &Arc<Coordinator>) -> anyhow::Result<Source> {
     let config = &coordinator.config;
     let of_run = RunInfo {
         name: format!("{}/{}", config.namespace, config.name),
-        total_steps: config.spec.training.steps,
         spec: serde_yaml::to_string(&config.spec).context("failed to write the spec as YAML")?,
         plan: dataflow::plan(&config.spec).ok(),
         ..RunInfo::default()
@@ -84,7 +83,16 @@ fn info(of_run: RunInfo, status: CoordinatorStatus) -> RunInfo {
     let failure = status.last_failure.as_ref().filter(|_| status.phase == Phase::Failed);
     let cause = failure.map(|failure| failure.message.clone());
     let (name, memory) = (name.to_owned(), status.memory.clone());
-    RunInfo { status: name, is_running, cause, coordinator: Some(status), memory, ..of_run }
+    let total_steps = Some(status.total_steps).filter(|total| *total != UNKNOWN_STEPS);
+    RunInfo {
+        status: name,
+        is_running,
+        cause,
+        total_steps: total_steps.unwrap_or_default(),
+        coordinator: Some(status),
+        memory,
+        ..of_run
+    }
 }
 
 #[cfg(test)]

@@ -328,10 +328,7 @@ async fn a_fixed_batch_is_trained_on_reported_and_counted() {
     );
     server.fix_first_batch().await;
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
-    assert_eq!(
-        serde_json::from_slice::<Instruction>(&body).unwrap(),
-        Instruction::Train { step: 1 }
-    );
+    assert_eq!(serde_json::from_slice::<Instruction>(&body).unwrap(), Instruction::train(1));
     let (_, bytes) = server.get("/v1/batches/1?attempt=0&rank=0&world=1").await;
     let batch = RankBatch::from_bytes(&bytes).unwrap();
     assert_eq!(
@@ -370,7 +367,7 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
     let server = server.await;
     server.set_desired(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
-    server.coordinator.run.change(|run, _| run.data_opened()).await.unwrap();
+    server.coordinator.run.change(|run, _| run.data_opened(None)).await.unwrap();
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
     assert_eq!(
         serde_json::from_slice::<Instruction>(&body).unwrap(),

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!  block      0 embedding       1..=L layers             L+1 final norm and head
-//!  forward    tokens_T ──▶ x_TH ──▶ … Saved … ──▶ x_TH ──▶ logits in chunks, or values ──▶ loss
-//!  backward   ◀── gradient of block ◀── … gradient … ◀── dx_TH ◀────────────────────────────┘
+//!  forward    tokens_T > x_TH > … Saved … > x_TH > logits in chunks, or values > loss
+//!  backward   gradient of block 0 < … gradient … < dx_TH < derivative of the loss
 //! ```
 //! The weights of a block are gathered before it runs, in both directions, and dropped after it;
 //! `Saved` holds activations only.
@@ -49,5 +49,7 @@ pub use head::{Head, rows_of_device_chunk};
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Gradient, Parameters, WholeParameters};
-pub use pass::{Chunk, Model, TokenGradient, TokenLogprobs, TokenValues, ValueHead};
+pub use pass::{
+    Chunk, Model, SelectedGradient, TokenGradient, TokenLogprobs, TokenValues, TopTokens, ValueHead,
+};
 pub use rows::SharedPrefix;

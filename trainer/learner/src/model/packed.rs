@@ -38,6 +38,9 @@ pub struct PackedTokens {
     pub(super) deterministic: bool,
     pub(super) buckets: Vec<Bucket>,
     pub(super) prefixes: Vec<Prefix>,
+    /// `[N, K]` int32, tokens whose log-probabilities a language model returns beside those of the
+    /// trained tokens; on the device of the others.
+    pub selected_NK: Option<Tensor>,
 }
 
 impl PackedTokens {
@@ -93,6 +96,7 @@ impl PackedTokens {
             deterministic: false,
             buckets: buckets(&rows.spans),
             prefixes: rows.prefixes,
+            selected_NK: None,
         })
     }
 

@@ -24,11 +24,13 @@ use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Pa
 
 mod logprobs;
 mod scores;
+mod top_tokens;
 mod value_head;
 mod values;
 
 pub use logprobs::{Chunk, TokenLogprobs};
-pub use rljob_kernels::head::TokenGradient;
+pub use rljob_kernels::head::{SelectedGradient, TokenGradient};
+pub use top_tokens::TopTokens;
 pub use values::{TokenValues, ValueHead};
 
 /// A model: shape and layout, without weights.

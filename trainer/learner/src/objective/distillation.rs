@@ -44,7 +44,7 @@ impl Objective for Distillation {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
@@ -89,7 +89,7 @@ mod tests {
     fn derivative(tokens: [i64; 2]) -> (Tensor, f64) {
         let spec = json!({"teacher": {"path": "/t"}});
         let spec = serde_json::from_value(spec).unwrap();
-        let objective = Distillation::new(&spec, &RolloutSpec::default());
+        let mut objective = Distillation::new(&spec, &RolloutSpec::default());
         let tokens = Tensor::from_slice(&tokens).unsqueeze(1);
         let of = |logprobs: &Tensor| logprobs.gather(1, &tokens, false).squeeze_dim(1);
         let policy = of(&Tensor::from_slice(&LOGITS).view([2, 3]).log_softmax(-1, Kind::Float));
@@ -103,6 +103,7 @@ mod tests {
             weights_N: Tensor::from_slice(&[1.0_f32, 1.0]),
             turn_rewards_N: None,
             reference_logprobs_N: Some(teacher),
+            teacher: None,
             proximal_logprobs_N: None,
             values_N: None,
             end_values_Q: None,
@@ -111,7 +112,7 @@ mod tests {
         };
         let advantages = StepAdvantages { samples: Vec::new(), groups: 1 };
         objective.prepare(&advantages, &mut [&mut streams], &|_| Ok(())).unwrap();
-        let policy = TokenLogprobs { entropy_N: policy.zeros_like(), logprobs_N: policy };
+        let policy = TokenLogprobs::new(policy.shallow_clone(), policy.zeros_like());
         let loss = objective.loss(&policy, &streams);
         (loss.gradient_N, loss.statistics.get(Statistic::Mean(REFERENCE_KL)))
     }

@@ -2,10 +2,11 @@
 //! ericmitchell.ai/cdpo.pdf), and IPO (Azar et al., arXiv 2310.12036).
 //!
 //! ```text
-//!  r(y)     Σ over the tokens of completion y of (logp − the reference's); of IPO, their mean, as
+//!  r(y)     Σ over tokens of completion y of (logp − the reference's); of IPO, their mean, as
 //!           in TRL
 //!  Δ        r(chosen) − r(rejected)
-//!  Sigmoid  −(1 − ε) log σ(βΔ) − ε log σ(−βΔ)      derivative by Δ: β (σ(βΔ) − 1 + ε)
+//!  Sigmoid  −(1 − ε) log σ(βΔ) − ε log σ(−βΔ)
+//!           derivative by Δ: β (σ(βΔ) − 1 + ε)
 //!  Ipo      (Δ − 1 ÷ 2β)²                          derivative by Δ: 2 (Δ − 1 ÷ 2β)
 //! ```
 //! The loss is the mean over the pairs of a minibatch. Rewards in statistics are β r.
@@ -95,7 +96,12 @@ impl Objective for Dpo {
             rewards.push([self.spec.beta * of_chosen, self.spec.beta * of_rejected]);
         }
         let gradient_N = fp32(&gradient, policy.logprobs_N.device());
-        TokenLoss { gradient_N, loss: loss.into(), statistics: pairs::statistics(&rewards) }
+        TokenLoss {
+            gradient_N,
+            selected: None,
+            loss: loss.into(),
+            statistics: pairs::statistics(&rewards),
+        }
     }
 
     fn statistics(&self) -> Vec<Statistic> {
@@ -131,7 +137,7 @@ mod tests {
 
     fn policy() -> TokenLogprobs {
         let logprobs_N = tensor(|token| token.1);
-        TokenLogprobs { entropy_N: logprobs_N.zeros_like(), logprobs_N }
+        TokenLogprobs::new(logprobs_N.shallow_clone(), logprobs_N.zeros_like())
     }
 
     /// Streams of the pairs, a minibatch of two.
@@ -146,6 +152,7 @@ mod tests {
             turn_rewards_N: None,
             reference_logprobs_N: Some(tensor(|token| token.2)),
             sampler_logprobs_N: zeros_N,
+            teacher: None,
             proximal_logprobs_N: None,
             values_N: None,
             end_values_Q: None,
@@ -217,6 +224,7 @@ mod tests {
         let none = TokenLogprobs {
             logprobs_N: policy().logprobs_N.narrow(0, 0, 0),
             entropy_N: policy().entropy_N.narrow(0, 0, 0),
+            selected_NK: None,
         };
         let streams = TokenStreams { groups: Vec::new(), ..streams().narrow(&(0..0)) };
         let found = dpo(DpoLoss::Sigmoid, 0.0).loss(&none, &streams);

@@ -59,7 +59,7 @@ impl Objective for Grpo {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
@@ -97,7 +97,7 @@ impl Objective for Grpo {
         };
         let (gradient_N, mut sums) = loss(&self.spec, &input);
         let loss = std::mem::take(&mut sums.loss);
-        TokenLoss { gradient_N, loss, statistics: sums.statistics() }
+        TokenLoss { gradient_N, selected: None, loss, statistics: sums.statistics() }
     }
 
     fn statistics(&self) -> Vec<Statistic> {

@@ -16,7 +16,7 @@ use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
 use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
-use crate::model::TokenLogprobs;
+use crate::model::{SelectedGradient, TokenLogprobs};
 
 /// A failed sum over ranks.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,21 @@ pub enum PrepareError {
     Kernel(#[from] KernelError),
 }
 
+/// A checkpoint whose critic does not fit the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    #[error(
+        "the checkpoint has no statistics of returns, since its critic predicts returns in the \
+         unit of rewards: remove algorithm.ppo.valueNormalization, or start from another checkpoint"
+    )]
+    NoReturns,
+    #[error(
+        "the critic of the checkpoint predicts normalized returns: set \
+         algorithm.ppo.valueNormalization, or start from another checkpoint"
+    )]
+    Returns,
+}
+
 /// Sums the values over all ranks, entry by entry, in place.
 pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
 
@@ -41,6 +56,8 @@ pub struct TokenLoss {
     /// `[N]` derivative of the minibatch's loss with respect to the policy's log-probability of
     /// each token, to its value, or to the score of each sequence.
     pub gradient_N: Tensor,
+    /// Derivatives of selected tokens, [`TokenStreams::teacher`], if the loss is one of them.
+    pub selected: Option<SelectedGradient>,
     /// Sum of the tokens' weighted losses.
     pub loss: Deferred,
     /// Statistics of these tokens.
@@ -51,7 +68,7 @@ impl TokenLoss {
     /// No loss, whose derivative by each of these values is 0.
     pub fn none(values_N: &Tensor) -> Self {
         let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
-        Self { gradient_N, loss: Deferred::default(), statistics }
+        Self { gradient_N, selected: None, loss: Deferred::default(), statistics }
     }
 }
 
@@ -85,7 +102,8 @@ pub trait Objective: Debug {
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages;
 
     /// Completes the streams of this rank's micro-batches before the step's first update. Every
-    /// rank must call `sum` the same number of times with the same number of values.
+    /// rank must call `sum` the same number of times with the same number of values, and what it
+    /// keeps for later steps must depend on the sums only.
     ///
     /// Returns statistics of the policy before the update; they replace those of the same name
     /// that [`Self::loss`] returns.
@@ -93,7 +111,7 @@ pub trait Objective: Debug {
     /// # Errors
     /// A sum over ranks or a kernel fails.
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         _streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
@@ -131,7 +149,12 @@ pub trait Objective: Debug {
     }
 
     /// Continues from the state of a checkpoint.
-    fn restore(&mut self, _state: ObjectiveState) {}
+    ///
+    /// # Errors
+    /// The models of the checkpoint were trained with settings that need another state.
+    fn restore(&mut self, _state: ObjectiveState) -> Result<(), StateError> {
+        Ok(())
+    }
 
     /// Statistics that are reduced over all ranks and reported; each name is that of a metric.
     fn statistics(&self) -> Vec<Statistic> {

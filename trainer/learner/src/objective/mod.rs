@@ -2,10 +2,10 @@
 //! log-probabilities. Pure arithmetic; sums over ranks are passed in.
 //!
 //! ```text
-//!  samples of the step ──▶ advantages   advantage and weight of every sample
-//!  signals             ──▶ the trainer computes the log-probabilities that the objective names
-//!  streams             ──▶ prepare      per-token advantages and weights over whole sequences
-//!                      ──▶ loss         loss and derivative per token, by chunk or micro-batch
+//!  samples of the step ─▶ advantages   advantage and weight of every sample
+//!  signals             ─▶ the trainer computes the log-probabilities that the objective names
+//!  streams             ─▶ prepare      per-token advantages and weights over whole sequences
+//!                      ─▶ loss         loss and derivative per token, by chunk or micro-batch
 //! ```
 //! An objective is a file with its [`Objective`], an arm of [`new`], its settings in `rljob-crds`
 //! and its tests. [`behavior`], [`kl`], [`normalization`] and [`pairs`] are terms that objectives
@@ -25,6 +25,7 @@ pub mod interface;
 pub mod kl;
 mod kl_controller;
 pub mod normalization;
+pub mod off_policy_distillation;
 pub mod pairs;
 pub mod ppo;
 pub mod reward_model;
@@ -32,12 +33,15 @@ pub mod second_moment;
 pub mod sft;
 pub mod statistics;
 pub mod streams;
+mod value_normalizer;
 
 use rljob_crds::algorithm::{Algorithm, RolloutSpec};
 
 pub use advantages::StepAdvantages;
 pub use deferred::Deferred;
-pub use interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
+pub use interface::{
+    Objective, PrepareError, Signal, StateError, SumError, SumOverRanks, TokenLoss,
+};
 pub use statistics::{Statistic, Statistics};
 pub use streams::TokenStreams;
 
@@ -49,7 +53,10 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
         // An evaluation has no learners.
         Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
         Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
-        Algorithm::Distillation(spec) => Box::new(distillation::Distillation::new(spec, rollout)),
+        Algorithm::Distillation(spec) => match &spec.off_policy {
+            Some(own) => Box::new(off_policy_distillation::OffPolicyDistillation::new(own)),
+            None => Box::new(distillation::Distillation::new(spec, rollout)),
+        },
         Algorithm::RewardModel(_) => Box::new(reward_model::RewardModel),
     }
 }

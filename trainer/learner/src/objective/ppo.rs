@@ -15,6 +15,9 @@
 //! ```text
 //!  loss = loss of the policy + c₁ · loss of the critic
 //! ```
+//! With `valueNormalization` the critic's outputs are normalized values ([`ValueNormalizer`]): V
+//! and V_old in its loss are outputs, R is normalized, and valueClip is in standard deviations. GAE
+//! and the metrics of values and returns have the unit of rewards.
 //! With `adaptiveKl`, klCoefficient changes after each step ([`kl_controller`]).
 //! The first `criticWarmupSteps` steps train the critic only.
 
@@ -27,18 +30,21 @@ use rljob_kernels::gae::{self, Discounts, Packed};
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::metrics::{
-    EXPLAINED_VARIANCE, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS,
-    VALUE_MEAN,
+    EXPLAINED_VARIANCE, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, RETURN_RUNNING_MEAN,
+    RETURN_RUNNING_STD, VALUE_CLIP_FRACTION, VALUE_LOSS, VALUE_MEAN,
 };
 use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
-use super::interface::{Objective, PrepareError, Signal, SumError, SumOverRanks, TokenLoss};
+use super::interface::{
+    Objective, PrepareError, Signal, StateError, SumError, SumOverRanks, TokenLoss,
+};
 use super::kl_controller;
 use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
+use super::value_normalizer::{StepMoments, ValueNormalizer};
 use crate::model::TokenLogprobs;
 
 /// The objective with its settings.
@@ -47,12 +53,41 @@ pub struct Ppo {
     spec: PpoSpec,
     /// Loss of the policy, with the current coefficient of the KL divergence.
     policy: Grpo,
+    normalizer: Option<ValueNormalizer>,
 }
 
 impl Ppo {
     /// The objective of valid settings.
     pub fn new(spec: &PpoSpec, rollout: &RolloutSpec) -> Self {
-        Self { spec: spec.clone(), policy: Grpo::new(&spec.policy(), rollout) }
+        let normalizer = spec.value_normalization.as_ref().map(ValueNormalizer::new);
+        Self { spec: spec.clone(), policy: Grpo::new(&spec.policy(), rollout), normalizer }
+    }
+
+    /// Replaces outputs of the critic by values in the unit of rewards; returns the outputs.
+    fn denormalize(&self, streams: &mut TokenStreams) -> Option<Tensor> {
+        let normalizer = self.normalizer.as_ref()?;
+        let ends_Q = streams.end_values_Q.take();
+        streams.end_values_Q = ends_Q.map(|outputs_Q| normalizer.values(&outputs_Q));
+        let outputs_N = streams.values_N.take()?;
+        streams.values_N = Some(normalizer.values(&outputs_N));
+        Some(outputs_N)
+    }
+
+    /// Adds the step's returns to the moments, then replaces values by the critic's `outputs` and
+    /// returns by its targets.
+    fn normalize(
+        &mut self,
+        returns: StepMoments,
+        streams: &mut [&mut TokenStreams],
+        outputs: Vec<Option<Tensor>>,
+    ) {
+        let Some(normalizer) = &mut self.normalizer else { return };
+        normalizer.add(returns);
+        for (streams, outputs_N) in streams.iter_mut().zip(outputs) {
+            streams.values_N = outputs_N;
+            let returns_N = streams.returns_N.take();
+            streams.returns_N = returns_N.map(|returns_N| normalizer.targets(&returns_N));
+        }
     }
 
     /// Replaces the samples' advantages, which are their rewards, by estimates, and sets returns.
@@ -106,15 +141,18 @@ impl Objective for Ppo {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
     ) -> Result<Statistics, PrepareError> {
+        let mut outputs = Vec::with_capacity(streams.len());
         for streams in streams.iter_mut() {
+            outputs.push(self.denormalize(streams));
             self.estimate(streams)?;
         }
-        let of_values = statistics(streams, sum)?;
+        let (of_values, returns) = statistics(streams, sum)?;
+        self.normalize(returns, streams, outputs);
         normalize_over_tokens(&self.spec.advantage_normalization, advantages.groups, streams, sum)?;
         Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values))
     }
@@ -141,7 +179,11 @@ impl Objective for Ppo {
 
     fn derived(&self, reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {
         let coefficient = self.state().kl_coefficient.map(|current| (KL_COEFFICIENT, current));
-        self.policy.derived(reduced).into_iter().chain(coefficient).collect()
+        let moments = self.normalizer.as_ref().map(ValueNormalizer::mean_and_std);
+        let moments =
+            moments.map(|(mean, std)| [(RETURN_RUNNING_MEAN, mean), (RETURN_RUNNING_STD, std)]);
+        let own = coefficient.into_iter().chain(moments.into_iter().flatten());
+        self.policy.derived(reduced).into_iter().chain(own).collect()
     }
 
     fn end_step(&mut self, samples: usize, metric: &dyn Fn(&str) -> f64) {
@@ -154,21 +196,32 @@ impl Objective for Ppo {
 
     fn state(&self) -> ObjectiveState {
         let is_adaptive = self.spec.adaptive_kl.is_some();
-        ObjectiveState { kl_coefficient: is_adaptive.then_some(self.policy.spec.kl_coefficient) }
+        ObjectiveState {
+            kl_coefficient: is_adaptive.then_some(self.policy.spec.kl_coefficient),
+            returns: self.normalizer.as_ref().map(|normalizer| normalizer.moments),
+        }
     }
 
-    fn restore(&mut self, state: ObjectiveState) {
+    fn restore(&mut self, state: ObjectiveState) -> Result<(), StateError> {
+        match (&mut self.normalizer, state.returns) {
+            (Some(normalizer), Some(moments)) => normalizer.moments = moments,
+            (Some(_), None) => return Err(StateError::NoReturns),
+            (None, Some(_)) => return Err(StateError::Returns),
+            (None, None) => {}
+        }
         let coefficient = state.kl_coefficient.filter(|_| self.spec.adaptive_kl.is_some());
         self.policy.spec.kl_coefficient = coefficient.unwrap_or(self.policy.spec.kl_coefficient);
+        Ok(())
     }
 }
 
-/// Means of values and returns, and 1 − variance of (return − value) ÷ variance of returns over the
-/// tokens of all ranks; 0 if the returns are equal.
+/// Means of values and returns, and 1 − variance of (return − value) ÷ that of returns over
+/// the tokens of all ranks; 0 if the returns are equal. Also the moments of returns over these
+/// tokens, which are not finite if there are none.
 fn statistics(
     streams: &[&mut TokenStreams],
     sum: &SumOverRanks<'_>,
-) -> Result<Statistics, SumError> {
+) -> Result<(Statistics, StepMoments), SumError> {
     let doubles = |streams: &&mut TokenStreams| {
         let tensors_N = [streams.returns_N.as_ref()?, streams.values_N.as_ref()?];
         Some(tensors_N.map(|tensor_N| tensor_N.to_kind(Kind::Double)))
@@ -187,12 +240,14 @@ fn statistics(
     let mut squares = sums(pairs.iter().map(deviations));
     sum(&mut squares)?;
     let explained = if squares[0] > 0.0 { 1.0 - squares[1] / squares[0] } else { 0.0 };
-    Ok(Statistics::new([
+    let statistics = Statistics::new([
         (Statistic::Mean(RETURN_MEAN), own_returns),
         (Statistic::Mean(VALUE_MEAN), own_values),
         // The mean over the tokens of all ranks.
         (Statistic::Mean(EXPLAINED_VARIANCE), explained * tokens),
-    ]))
+    ]);
+    let square = squares[0] / totals[0] + mean_return * mean_return;
+    Ok((statistics, StepMoments { mean: mean_return, square }))
 }
 
 /// Sums of both tensors of all micro-batches, read from a GPU with one wait.
@@ -218,6 +273,7 @@ fn value_loss(clip: f64, [values_N, old_N, returns_N, weights_N]: [&Tensor; 4]) 
     let loss_N = clipped_N.where_self(&is_clipped_N, &free_N);
     TokenLoss {
         gradient_N: error_N.masked_fill(&is_clipped_N, 0.0) * weights_N,
+        selected: None,
         loss: Deferred::sum(&(&loss_N * weights_N)),
         statistics: Statistics::new([
             (Statistic::Mean(VALUE_LOSS), Deferred::sum(&loss_N)),

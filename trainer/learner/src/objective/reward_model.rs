@@ -51,7 +51,12 @@ impl Objective for RewardModel {
             rewards.push([scores[chosen], scores[rejected]]);
         }
         let gradient_N = fp32(&gradient, scores_Q.device());
-        TokenLoss { gradient_N, loss: loss.into(), statistics: pairs::statistics(&rewards) }
+        TokenLoss {
+            gradient_N,
+            selected: None,
+            loss: loss.into(),
+            statistics: pairs::statistics(&rewards),
+        }
     }
 
     fn statistics(&self) -> Vec<Statistic> {
@@ -80,6 +85,7 @@ mod tests {
             sampler_logprobs_N: zeros_N,
             turn_rewards_N: None,
             reference_logprobs_N: None,
+            teacher: None,
             proximal_logprobs_N: None,
             values_N: None,
             end_values_Q: None,

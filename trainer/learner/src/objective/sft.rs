@@ -28,7 +28,7 @@ impl Objective for Sft {
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
         let (gradient_N, loss) = loss(&policy.logprobs_N, &streams.weights_N);
-        TokenLoss { gradient_N, loss, statistics: Statistics::default() }
+        TokenLoss { gradient_N, selected: None, loss, statistics: Statistics::default() }
     }
 }
 

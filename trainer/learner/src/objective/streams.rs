@@ -7,6 +7,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 use super::behavior::Weights;
+use crate::model::TopTokens;
 
 /// Per-token inputs of the N trained tokens of a micro-batch, or of a chunk of it. Tokens of a
 /// sequence are consecutive and in order.
@@ -29,6 +30,8 @@ pub struct TokenStreams {
     pub weights_N: Tensor,
     /// `[N]` log-probabilities under the reference model, fp32.
     pub reference_logprobs_N: Option<Tensor>,
+    /// Most likely tokens of the teacher.
+    pub teacher: Option<TopTokens>,
     /// `[N]` log-probabilities that the ratio is taken against, fp32; absent if they are those of
     /// the current policy.
     pub proximal_logprobs_N: Option<Tensor>,
@@ -56,6 +59,7 @@ impl TokenStreams {
             turn_rewards_N: self.turn_rewards_N.as_ref().map(part),
             weights_N: part(&self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
+            teacher: self.teacher.as_ref().map(|teacher| teacher.narrow(range)),
             proximal_logprobs_N: self.proximal_logprobs_N.as_ref().map(part),
             values_N: self.values_N.as_ref().map(part),
             end_values_Q: self.end_values_Q.as_ref().map(Tensor::shallow_clone),
@@ -80,6 +84,7 @@ impl TokenStreams {
             turn_rewards_N: self.turn_rewards_N.map(moved),
             weights_N: moved(self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.map(moved),
+            teacher: self.teacher.map(|teacher| teacher.to_device(device)),
             proximal_logprobs_N: self.proximal_logprobs_N.map(moved),
             values_N: self.values_N.map(moved),
             end_values_Q: self.end_values_Q.map(moved),

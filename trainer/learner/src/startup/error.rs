@@ -12,6 +12,7 @@ use crate::coordinator_client::ClientError;
 use crate::memory::OutOfMemory;
 use crate::memory::fit::MemoryError;
 use crate::model::ModelError;
+use crate::objective::StateError;
 use crate::optimizer::OptimizerError;
 use crate::teacher::TeacherError;
 
@@ -33,6 +34,8 @@ pub enum StartError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
     #[error(transparent)]
@@ -71,6 +74,7 @@ impl StartError {
             | Self::Role(_)
             | Self::NoCuda
             | Self::Memory(MemoryError::DoesNotFit(_))
+            | Self::State(_)
             | Self::Teacher(TeacherError::Tokenizer { .. } | TeacherError::Vocabulary { .. }) => {
                 true
             }

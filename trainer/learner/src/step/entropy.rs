@@ -16,12 +16,13 @@ pub(super) fn policy_loss(
     policy: &TokenLogprobs,
     streams: &TokenStreams,
 ) -> (TokenGradient, Sums) {
-    let TokenLoss { gradient_N, mut loss, statistics } = objective.loss(policy, streams);
+    let TokenLoss { gradient_N, selected, mut loss, statistics } = objective.loss(policy, streams);
     let coefficient = objective.entropy_coefficient();
     let entropy_C = (coefficient > 0.0).then(|| &streams.weights_N * -coefficient);
     if let Some(entropy_C) = &entropy_C {
         loss = loss.plus(Deferred::sum(&(&policy.entropy_N * entropy_C)));
     }
     let entropy = Deferred::sum(&policy.entropy_N);
-    (TokenGradient { logprobs_C: gradient_N, entropy_C }, Sums { loss, entropy, statistics })
+    let gradient = TokenGradient { logprobs_C: gradient_N, entropy_C, selected };
+    (gradient, Sums { loss, entropy, statistics })
 }

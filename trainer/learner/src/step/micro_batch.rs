@@ -227,6 +227,7 @@ fn streams(
         weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
         turn_rewards_N: None,
         reference_logprobs_N: None,
+        teacher: None,
         proximal_logprobs_N: None,
         values_N: None,
         end_values_Q: None,

@@ -41,6 +41,12 @@ impl Trainer {
                         streams.proximal_logprobs_N = Some(tokens.logprobs_N);
                         keep_values(streams, values);
                     }
+                    Signal::TopTokens(count) => {
+                        let role = ModelRole::Reference;
+                        let teacher = models.top_tokens(role, packed, temperature, *count)?;
+                        packed.selected_NK = Some(teacher.tokens_NK.shallow_clone());
+                        streams.teacher = Some(teacher);
+                    }
                     Signal::Values => keep_values(streams, Some(models.values(packed)?)),
                     Signal::Policy => {}
                 }

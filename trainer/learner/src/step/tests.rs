@@ -14,6 +14,7 @@ mod entropy;
 mod fixture;
 mod hybrid;
 mod lora;
+mod off_policy;
 mod pairs;
 mod peer;
 mod ppo;

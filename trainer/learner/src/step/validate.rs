@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::ValidationReport;
-use rljob_protocol::metrics::{PAIR_ACCURACY, PAIR_MARGIN};
+use rljob_protocol::metrics::{PAIR_ACCURACY, PAIR_MARGIN, TEACHER_KL};
 
 use super::Prepared;
 use super::micro_batch::{check_groups, check_place, micro_batches};
@@ -55,6 +55,7 @@ impl Trainer {
             seconds: started.elapsed().as_secs_f64(),
             accuracy: compares.then(|| accuracy / groups),
             margin: compares.then(|| finite(margin / groups)),
+            is_divergence: self.objective.statistics().contains(&Statistic::Mean(TEACHER_KL)),
         })
     }
 }

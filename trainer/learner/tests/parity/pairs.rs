@@ -35,6 +35,7 @@ pub fn streams(packed: &PackedTokens, reference_logprobs_N: Option<Tensor>) -> T
         advantages_N: signs_N,
         turn_rewards_N: None,
         reference_logprobs_N,
+        teacher: None,
         proximal_logprobs_N: None,
         values_N: None,
         end_values_Q: None,

@@ -57,7 +57,11 @@ registry! {
     CLIP_FRACTION_DUAL, "clipFractionDual", "1", Learner, 1,
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
-        "Estimate of KL(learner ‖ reference), of `distillation` ‖ teacher; absent without either.";
+        "Estimate of KL(learner ‖ reference), in `distillation` ‖ teacher; else absent.";
+    TEACHER_KL, "teacherKl", "nats per token", Learner, 3,
+        "KL(teacher ‖ learner) over the teacher's tokens; only with `distillation.offPolicy`.";
+    TEACHER_MASS, "teacherMass", "1", Learner, 3,
+        "Mean probability of the teacher's topK tokens together; absent likewise.";
     KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
         "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
@@ -78,6 +82,10 @@ registry! {
         "Mean value of trainable tokens before the update, in the unit of shaped rewards.";
     RETURN_MEAN, "returnMean", "1", Learner, 3,
         "Mean return of trainable tokens, which the critic learns.";
+    RETURN_RUNNING_MEAN, "returnRunningMean", "1", Learner, 3,
+        "Mean of returns by which values are normalized; absent without `valueNormalization`.";
+    RETURN_RUNNING_STD, "returnRunningStd", "1", Learner, 3,
+        "Standard deviation of returns by which values are normalized; absent likewise.";
     EXPLAINED_VARIANCE, "explainedVariance", "1", Learner, 3,
         "1 − variance of (return − value) ÷ variance of returns; 1 for a perfect critic.";
     CRITIC_GRADIENT_NORM, "criticGradientNorm", "1", Learner, 3,

@@ -28,6 +28,11 @@ fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effe
             merge(&mut pairs, &spec);
             spec = pairs;
         }
+        if !spec["algorithm"]["distillation"]["offPolicy"].is_null() {
+            let mut given = json!({"rewards": [], "weightSync": {"method": null}});
+            merge(&mut given, &spec);
+            spec = given;
+        }
         if ["ppo", "dpo", "rewardModel", "distillation"].iter().any(|name| has(&spec, name)) {
             // The minimal job sets `grpo`.
             spec["algorithm"]["grpo"] = Value::Null;

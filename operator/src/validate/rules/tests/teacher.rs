@@ -1,7 +1,8 @@
 //! Rules of the teacher of `distillation`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::super::super::test_support::merge;
 use super::problems_with;
 
 #[test]
@@ -25,4 +26,42 @@ fn a_teacher_has_one_source_and_a_served_one_computes_at_temperature_1() {
     let expected = "needs rollout.temperature 1, at which servers compute log-probabilities of \
         given tokens; found 0.5";
     assert_eq!(found, [format!("{field}.server: {expected}")]);
+}
+
+#[test]
+fn off_policy_distillation_needs_given_completions_and_a_teacher_in_the_learners() {
+    let of = |parts: Value| {
+        let mut spec = json!({
+            "algorithm": {"grpo": null, "distillation": {
+                "teacher": {"path": "/t"}, "offPolicy": {"topK": 8, "batchSize": 6},
+            }},
+            "dataset": {"train": {"answer": null, "completion": "{{a}}"}},
+            "rewards": [], "inference": {"replicas": 0},
+        });
+        merge(&mut spec, &parts);
+        problems_with(&spec)
+    };
+    assert_eq!(of(json!({})), Vec::<String>::new());
+    let path = "spec.algorithm.distillation";
+    let off = |distillation: Value| json!({"algorithm": {"distillation": distillation}});
+    assert_eq!(
+        of(off(json!({"groupSize": 2, "lossAggregation": "Sequence"}))),
+        [
+            format!("{path}.groupSize: is not used with offPolicy; remove it"),
+            format!("{path}.lossAggregation: is not used with offPolicy; remove it"),
+        ]
+    );
+    let needs = "needs teacher.path: learners compute the teacher's most likely tokens";
+    let served = json!({"teacher": {"path": null, "server": {"url": "http://t"}}});
+    assert_eq!(of(off(served)), [format!("{path}.offPolicy: {needs}")]);
+    let split = "6 sequences cannot be split into training.minibatches = 4 equal parts";
+    let four = json!({"training": {"minibatches": 4}});
+    assert_eq!(of(four), [format!("{path}.offPolicy.batchSize: {split}")]);
+    let group = json!({"trainer": {"groups": [{"name": "frozen", "roles": ["Teacher"]}]}});
+    let held = "algorithm.distillation has no Teacher model: with offPolicy its learners hold the \
+        teacher; remove the group";
+    assert_eq!(of(group), [format!("spec.trainer.groups[0].roles[0]: {held}")]);
+    let missing = json!({"dataset": {"train": {"completion": null}}});
+    let learns = "spec.dataset.train.completion: is missing; algorithm.distillation learns it";
+    assert_eq!(of(missing), [learns]);
 }

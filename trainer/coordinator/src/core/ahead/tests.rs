@@ -64,13 +64,13 @@ fn learners_train_while_they_write_a_folder_unless_an_evaluation_needs_it() {
     };
     run.batch_fixed(1);
     assert!(is_publication(&ask_at(&mut run, 0, at(2)), 0));
-    assert_eq!(ask_at(&mut run, 0, at(3)), Instruction::Train { step: 1 });
+    assert_eq!(ask_at(&mut run, 0, at(3)), Instruction::train(1));
     let again = ask_at(&mut run, 0, at(40));
     assert!(is_publication(&again, 0), "the reply may be lost: {again:?}");
     run.step_done(0, 1).unwrap();
     run.batch_fixed(2);
     assert!(is_publication(&ask_at(&mut run, 1, at(41)), 1), "weights of step 0 are not needed");
-    assert_eq!(ask_at(&mut run, 1, at(42)), Instruction::Train { step: 2 });
+    assert_eq!(ask_at(&mut run, 1, at(42)), Instruction::train(2));
     run.step_done(0, 2).unwrap();
     run.batch_fixed(3);
     run.step_done(0, 3).unwrap();
@@ -88,14 +88,14 @@ fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
         "batch 1 is not there"
     );
     run.batch_fixed(1);
-    assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![], Instruction::Train { step: 1 }));
+    assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![], Instruction::train(1)));
     run.batch_fixed(2);
     assert_eq!(run.sampling_work(), Work::None, "everything admitted is there");
     run.step_done(0, 1).unwrap();
     assert_eq!((run.sampling_work(), run.sampling_limit()), (Work::RolloutAhead, 3));
     assert_eq!(
         published_on_the_way(&mut run, 1, at(2)),
-        (vec![version(1, 0)], Instruction::Train { step: 2 })
+        (vec![version(1, 0)], Instruction::train(2))
     );
     assert_eq!(
         run.weights_wanted(),
@@ -105,7 +105,7 @@ fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
     run.step_done(0, 2).unwrap();
     assert_eq!(
         published_on_the_way(&mut run, 2, at(2)),
-        (vec![], Instruction::Train { step: 3 }),
+        (vec![], Instruction::train(3)),
         "nothing is left to be sampled"
     );
 }
@@ -117,7 +117,7 @@ fn weights_are_published_every_n_steps() {
     for steps in 0..3 {
         run.batch_fixed(steps + 1);
         let (now, then) = published_on_the_way(&mut run, steps, at(2));
-        assert_eq!(then, Instruction::Train { step: steps + 1 });
+        assert_eq!(then, Instruction::train(steps + 1));
         published.extend(now);
         run.step_done(0, steps + 1).unwrap();
     }
@@ -135,8 +135,8 @@ fn rollouts_continue_during_a_restart_and_a_replay_publishes_only_at_its_end() {
     for (name, instance) in [("t-0", "a"), ("t-1", "b")] {
         tell(&mut run, name, running(instance, 1), at(70));
     }
-    assert_eq!(run.instruct(1, 0, &[engine(None)], at(70)), Ok(Instruction::Train { step: 1 }));
-    assert_eq!(run.instruct(1, 1, &[engine(None)], at(70)), Ok(Instruction::Train { step: 2 }));
+    assert_eq!(run.instruct(1, 0, &[engine(None)], at(70)), Ok(Instruction::train(1)));
+    assert_eq!(run.instruct(1, 1, &[engine(None)], at(70)), Ok(Instruction::train(2)));
     let end = run.instruct(1, 2, &[engine(None)], at(70)).unwrap();
     assert!(
         matches!(
@@ -154,7 +154,7 @@ fn no_publication_waits_for_an_evaluation_and_it_keeps_its_version() {
     run.batch_fixed(1);
     assert_eq!(
         published_on_the_way(&mut run, 0, at(2)),
-        (vec![version(0, 0)], Instruction::Train { step: 1 }),
+        (vec![version(0, 0)], Instruction::train(1)),
         "training does not wait for it"
     );
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
@@ -164,7 +164,7 @@ fn no_publication_waits_for_an_evaluation_and_it_keeps_its_version() {
         run.batch_fixed(step + 1);
         assert_eq!(
             published_on_the_way(&mut run, step, at(3)),
-            (vec![version(step, 0)], Instruction::Train { step: step + 1 }),
+            (vec![version(step, 0)], Instruction::train(step + 1)),
             "nor does a publication"
         );
         assert_eq!(run.work(), Work::Evaluate(version(0, 0)));

@@ -71,7 +71,7 @@ fn training_continues_while_evaluations_wait_in_the_order_of_their_steps() {
     let mut run = started(8);
     assert_eq!(proceed(&mut run, 0..=5, true), [0, 2, 4]);
     assert_eq!(waiting(&run), [(0, vec![0, 1]), (2, vec![0]), (4, vec![0, 1])]);
-    assert_eq!(ask(&mut run, 0, 5), Instruction::Train { step: 6 }, "it does not wait");
+    assert_eq!(ask(&mut run, 0, 5), Instruction::train(6), "it does not wait");
     for (step, left) in [(0, 2), (2, 1), (4, 0)] {
         let version = version(step, 0);
         assert_eq!(run.evaluation_work(), Work::Evaluate(version));
@@ -191,7 +191,7 @@ fn an_evaluation_has_the_loss_that_the_learners_measured_before() {
     let settings = Settings { validation: true, rollouts: false, ..evaluating(8) };
     let mut run = started_with(settings, Facts { fixed_step: 8, ..Facts::default() });
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait, "the data is not open");
-    run.data_opened();
+    run.data_opened(None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
     let report = ValidationReport {
         attempt: 0,
@@ -201,6 +201,7 @@ fn an_evaluation_has_the_loss_that_the_learners_measured_before() {
         seconds: 0.5,
         accuracy: None,
         margin: None,
+        is_divergence: false,
     };
     assert!(!run.validation_done(0, report.clone()).unwrap());
     assert_eq!(proceed(&mut run, 0..=1, true), [0]);

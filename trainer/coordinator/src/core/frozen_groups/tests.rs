@@ -52,7 +52,7 @@ fn a_group_infers_each_batch_before_the_learners_train_on_it() {
     assert_eq!(activity, Some(Activity::Groups));
     assert_eq!(run.instruct_group("g", 0), Ok(GroupInstruction::Infer { step: 1 }));
     run.inferred("g", 1);
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+    assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
     let beside = run.instruct_group("g", 0);
     assert_eq!(beside, Ok(GroupInstruction::Infer { step: 2 }), "while step 1 is trained");
     run.inferred("g", 2);
@@ -73,7 +73,7 @@ fn a_restarted_run_infers_only_what_the_journal_lacks() {
     assert_eq!(ask(&mut run, 0, 1), Instruction::Wait);
     run.inferred("g", 2);
     assert_eq!(run.instruct_group("g", 0), Ok(GroupInstruction::Infer { step: 4 }));
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    assert_eq!(ask(&mut run, 0, 1), Instruction::train(2));
 }
 
 #[test]

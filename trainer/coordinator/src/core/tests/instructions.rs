@@ -32,7 +32,7 @@ fn publication_comes_before_rollouts_and_training_after_them() {
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
     run.batch_fixed(1);
     assert_eq!(run.work(), Work::None);
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+    assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
         ..Facts::default()
     };
     let mut run = started_with(Settings { evaluation_every: vec![2], ..settings() }, facts);
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    assert_eq!(ask(&mut run, 0, 1), Instruction::train(2));
     run.step_done(0, 2).unwrap();
     assert_eq!(run.last_step(), 3, "progress does not fall");
     run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()).unwrap();
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
+    assert_eq!(ask(&mut run, 0, 2), Instruction::train(3));
     let publish = ask(&mut run, 0, 3);
     assert!(
         matches!(
@@ -196,17 +196,13 @@ fn each_suite_is_due_at_its_own_interval_and_after_the_last_step() {
 #[test]
 fn a_checkpoint_is_due_every_n_steps_once() {
     let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    assert_eq!(ask(&mut run, 0, 1), Instruction::train(2));
     let path = PathBuf::from("/run/checkpoints/step-2.attempt-0");
     assert_eq!(
         ask(&mut run, 0, 2),
         Instruction::Checkpoint { version: version(2, 0), path: path.clone() }
     );
-    assert_eq!(
-        ask(&mut run, 0, 2),
-        Instruction::Train { step: 3 },
-        "it is written in the background"
-    );
+    assert_eq!(ask(&mut run, 0, 2), Instruction::train(3), "it is written in the background");
     run.checkpoint_done(0, version(2, 0), &path).unwrap();
     assert_eq!(run.newest_checkpoint(), Some(version(2, 0)));
 }

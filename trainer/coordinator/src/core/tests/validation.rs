@@ -14,6 +14,7 @@ const REPORT: ValidationReport = ValidationReport {
     seconds: 1.0,
     accuracy: None,
     margin: None,
+    is_divergence: false,
 };
 
 fn supervised(accuracy: bool, facts: Facts) -> Run {
@@ -33,7 +34,7 @@ fn supervised(accuracy: bool, facts: Facts) -> Run {
 fn validation_comes_before_the_first_batch_and_every_n_steps_and_waits_for_the_data() {
     let mut run = supervised(false, Facts::default());
     assert_eq!((ask(&mut run, 0, 0), run.work()), (Instruction::Wait, Work::Validate));
-    run.data_opened();
+    run.data_opened(None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
     assert_eq!(
         run.validation_done(1, REPORT),
@@ -52,7 +53,7 @@ fn validation_comes_before_the_first_batch_and_every_n_steps_and_waits_for_the_d
     run.evaluated(0);
     assert_eq!((ask(&mut run, 0, 0), run.work()), (Instruction::Wait, Work::Prepare { step: 1 }));
     run.batch_fixed(2);
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    assert_eq!(ask(&mut run, 0, 1), Instruction::train(2));
     let at_two = loop {
         match ask(&mut run, 0, 2) {
             Instruction::Checkpoint { .. } => {}
@@ -65,7 +66,7 @@ fn validation_comes_before_the_first_batch_and_every_n_steps_and_waits_for_the_d
 #[test]
 fn what_was_measured_while_the_coordinator_was_away_is_taken() {
     let mut run = supervised(false, Facts::default());
-    run.data_opened();
+    run.data_opened(None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
     let mut next = Run::new(
         Settings { rollouts: false, accuracy: false, validation: true, ..settings() },
@@ -83,16 +84,16 @@ fn a_replay_does_not_validate_again() {
         false,
         Facts { last_step: 3, fixed_step: 3, evaluated: [0, 2].into(), ..Facts::default() },
     );
-    run.data_opened();
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+    run.data_opened(None);
+    assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
     ask(&mut run, 0, 2);
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
+    assert_eq!(ask(&mut run, 0, 2), Instruction::train(3));
 }
 
 #[test]
 fn accuracy_is_measured_after_the_loss_of_the_same_weights() {
     let mut run = supervised(true, Facts::default());
-    run.data_opened();
+    run.data_opened(None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
     assert_eq!(run.validation_done(0, REPORT), Ok(false));
     assert_eq!(run.validation(0), Some(&REPORT));

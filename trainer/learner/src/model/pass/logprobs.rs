@@ -30,9 +30,11 @@ impl Chunk {
 
     /// This chunk's part of derivatives by all N trained tokens.
     pub fn of_gradient(&self, gradient: &TokenGradient) -> TokenGradient {
+        let (start, length) = (self.range.start, self.range.end - self.range.start);
         TokenGradient {
             logprobs_C: self.of(&gradient.logprobs_C),
             entropy_C: gradient.entropy_C.as_ref().map(|entropy_N| self.of(entropy_N)),
+            selected: gradient.selected.as_ref().map(|selected| selected.narrow(start, length)),
         }
     }
 }
@@ -44,6 +46,40 @@ pub struct TokenLogprobs {
     pub logprobs_N: Tensor,
     /// `[N]` entropies in nats, fp32.
     pub entropy_N: Tensor,
+    /// `[N, K]` of [`PackedTokens::selected_NK`], of logits ÷ temperature, fp32.
+    pub selected_NK: Option<Tensor>,
+}
+
+impl TokenLogprobs {
+    /// Without selected tokens.
+    pub fn new(logprobs_N: Tensor, entropy_N: Tensor) -> Self {
+        Self { logprobs_N, entropy_N, selected_NK: None }
+    }
+}
+
+/// Rows of trained tokens whose logits exist at once.
+struct Rows {
+    range: Range<i64>,
+    targets_C: Tensor,
+    normed_CH: Tensor,
+    /// `[C, K]` int64, selected tokens.
+    selected_CK: Option<Tensor>,
+}
+
+impl Rows {
+    /// Logits ÷ temperature as a distribution, and the log-probabilities of selected tokens.
+    fn distribution(
+        &self,
+        head_VH: &Tensor,
+        temperature: f64,
+    ) -> Result<(Distribution, Option<Tensor>), ModelError> {
+        let logits_CV = self.normed_CH.matmul(&head_VH.tr());
+        // The logits are overwritten.
+        let read = self.selected_CK.as_ref().map(|own_CK| logits_CV.gather(-1, own_CK, false));
+        let distribution = Distribution::new(&logits_CV, &self.targets_C, temperature)?;
+        let selected_CK = read.map(|own_CK| distribution.logprobs_of(&own_CK, temperature));
+        Ok((distribution, selected_CK))
+    }
 }
 
 impl Model {
@@ -99,17 +135,19 @@ impl Model {
             Tensor::empty([packed.num_trained()], options),
             Tensor::empty([packed.num_trained()], options),
         );
-        for (range, targets_C, normed_CH) in self.chunks(packed, normed_NH) {
-            let logits_CV = normed_CH.matmul(&head_VH.tr());
-            let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
-            logprobs_N
-                .narrow(0, range.start, range.end - range.start)
-                .copy_(&distribution.logprobs_C);
-            entropy_N
-                .narrow(0, range.start, range.end - range.start)
-                .copy_(&distribution.entropy_C);
+        let mut selected = Vec::new();
+        for rows in self.chunks(packed, normed_NH) {
+            let (distribution, selected_CK) = rows.distribution(head_VH, temperature)?;
+            let (start, length) = (rows.range.start, rows.range.end - rows.range.start);
+            logprobs_N.narrow(0, start, length).copy_(&distribution.logprobs_C);
+            entropy_N.narrow(0, start, length).copy_(&distribution.entropy_C);
+            selected.extend(selected_CK);
         }
-        Ok(TokenLogprobs { logprobs_N, entropy_N })
+        let selected_NK = packed.selected_NK.as_ref().map(|tokens_NK| match &*selected {
+            [] => tokens_NK.to_kind(Kind::Float),
+            parts => Tensor::cat(parts, 0),
+        });
+        Ok(TokenLogprobs { logprobs_N, entropy_N, selected_NK })
     }
 
     /// Logits `[T, V]` of every row in fp32, not divided by a temperature. Not computed in
@@ -129,21 +167,22 @@ impl Model {
         Ok(normed_TH.matmul(&head_VH.tr()).to_kind(Kind::Float))
     }
 
-    /// (range, target ids, normed hidden states) of each chunk of trained tokens.
-    fn chunks(
+    /// Chunks of the trained tokens with their normed states.
+    fn chunks<'a>(
         &self,
-        packed: &PackedTokens,
-        normed_NH: &Tensor,
-    ) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
-        let targets_N = packed.targets_N.shallow_clone();
+        packed: &'a PackedTokens,
+        normed_NH: &'a Tensor,
+    ) -> impl Iterator<Item = Rows> + use<'a> {
         let device = normed_NH.device();
         head::chunks(packed.num_trained(), self.config.vocab_size, device).map(move |range| {
-            let length = range.end - range.start;
-            (
-                range.clone(),
-                targets_N.narrow(0, range.start, length),
-                normed_NH.narrow(0, range.start, length),
-            )
+            let part = |tensor: &Tensor| tensor.narrow(0, range.start, range.end - range.start);
+            let selected = packed.selected_NK.as_ref();
+            Rows {
+                targets_C: part(&packed.targets_N),
+                normed_CH: part(normed_NH),
+                selected_CK: selected.map(|own_NK| part(own_NK).to_kind(Kind::Int64)),
+                range,
+            }
         })
     }
 
@@ -160,13 +199,14 @@ impl Model {
         let top = self.top(parameters, &packed.predictors_N, x_TH)?;
         let mut gradients = TopGradients::new(self, parameters)?;
         let mut dnormed_NH = top.normed_NH.empty_like();
-        for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let logits_CV = normed_CH.matmul(&top.head_VH.tr());
-            let distribution = Distribution::new(&logits_CV, &targets_C, temperature)?;
+        for rows in self.chunks(packed, &top.normed_NH) {
+            let (distribution, selected_NK) = rows.distribution(&top.head_VH, temperature)?;
             let tokens = TokenLogprobs {
                 logprobs_N: distribution.logprobs_C.shallow_clone(),
                 entropy_N: distribution.entropy_C.shallow_clone(),
+                selected_NK,
             };
+            let Rows { range, targets_C, normed_CH, .. } = rows;
             let chunk = Chunk { range, tokens };
             let dlogits_CV = distribution
                 .logits_gradient(&targets_C, &loss(&chunk), temperature)?

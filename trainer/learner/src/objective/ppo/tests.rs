@@ -2,13 +2,17 @@
 
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::ppo::PpoSpec;
-use rljob_protocol::metrics::{EXPLAINED_VARIANCE, RETURN_MEAN, VALUE_CLIP_FRACTION, VALUE_LOSS};
+use rljob_protocol::checkpoint::{ObjectiveState, RunningMoments};
+use rljob_protocol::metrics::{
+    EXPLAINED_VARIANCE, RETURN_MEAN, RETURN_RUNNING_MEAN, RETURN_RUNNING_STD, VALUE_CLIP_FRACTION,
+    VALUE_LOSS,
+};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 use super::{Ppo, value_loss};
 use crate::model::TokenLogprobs;
-use crate::objective::{Objective, Statistic, StepAdvantages, TokenLoss, TokenStreams};
+use crate::objective::{Objective, StateError, Statistic, StepAdvantages, TokenLoss, TokenStreams};
 
 fn tensor(values: &[f32]) -> Tensor {
     Tensor::from_slice(values)
@@ -40,6 +44,7 @@ fn streams() -> TokenStreams {
         weights_N: tensor(&[0.2; 5]),
         turn_rewards_N: None,
         reference_logprobs_N: Some(tensor(&[-1.5, -2.0, -0.5, -2.0, -1.5])),
+        teacher: None,
         proximal_logprobs_N: None,
         values_N: Some(tensor(&[0.5, 0.25, 0.75, 0.0, 1.0])),
         end_values_Q: Some(tensor(&[8.0, 0.25])),
@@ -172,6 +177,66 @@ fn advantages_are_normalized_over_the_batch_and_returns_are_not() {
 }
 
 #[test]
+fn outputs_of_the_critic_are_values_by_the_moments_of_earlier_steps() {
+    let none = json!({"mean": "None", "scale": "None"});
+    let settings = json!({"advantageNormalization": none, "valueNormalization": {"decay": 0.5}});
+    let mut objective = ppo(&settings);
+    let prepare = |objective: &mut Ppo| {
+        let mut streams = streams();
+        let advantages = StepAdvantages { samples: Vec::new(), groups: 2 };
+        let statistics = objective.prepare(&advantages, &mut [&mut streams], &|_| Ok(()));
+        (streams, statistics.unwrap().get(Statistic::Mean(RETURN_MEAN)) / 5.0)
+    };
+    let outputs = [0.5, 0.25, 0.75, 0.0, 1.0];
+    // Without moments, values are outputs. Returns have mean 0.9 and variance 0.015.
+    let (first, mean) = prepare(&mut objective);
+    close(&floats(&first.advantages_N), &[0.5, 0.75, 0.25, 0.75, -0.25], 1e-6);
+    close(&[mean], &[0.9], 1e-6);
+    close(&floats(first.values_N.as_ref().unwrap()), &outputs, 0.0);
+    let std = 0.015_f64.sqrt();
+    let targets = [1.0, 1.0, 1.0, 0.75, 0.75].map(|of: f64| (of - 0.9) / std);
+    close(&floats(first.returns_N.as_ref().unwrap()), &targets, 1e-5);
+    let names = |objective: &Ppo| {
+        let derived = objective.derived(&|_| 0.0);
+        let of = |name| derived.iter().find(|(other, _)| *other == name).unwrap().1;
+        [RETURN_RUNNING_MEAN, RETURN_RUNNING_STD].map(of)
+    };
+    close(&names(&objective), &[0.9, std], 1e-6);
+    // Values of the next step are 0.9 + std · output; that after the truncated completion, too.
+    let (second, mean) = prepare(&mut objective);
+    let value = |output: f64| 0.9 + std * output;
+    let end = 0.5 + value(0.25);
+    let returns = [1.0, 1.0, 1.0, end, end];
+    let advantages: Vec<f64> =
+        returns.iter().zip(outputs).map(|(of, output)| of - value(output)).collect();
+    close(&floats(&second.advantages_N), &advantages, 1e-6);
+    let second_mean = returns.iter().sum::<f64>() / 5.0;
+    close(&[mean], &[second_mean], 1e-6);
+    // Weights ⅓ and ⅔ of both steps.
+    let square = returns.iter().map(|of| of * of).sum::<f64>() / 5.0;
+    let mean = (0.9 + 2.0 * second_mean) / 3.0;
+    let std = ((0.825 + 2.0 * square) / 3.0 - mean * mean).sqrt();
+    close(&names(&objective), &[mean, std], 1e-6);
+    // The loss compares outputs with targets.
+    let loss = objective.value_loss(second.values_N.as_ref().unwrap(), &second);
+    let slopes: Vec<f64> =
+        outputs.iter().zip(returns).map(|(of, one)| 0.2 * (of - (one - mean) / std)).collect();
+    close(&floats(&loss.gradient_N), &slopes, 1e-5);
+}
+
+#[test]
+fn a_critic_of_normalized_values_and_one_of_raw_values_do_not_replace_each_other() {
+    let normalized = || ppo(&json!({"valueNormalization": {}}));
+    let moments = RunningMoments { mean: 0.25, square: 0.75, weight: 0.5 };
+    let state = ObjectiveState { returns: Some(moments), ..ObjectiveState::default() };
+    let mut continued = normalized();
+    assert_eq!(continued.restore(state), Ok(()));
+    assert_eq!(continued.state(), state);
+    assert_eq!(normalized().restore(ObjectiveState::default()), Err(StateError::NoReturns));
+    assert_eq!(ppo(&json!({})).restore(state), Err(StateError::Returns));
+}
+
+#[test]
 fn the_policys_derivative_matches_autograd() {
     let settings = json!({"clipLow": 0.1, "clipHigh": 0.2, "cClip": 1.5});
     let (mut streams, _) = prepared(&settings);
@@ -185,7 +250,7 @@ fn the_policys_derivative_matches_autograd() {
     let expected = (clipped.minimum(&(a.abs() * 1.5)) * &streams.weights_N).sum(Kind::Float);
     let slope = Tensor::run_backward(&[&expected], &[&policy], false, false).remove(0);
     let logprobs_N = policy.detach();
-    let tokens = TokenLogprobs { entropy_N: logprobs_N.zeros_like(), logprobs_N };
+    let tokens = TokenLogprobs::new(logprobs_N.shallow_clone(), logprobs_N.zeros_like());
     let loss = ppo(&settings).loss(&tokens, &streams);
     close(&[loss.loss.value()], &[expected.double_value(&[])], 1e-6);
     assert!(loss.gradient_N.allclose(&slope, 1e-4, 1e-8, false), "{:?}", floats(&slope));

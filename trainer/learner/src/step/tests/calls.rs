@@ -103,6 +103,7 @@ fn objectives_have_the_signals_and_passes_of_their_algorithms() {
         json!({"dpo": {}}),
         json!({"rewardModel": {}}),
         json!({"distillation": {"teacher": {"path": "/t"}}}),
+        json!({"distillation": {"teacher": {"path": "/t"}, "offPolicy": {"topK": 3}}}),
     ];
     for (algorithm, staleness, updates) in algorithms
         .iter()

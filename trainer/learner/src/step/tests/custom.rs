@@ -56,6 +56,7 @@ impl Objective for SequenceRatio {
         let gradient_N = over_sequences(&loss_N, streams) / lengths_N;
         TokenLoss {
             gradient_N,
+            selected: None,
             loss: Deferred::sum(&loss_N),
             statistics: Statistics::new([(RATIO, Deferred::sum(&ratio_N))]),
         }
@@ -84,7 +85,7 @@ impl Objective for ActorCritic {
     }
 
     fn prepare(
-        &self,
+        &mut self,
         _advantages: &StepAdvantages,
         streams: &mut [&mut TokenStreams],
         _sum: &SumOverRanks<'_>,
@@ -98,7 +99,7 @@ impl Objective for ActorCritic {
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
         let gradient_N = -(&streams.advantages_N * &streams.weights_N);
         let loss = Deferred::sum(&(&policy.logprobs_N * &gradient_N));
-        TokenLoss { gradient_N, loss, statistics: Statistics::default() }
+        TokenLoss { gradient_N, selected: None, loss, statistics: Statistics::default() }
     }
 
     fn value_loss(&self, values_N: &Tensor, streams: &TokenStreams) -> TokenLoss {
@@ -108,6 +109,7 @@ impl Objective for ActorCritic {
         let loss_N = error_N.square() * &streams.weights_N;
         TokenLoss {
             gradient_N: error_N * 2.0 * &streams.weights_N,
+            selected: None,
             loss: Deferred::sum(&loss_N),
             statistics: Statistics::new([(RATIO, squares)]),
         }

@@ -39,14 +39,14 @@ fn the_derivative_of_the_loss_with_its_entropy_matches_autograd() {
             turn_rewards_N: None,
             weights_N: weights_N.shallow_clone(),
             reference_logprobs_N: None,
+            teacher: None,
             proximal_logprobs_N: None,
             values_N: None,
             end_values_Q: None,
             returns_N: None,
             behavior: None,
         };
-        let policy =
-            TokenLogprobs { logprobs_N: logprobs_N.detach(), entropy_N: entropy_N.detach() };
+        let policy = TokenLogprobs::new(logprobs_N.detach(), entropy_N.detach());
         let (gradient, sums) = policy_loss(objective.as_ref(), &policy, &streams);
 
         let ratio = (&logprobs_N - logprobs_N.detach()).exp();

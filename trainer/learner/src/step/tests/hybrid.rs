@@ -47,16 +47,16 @@ fn two_replicas_have_the_metrics_weights_and_moments_of_four_ranks_and_repeat_bi
     let value_head = spec(&value_head, "Random", MINIBATCHES);
     let mut lora = grpo.clone();
     lora.lora = Some(serde_json::from_value(json!({"rank": 4})).unwrap());
-    for spec in [grpo, ppo, value_head, lora] {
-        let full = trained(Sharding::Full, &spec);
-        let hybrid = trained(Sharding::Hybrid, &spec);
+    for spec in [&grpo, &ppo, &value_head, &lora] {
+        let full = trained(Sharding::Full, spec);
+        let hybrid = trained(Sharding::Hybrid, spec);
         for rank in &hybrid {
             assert_eq!(rank, &hybrid[0], "replicas differ");
         }
         assert_close(&full[0].0, &hybrid[0].0);
         let [expected, found] = [&full, &hybrid].map(|ranks| Tensor::from_slice(&ranks[0].1));
         assert!(found.allclose(&expected, 1e-3, 1e-5, false), "weights or moments differ");
-        assert_eq!(trained(Sharding::Hybrid, &spec), hybrid);
+        assert_eq!(trained(Sharding::Hybrid, spec), hybrid);
     }
 }
 

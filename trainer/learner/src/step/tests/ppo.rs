@@ -1,20 +1,23 @@
 //! Training with `ppo`: warm-up of the critic, several passes, ranks, checkpoints.
 
 use rljob_crds::algorithm::ModelRole;
+use rljob_protocol::checkpoint::{ObjectiveState, RunningMoments};
 use rljob_protocol::metrics;
+use rljob_storage::RunStore;
 use serde_json::{Value, json};
 
 use super::critic::{assert_only_critic_warms_up, assert_returns_are_learned};
 use super::fixture::{assert_ranks_agree, small_model, spec, train, trainer, weights};
-use super::resume::assert_equal_after_a_restart;
+use super::resume::{assert_equal_after_a_restart, checkpoint, restore_point};
 use crate::ranks::Ranks;
+use crate::startup::restored_trainer;
 use crate::trainer::Trainer;
 
 /// Settings that cover every option of the critic.
 fn ppo() -> Value {
     json!({"ppo": {
         "discount": 0.99, "gaeLambda": 0.95, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
-        "adaptiveKl": {"target": 0.01, "horizon": 100},
+        "adaptiveKl": {"target": 0.01, "horizon": 100}, "valueNormalization": {"decay": 0.5},
         "criticOptimizer": {"learningRate": 2e-3, "warmupSteps": 2},
     }})
 }
@@ -88,7 +91,51 @@ fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let mut spec = spec(&ppo(), "Random", 2);
     spec.training.deterministic = true;
     let state = |trainer: &mut Trainer| {
-        (critic(trainer), trainer.objective.state().kl_coefficient.map(f64::to_bits))
+        let ObjectiveState { kl_coefficient, returns } = trainer.objective.state();
+        let RunningMoments { mean, square, weight } = returns.unwrap();
+        let moments = [mean, square, weight].map(f64::to_bits);
+        (critic(trainer), kl_coefficient.map(f64::to_bits), moments)
     };
     assert_equal_after_a_restart(&spec, folder.path(), 0, train, state);
+}
+
+#[test]
+fn values_begin_near_returns_of_any_scale_with_normalization() {
+    let folder = small_model();
+    let third = |normalization: Value| {
+        let shaping = json!({"scale": 100.0, "clip": 1000.0});
+        let ppo = json!({"rewardShaping": shaping, "valueNormalization": normalization});
+        let spec = spec(&json!({ "ppo": ppo }), "Random", 1);
+        let mut trainer = trainer(spec, folder.path(), Ranks::alone());
+        train(&mut trainer, 1..=3, 1).remove(2)
+    };
+    // Rewards are 0 or 100.
+    let (raw, normalized) = (third(Value::Null), third(json!({})));
+    assert!(raw.get(metrics::VALUE_MEAN) < Some(5.0), "{raw:?}");
+    assert!(normalized.get(metrics::VALUE_MEAN) > Some(20.0), "{normalized:?}");
+    assert!(raw.get(metrics::VALUE_LOSS) > Some(500.0), "{raw:?}");
+    assert!(normalized.get(metrics::VALUE_LOSS) < Some(2.0), "{normalized:?}");
+    assert_eq!(raw.get(metrics::RETURN_RUNNING_STD), None);
+    assert!(normalized.get(metrics::RETURN_RUNNING_STD) > Some(10.0), "{normalized:?}");
+}
+
+#[test]
+fn a_checkpoint_of_raw_values_is_refused_with_normalization() {
+    let folder = small_model();
+    let plain = spec(&json!({"ppo": {}}), "Random", 2);
+    let mut before = trainer(plain, folder.path(), Ranks::alone());
+    train(&mut before, 1..=2, 2);
+    let restore = restore_point(folder.path(), 0);
+    checkpoint(&before, &restore).wait().unwrap();
+    let error = restored_trainer(
+        spec(&json!({"ppo": {"valueNormalization": {}}}), "Random", 2),
+        before.models.policy.model.clone(),
+        Ranks::alone(),
+        (restore.version, &RunStore::Folder(restore.path.clone())),
+        folder.path(),
+    )
+    .unwrap_err();
+    assert!(error.is_input());
+    let begins = "the checkpoint has no statistics of returns, since its critic predicts returns";
+    assert!(error.to_string().starts_with(begins), "{error}");
 }

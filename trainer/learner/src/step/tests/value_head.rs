@@ -20,7 +20,7 @@ use crate::trainer::Trainer;
 fn ppo() -> Value {
     json!({"ppo": {
         "discount": 0.99, "gaeLambda": 0.95, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
-        "valueHead": {"lossWeight": 0.3, "learningRate": 3e-2},
+        "valueHead": {"lossWeight": 0.3, "learningRate": 3e-2}, "valueNormalization": {},
     }})
 }
 
