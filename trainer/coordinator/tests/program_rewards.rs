@@ -42,6 +42,22 @@ async fn known_completions_get_the_reward_of_their_tests() {
 #[tokio::test]
 async fn programs_that_loop_end_and_score_zero() {
     let limits = json!({"testSeconds": 1, "totalSeconds": 3});
+#[tokio::test]
+async fn functions_and_statements_test_programs_in_cpp() {
+    let rewards = rewards(&json!({"code": {"language": "Cpp"}}));
+    let program = "```cpp\nint add(int a, int b) { return a + b; }\n```";
+    for (tests, expected) in [
+        (r#"{"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]}"#, 1.0),
+        (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 4);"]"#, 1.0),
+        (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 5);"]"#, 0.0),
+    ] {
+        rewards.check_answer(tests).unwrap();
+        let reward = rewards.score(question(program, tests)).await.unwrap();
+        assert_eq!(reward.value, expected, "{tests}");
+    }
+    assert!(rewards.check_answer(r#"["assert add(1, 2) == 3"]"#).is_err());
+}
+
     let rewards = rewards(&json!({"code": {"limits": limits}}));
     let reward =
         rewards.score(question("```\nwhile True: pass\n```", r#"["assert True"]"#)).await.unwrap();
