@@ -87,6 +87,7 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
     for (arguments, other) in [
         (&["trace"][..], "use `rljob trace`"),
+        (&["pass-rates"], "use `rljob pass-rates`"),
         (&["evaluate"], "use `rljob evaluate`"),
         (&["checkpoints", "verify", "sample"], "use `rljob checkpoints verify`"),
     ] {
