@@ -27,7 +27,7 @@ pub struct WorkflowSpec {
     pub multi_turn: Option<MultiTurnWorkflow>,
     /// Turns with an HTTP server or a program that returns rewards and messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub environment: Option<EnvironmentWorkflow>,
+    pub environment: Option<Box<EnvironmentWorkflow>>,
     /// Turns with tools that the model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolsWorkflow>,

@@ -40,16 +40,18 @@ fn shell(
 }
 
 fn whole(completed: &Completed, index: u32, choice: &Choice) -> Value {
-    let mut whole = json!({
-        "index": index, "text": choice.text, "finish_reason": choice.finish_reason,
-        "logprobs": choice.logprobs.as_deref().map(logprobs),
-    });
+    let fields = [
+        ("index", json!(index)),
+        ("text", json!(choice.text)),
+        ("finish_reason", json!(choice.finish_reason)),
+        ("logprobs", json!(choice.logprobs.as_deref().map(logprobs))),
+    ];
     // As in vLLM.
-    if let (Some(ids), Some(prompt)) = (&choice.token_ids, &completed.prompt_ids) {
-        whole["token_ids"] = json!(ids);
-        whole["prompt_token_ids"] = json!(prompt);
-    }
-    whole
+    let ids = choice.token_ids.as_ref().zip(completed.prompt_ids.as_ref());
+    let ids =
+        ids.map(|(ids, prompt)| [("token_ids", json!(ids)), ("prompt_token_ids", json!(prompt))]);
+    let fields = fields.into_iter().chain(ids.into_iter().flatten());
+    fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn logprobs(tokens: &[(String, f32)]) -> Value {

@@ -7,97 +7,151 @@ use super::request::{Asked, CompletionRequest};
 use super::tools::ToolChoice;
 use crate::text::Tool;
 
+/// Finish reason of a completion that a limit ended.
+const LENGTH: &str = "length";
+
 /// Events of a stream with their numbers.
 #[derive(Default)]
 struct Events(Vec<Value>);
 
+/// A part of a completion.
+struct Item<'a> {
+    id: String,
+    /// `completed` or `incomplete`.
+    status: &'static str,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    Text { text: &'a str, logprobs: Vec<Value> },
+    Call { call_id: String, name: &'a str, arguments: String },
+}
+
 /// The object `response`; `created` in seconds.
 pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
-    let is_cut = completed.choices.iter().any(|choice| choice.finish_reason == "length");
+    let is_cut = is_cut(completed);
     let (input, output) = (completed.prompt_tokens, completed.completion_tokens());
-    let mut object = shell(completed, request, created);
-    object["status"] = json!(if is_cut { "incomplete" } else { "completed" });
-    object["incomplete_details"] =
-        if is_cut { json!({"reason": "max_output_tokens"}) } else { Value::Null };
-    object["output"] =
-        completed.choices.iter().flat_map(|choice| items(completed, choice)).collect();
-    object["usage"] = json!({
+    let cause = json!({"reason": "max_output_tokens"});
+    let usage = json!({
         "input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": input.saturating_add(output),
     });
-    object
+    let fields = [
+        ("status", json!(if is_cut { "incomplete" } else { "completed" })),
+        ("incomplete_details", if is_cut { cause } else { Value::Null }),
+        ("output", items(completed).iter().map(Item::whole).collect()),
+        ("usage", usage),
+    ];
+    with(in_progress(completed, request, created), fields)
 }
 
 /// The events of a stream: a response in progress, each item, and the whole response.
 pub fn events(completed: &Completed, request: &CompletionRequest, created: u64) -> Vec<Value> {
     let mut events = Events::default();
-    let (begun, whole) = (shell(completed, request, created), object(completed, request, created));
+    let begun = in_progress(completed, request, created);
     events.add("response.created", json!({ "response": begun }));
     events.add("response.in_progress", json!({ "response": begun }));
-    let items = completed.choices.iter().flat_map(|choice| items(completed, choice));
-    for (index, item) in items.enumerate() {
-        match item["type"].as_str() {
-            Some("function_call") => events.call(index, &item),
-            _ => events.message(index, &item),
-        }
+    for (index, item) in items(completed).iter().enumerate() {
+        events.item(index, item);
     }
-    let end =
-        if whole["status"] == "completed" { "response.completed" } else { "response.incomplete" };
-    events.add(end, json!({ "response": whole }));
+    let end = if is_cut(completed) { "response.incomplete" } else { "response.completed" };
+    events.add(end, json!({ "response": object(completed, request, created) }));
     events.0
 }
 
 impl Events {
-    fn add(&mut self, kind: &str, mut event: Value) {
-        event["type"] = json!(kind);
-        event["sequence_number"] = json!(self.0.len());
-        self.0.push(event);
+    fn add(&mut self, kind: &str, event: Value) {
+        let fields = [("type", json!(kind)), ("sequence_number", json!(self.0.len()))];
+        self.0.push(with(event, fields));
     }
 
-    fn message(&mut self, index: usize, item: &Value) {
-        let part = &item["content"][0];
-        let at = |mut event: Value| {
-            event["item_id"] = item["id"].clone();
-            event["output_index"] = json!(index);
-            event["content_index"] = json!(0);
-            event
-        };
-        let mut begun = item.clone();
-        (begun["status"], begun["content"]) = (json!("in_progress"), json!([]));
-        let mut empty = part.clone();
-        (empty["text"], empty["logprobs"]) = (json!(""), json!([]));
-        let logprobs = &part["logprobs"];
-        self.add("response.output_item.added", json!({"output_index": index, "item": begun}));
-        self.add("response.content_part.added", at(json!({ "part": empty })));
-        let delta = at(json!({"delta": part["text"], "logprobs": logprobs}));
-        self.add("response.output_text.delta", delta);
-        let done = at(json!({"text": part["text"], "logprobs": logprobs}));
-        self.add("response.output_text.done", done);
-        self.add("response.content_part.done", at(json!({ "part": part })));
-        self.add("response.output_item.done", json!({"output_index": index, "item": item}));
-    }
-
-    fn call(&mut self, index: usize, item: &Value) {
-        let at = |mut event: Value| {
-            event["item_id"] = item["id"].clone();
-            event["output_index"] = json!(index);
-            event
-        };
-        let mut begun = item.clone();
-        (begun["status"], begun["arguments"]) = (json!("in_progress"), json!(""));
-        let arguments = &item["arguments"];
-        self.add("response.output_item.added", json!({"output_index": index, "item": begun}));
-        let delta = at(json!({ "delta": arguments }));
-        self.add("response.function_call_arguments.delta", delta);
-        let done = at(json!({"arguments": arguments, "name": item["name"]}));
-        self.add("response.function_call_arguments.done", done);
-        self.add("response.output_item.done", json!({"output_index": index, "item": item}));
+    fn item(&mut self, index: usize, item: &Item<'_>) {
+        let begun = json!({"output_index": index, "item": item.begun()});
+        self.add("response.output_item.added", begun);
+        let at = [("item_id", json!(item.id)), ("output_index", json!(index))];
+        match &item.content {
+            Content::Text { text, logprobs } => {
+                let at = at.into_iter().chain([("content_index", json!(0))]);
+                let at = |event: Value| with(event, at.clone());
+                let (empty, part) = (part("", &[]), part(text, logprobs));
+                self.add("response.content_part.added", at(json!({ "part": empty })));
+                let delta = at(json!({"delta": text, "logprobs": logprobs}));
+                self.add("response.output_text.delta", delta);
+                let done = at(json!({"text": text, "logprobs": logprobs}));
+                self.add("response.output_text.done", done);
+                self.add("response.content_part.done", at(json!({ "part": part })));
+            }
+            Content::Call { name, arguments, .. } => {
+                let delta = with(json!({ "delta": arguments }), at.clone());
+                self.add("response.function_call_arguments.delta", delta);
+                let done = with(json!({"arguments": arguments, "name": name}), at);
+                self.add("response.function_call_arguments.done", done);
+            }
+        }
+        let done = json!({"output_index": index, "item": item.whole()});
+        self.add("response.output_item.done", done);
     }
 }
 
+impl Item<'_> {
+    fn whole(&self) -> Value {
+        match &self.content {
+            Content::Text { text, logprobs } => {
+                self.message(self.status, &json!([part(text, logprobs)]))
+            }
+            Content::Call { arguments, .. } => self.call("completed", arguments),
+        }
+    }
+
+    /// The item before its content.
+    fn begun(&self) -> Value {
+        match &self.content {
+            Content::Text { .. } => self.message("in_progress", &json!([])),
+            Content::Call { .. } => self.call("in_progress", ""),
+        }
+    }
+
+    fn message(&self, status: &str, content: &Value) -> Value {
+        json!({
+            "id": self.id, "type": "message", "role": "assistant", "status": status,
+            "content": content,
+        })
+    }
+
+    fn call(&self, status: &str, arguments: &str) -> Value {
+        let (call_id, name) = match &self.content {
+            Content::Call { call_id, name, .. } => (call_id.as_str(), *name),
+            Content::Text { .. } => ("", ""),
+        };
+        json!({
+            "id": self.id, "type": "function_call", "call_id": call_id, "name": name,
+            "arguments": arguments, "status": status,
+        })
+    }
+}
+
+/// A text in a message.
+fn part(text: &str, logprobs: &[Value]) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
+}
+
+/// Whether a limit ended a completion.
+fn is_cut(completed: &Completed) -> bool {
+    completed.choices.iter().any(|choice| choice.finish_reason == LENGTH)
+}
+
+/// An object with further fields.
+fn with(object: Value, fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let mut object = object;
+    if let Value::Object(own) = &mut object {
+        own.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    }
+    object
+}
+
 /// A response in progress.
-fn shell(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
+fn in_progress(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
     let instructions = match &request.asked {
         Asked::Messages(messages) if request.context.instructed => {
             messages.first().map(|message| message.content.as_str())
@@ -121,134 +175,38 @@ fn shell(completed: &Completed, request: &CompletionRequest, created: u64) -> Va
 
 /// A tool in the shape of the API of responses.
 fn tool(tool: &Tool) -> Value {
-    let nested = serde_json::to_value(tool).unwrap_or_default();
-    let mut flat = nested["function"].clone();
-    flat["type"] = json!("function");
-    flat["strict"] = json!(false);
-    flat
+    let mut nested = serde_json::to_value(tool).unwrap_or_default();
+    let function = nested.get_mut("function").map(Value::take).unwrap_or_default();
+    with(function, [("type", json!("function")), ("strict", json!(false))])
+}
+
+/// The items of all completions.
+fn items(completed: &Completed) -> Vec<Item<'_>> {
+    completed.choices.iter().flat_map(|choice| items_of(&completed.id, choice)).collect()
 }
 
 /// The items of a completion: its text, unless it is only calls, and its calls.
-fn items(completed: &Completed, choice: &Choice) -> Vec<Value> {
-    let status = if choice.finish_reason == "length" { "incomplete" } else { "completed" };
-    let id = &completed.id;
-    let message = || {
-        let logprobs = token_logprobs(choice.logprobs.as_deref().unwrap_or_default());
-        json!({
-            "id": format!("msg-{id}"), "type": "message", "role": "assistant", "status": status,
-            "content": [{
-                "type": "output_text", "text": choice.text, "annotations": [],
-                "logprobs": logprobs,
-            }],
-        })
+fn items_of<'a>(id: &str, choice: &'a Choice) -> Vec<Item<'a>> {
+    let message = || Item {
+        id: format!("msg-{id}"),
+        status: if choice.finish_reason == LENGTH { "incomplete" } else { "completed" },
+        content: Content::Text {
+            text: &choice.text,
+            logprobs: token_logprobs(choice.logprobs.as_deref().unwrap_or_default()),
+        },
     };
     let has_text = !choice.text.is_empty() || choice.tool_calls.is_empty();
-    let calls = choice.tool_calls.iter().enumerate().map(|(number, call)| {
-        json!({
-            "id": format!("fc-{id}-{number}"), "type": "function_call",
-            "call_id": format!("call-{id}-{number}"), "name": call.name,
-            "arguments": Value::Object(call.arguments.clone()).to_string(), "status": "completed",
-        })
+    let calls = choice.tool_calls.iter().enumerate().map(|(number, call)| Item {
+        id: format!("fc-{id}-{number}"),
+        status: "completed",
+        content: Content::Call {
+            call_id: format!("call-{id}-{number}"),
+            name: &call.name,
+            arguments: Value::Object(call.arguments.clone()).to_string(),
+        },
     });
     has_text.then(message).into_iter().chain(calls).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::proxy::request::{Api, Context};
-    use crate::text::{Message, ToolCall};
-
-    fn request() -> CompletionRequest {
-        let messages = vec![Message::new("system", "Add."), Message::user("1+1")];
-        CompletionRequest {
-            context: Context { previous: None, instructed: true },
-            tools: [Tool::new("add", "Adds.", &json!({"type": "object"}))].into_iter().collect(),
-            ..CompletionRequest::new(Api::Responses, "m".to_owned(), Asked::Messages(messages))
-        }
-    }
-
-    fn completed(text: &str, calls: u32, finish_reason: &'static str) -> Completed {
-        let call = |number: u32| ToolCall {
-            name: "add".to_owned(),
-            arguments: serde_json::Map::from_iter([("a".to_owned(), number.into())]),
-        };
-        let choice = Choice {
-            text: text.to_owned(),
-            tool_calls: (0..calls).map(call).collect(),
-            finish_reason,
-            tokens: 3,
-            logprobs: None,
-            token_ids: None,
-        };
-        let id = "resp-0".to_owned();
-        Completed { id, prompt_tokens: 5, prompt_ids: None, choices: vec![choice] }
-    }
-
-    #[test]
-    fn a_response_has_the_text_and_the_calls_of_a_completion_as_items() {
-        let found = object(&completed("2", 1, "tool_calls"), &request(), 7);
-        let tool = json!({
-            "type": "function", "name": "add", "description": "Adds.", "strict": false,
-            "parameters": {"type": "object"},
-        });
-        let expected = json!({
-            "id": "resp-0", "object": "response", "created_at": 7, "model": "m",
-            "status": "completed", "error": null, "incomplete_details": null,
-            "instructions": "Add.", "previous_response_id": null, "max_output_tokens": null,
-            "parallel_tool_calls": true, "tools": [tool], "tool_choice": "auto", "metadata": {},
-            "text": {"format": {"type": "text"}}, "truncation": "disabled",
-            "output": [
-                {"id": "msg-resp-0", "type": "message", "role": "assistant",
-                 "status": "completed", "content": [{
-                    "type": "output_text", "text": "2", "annotations": [], "logprobs": [],
-                 }]},
-                {"id": "fc-resp-0-0", "type": "function_call", "call_id": "call-resp-0-0",
-                 "name": "add", "arguments": "{\"a\":0}", "status": "completed"},
-            ],
-            "usage": {
-                "input_tokens": 5, "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": 8,
-            },
-        });
-        assert_eq!(found, expected);
-        let only_calls = object(&completed("", 2, "tool_calls"), &request(), 7);
-        assert_eq!(only_calls["output"].as_array().map(Vec::len), Some(2));
-        let cut = object(&completed("", 0, "length"), &request(), 7);
-        assert_eq!(cut["status"], "incomplete");
-        assert_eq!(cut["incomplete_details"]["reason"], "max_output_tokens");
-        assert_eq!(cut["output"][0]["status"], "incomplete");
-    }
-
-    #[test]
-    fn a_stream_ends_with_the_response_and_its_events_are_numbered() {
-        let (completed, request) = (completed("2", 1, "tool_calls"), request());
-        let events = events(&completed, &request, 7);
-        let kinds: Vec<_> = events.iter().filter_map(|event| event["type"].as_str()).collect();
-        assert_eq!(
-            kinds,
-            [
-                "response.created",
-                "response.in_progress",
-                "response.output_item.added",
-                "response.content_part.added",
-                "response.output_text.delta",
-                "response.output_text.done",
-                "response.content_part.done",
-                "response.output_item.done",
-                "response.output_item.added",
-                "response.function_call_arguments.delta",
-                "response.function_call_arguments.done",
-                "response.output_item.done",
-                "response.completed",
-            ]
-        );
-        let numbers = events.iter().map(|event| event["sequence_number"].as_u64());
-        assert!(numbers.eq((0..13).map(Some)));
-        assert_eq!(events[12]["response"], object(&completed, &request, 7));
-        assert_eq!(events[4]["delta"], "2");
-        assert_eq!(events[9]["delta"], "{\"a\":0}");
-        assert_eq!(events[9]["item_id"], "fc-resp-0-0");
-    }
-}
+mod tests;

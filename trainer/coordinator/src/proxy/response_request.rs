@@ -82,7 +82,8 @@ pub fn response(body: &[u8], rules: &Rules) -> Result<CompletionRequest, ProxyEr
         return Err(ProxyError::parameter("truncation", "must be \"disabled\""));
     }
     let format = body.text.and_then(|text| text.format);
-    if format.is_some_and(|format| !format.is_null() && format["type"] != "text") {
+    let kind = format.as_ref().map(|format| format.get("type").and_then(Value::as_str));
+    if kind.is_some_and(|kind| kind != Some("text")) {
         return Err(ProxyError::parameter("text.format", "must have the type \"text\""));
     }
     let (instructions, input) = (body.instructions, messages(body.input)?);

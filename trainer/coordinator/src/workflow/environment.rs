@@ -66,7 +66,7 @@ pub struct Session<'e> {
 #[derive(Debug)]
 enum SessionBackend<'e> {
     Server { url: &'e str, server: &'e Server },
-    Program(Mutex<Conversation<'e>>),
+    Program(Box<Mutex<Conversation<'e>>>),
 }
 
 /// Result of a step.
@@ -121,7 +121,9 @@ impl Environment {
     pub fn session(&self, key: Key) -> Session<'_> {
         let backend = match &self.backend {
             Backend::Server { url, server } => SessionBackend::Server { url, server },
-            Backend::Programs(programs) => SessionBackend::Program(Mutex::new(programs.begin())),
+            Backend::Programs(programs) => {
+                SessionBackend::Program(Box::new(Mutex::new(programs.begin())))
+            }
         };
         Session { environment: self, name: session(&self.run, key), backend }
     }
