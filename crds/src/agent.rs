@@ -37,8 +37,8 @@ pub struct AgentWorkflow {
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,
     /// Retries of a program that fails, times out, requests no completion or gets no reward. The
-    /// sample is then removed from its group; after 16 such samples in a row, the run fails.
-    /// Default 2.
+    /// sample is then rejected and sampled again, at most twice; after 16 rejected samples in a
+    /// row, the run fails. Default 2.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

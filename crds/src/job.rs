@@ -430,7 +430,7 @@ impl RLJobSpec {
         self.rollout.workflow.as_ref().and_then(|workflow| workflow.agent.as_ref())
     }
 
-    /// Whether rewards, tools or agents are programs, which verifier pods can run.
+    /// Whether rewards, tools, environments or agents are programs, which verifier pods can run.
     pub fn has_programs(&self) -> bool {
         let workflow = self.rollout.workflow.as_ref();
         self.agent().is_some()
@@ -438,7 +438,7 @@ impl RLJobSpec {
             || self.rewards.iter().any(RewardSpec::runs_programs)
     }
 
-    /// Whether programs of rewards, agents or tools run in the coordinator's pod.
+    /// Whether programs of rewards, environments, agents or tools run in the coordinator's pod.
     pub fn runs_programs(&self) -> bool {
         self.verifiers.is_none() && self.has_programs()
     }

@@ -10,7 +10,7 @@ use crate::verifier::{max_outage_seconds, retries, timeout_seconds};
 /// completion without one scores 0. The tests are the answer of the row (`dataset.train.answer`),
 /// as JSON: `{"inputs": [text], "outputs": [text]}` compares standard output, with `"fn_name"` the
 /// result of a function; a list of `assert` statements, or `{"asserts": [text], "setup": text}`,
-/// runs them after the program. C++ programs have the first kind only.
+/// runs them after the program.
 ///
 /// On a cluster, programs run in the container `rewards` of the coordinator's pod or of verifier
 /// pods, as commands do, with `python3` and `g++` of its image. A sandbox that fails is retried;

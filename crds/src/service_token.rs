@@ -60,9 +60,9 @@ impl RLJobSpec {
     fn workflow_servers(&self) -> impl Iterator<Item = Server<'_>> {
         let workflow = self.rollout.workflow.iter();
         let environments = workflow.clone().filter_map(|workflow| workflow.environment.as_ref());
-        let environments = environments.map(|environment| {
+        let environments = environments.filter_map(|environment| {
             let field = "spec.rollout.workflow.environment".to_owned();
-            (field, environment.url.as_str(), environment.token_secret_ref.as_ref())
+            Some((field, environment.url.as_deref()?, environment.token_secret_ref.as_ref()))
         });
         let tools = workflow.flat_map(|workflow| &workflow.tools).flat_map(|of| &of.tools);
         let tools = tools.enumerate().filter_map(|(index, tool)| {

@@ -7,7 +7,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
-pub use environment::EnvironmentWorkflow;
+pub use environment::{EnvironmentCommand, EnvironmentWorkflow};
 pub use tools::{CommandTool, HttpTool, McpTool, ToolFormat, ToolSpec, ToolsWorkflow};
 
 /// Turns of a sample: `multiTurn`, `environment`, `tools` or `agent`. Rollouts and evaluations use
@@ -25,9 +25,9 @@ pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<MultiTurnWorkflow>,
-    /// Turns with an HTTP server that returns rewards and messages.
+    /// Turns with an HTTP server or a program that returns rewards and messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub environment: Option<EnvironmentWorkflow>,
+    pub environment: Option<Box<EnvironmentWorkflow>>,
     /// Turns with tools that the model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolsWorkflow>,
@@ -73,7 +73,7 @@ pub struct MultiTurnWorkflow {
 impl WorkflowSpec {
     /// URLs of the servers that the coordinator calls.
     pub fn urls(&self) -> impl Iterator<Item = &str> {
-        let environment = self.environment.iter().map(|environment| environment.url.as_str());
+        let environment = self.environment.iter().filter_map(|of| of.url.as_deref());
         let tools = self.tools.iter().flat_map(|of| &of.tools);
         let servers = tools.filter_map(|tool| {
             let http = tool.http.as_ref().map(|server| server.url.as_str());
@@ -82,10 +82,12 @@ impl WorkflowSpec {
         environment.chain(servers)
     }
 
-    /// Whether tools are programs.
+    /// Whether tools or the environment are programs.
     pub fn has_commands(&self) -> bool {
         let mut tools = self.tools.iter().flat_map(|of| &of.tools);
-        tools.any(|tool| tool.command.is_some())
+        let environment = self.environment.as_ref();
+        environment.is_some_and(|of| of.command.is_some())
+            || tools.any(|tool| tool.command.is_some())
     }
 
     /// Maximum number of completions of a sample.

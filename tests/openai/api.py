@@ -1,4 +1,4 @@
-"""Agent that checks the proxy with OpenAI's client: answers, streams, choices, branches, errors."""
+"""Agent that checks chat completions with OpenAI's client: answers, streams, choices, branches, errors."""
 
 import json
 import math
@@ -67,7 +67,7 @@ long = [{"role": "user", "content": row["question"] * 40}]
 rejected(openai.BadRequestError, "leaves none", lambda: create(long))
 stranger = client.with_options(api_key="rljob-0")
 rejected(openai.AuthenticationError, "API key", lambda: stranger.models.list())
-rejected(openai.NotFoundError, "no route", lambda: post("/responses"))
+rejected(openai.NotFoundError, "no route", lambda: post("/embeddings"))
 unknown = {"reward": 1, "completion": "nothing"}
 rejected(openai.NotFoundError, "nothing", lambda: post("/rljob/reward", **unknown))
 rejected(openai.BadRequestError, "expected f64", lambda: post("/rljob/reward", reward="1"))

@@ -98,7 +98,7 @@ fn max_turns(workflow: &WorkflowSpec) -> Option<u32> {
     multi_turn.or_else(environment).or_else(tools).or_else(agent)
 }
 
-/// Where programs of rewards, tools and agents run.
+/// Where programs of rewards, tools, environments and agents run.
 fn runner(spec: &RLJobSpec) -> Workers {
     if spec.verifiers.is_some() { Workers::VerifierPods } else { Workers::RewardRunner }
 }
@@ -129,10 +129,11 @@ fn turns(spec: &RLJobSpec) -> Vec<Call> {
         Some(WorkflowSpec { multi_turn: Some(_), .. }) => {
             vec![turn("feedback", Workers::Coordinator).with(scored(), [Data::TurnMessages])]
         }
-        Some(WorkflowSpec { environment: Some(_), .. }) => {
+        Some(WorkflowSpec { environment: Some(environment), .. }) => {
             let outputs = [Data::TurnMessages, Data::EnvironmentRewards];
-            let server = Workers::Server("environment".to_owned());
-            vec![turn("environment", server).with(scored(), outputs)]
+            let server = || Workers::Server("environment".to_owned());
+            let workers = environment.command.as_ref().map_or_else(server, |_| runner(spec));
+            vec![turn("environment", workers).with(scored(), outputs)]
         }
         Some(WorkflowSpec { tools: Some(tools), .. }) => {
             tools.tools.iter().map(|tool| of_tool(spec, tool)).collect()

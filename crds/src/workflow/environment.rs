@@ -7,8 +7,9 @@ use super::one;
 use crate::storage::SecretKeyReference;
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
-/// Settings of the `environment` workflow: an HTTP server answers each completion with a reward and
-/// with messages, until the episode is done. The prompt of the row is the first observation.
+/// Settings of the `environment` workflow: an HTTP server (`url`) or a program (`command`) answers
+/// each completion with a reward and with messages, until the episode is done. The prompt of the
+/// row is the first observation.
 ///
 /// After the first completion, `POST {url}/reset` with `{"session": text, "row": number, "seed":
 /// number, "prompt": text, "answer": text or null}` starts the session, or starts it again; the
@@ -21,10 +22,20 @@ use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds}
 /// sample is Σ reward of turn t · `discount` ^ (t − 1). Messages are not trained on.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("[has(self.url), has(self.command)].filter(x, x).size() == 1")
+        .message("set exactly one of url and command"),
+    validation = Rule::new("has(self.url) || !has(self.tokenSecretRef)")
+        .message("tokenSecretRef belongs to url: programs have no token")
+)]
 pub struct EnvironmentWorkflow {
     /// URL of the server, without `/reset` and `/step`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
-    pub url: String,
+    pub url: Option<String>,
+    /// Program that runs for each episode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<EnvironmentCommand>,
     /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
     /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
     /// `http://` is not encrypted. Default no token.
@@ -44,7 +55,8 @@ pub struct EnvironmentWorkflow {
     #[serde(default = "one")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub discount: f64,
-    /// Seconds per try of a request. Default 15.
+    /// Seconds per try of a request; with `command`, of each line, including the start of the
+    /// program. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
@@ -53,7 +65,7 @@ pub struct EnvironmentWorkflow {
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Concurrent requests. Default 64.
+    /// Concurrent requests to `url`. Default 64.
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 4096))]
     pub concurrency: u32,
@@ -64,6 +76,31 @@ pub struct EnvironmentWorkflow {
     pub max_outage_seconds: u32,
 }
 
+/// A program that is the environment of one episode. It reads the requests of the server, one JSON
+/// line each, on standard input, and answers each with one JSON line on standard output:
+/// `{"reset": body}`, then `{"step": body}` for each completion. It is killed with all of its
+/// descendants when the episode ends. A program that fails, times out, answers with something else,
+/// or whose pod is lost, is started again and gets the lines so far: its responses must be those to
+/// the first requests.
+///
+/// On a cluster, it runs where commands of rewards run: in the container `rewards` of the
+/// coordinator's pod, or in verifier pods, without network.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvironmentCommand {
+    /// Program and arguments. With `rljob run`, a program with a slash is relative to the job file.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 4096)))]
+    pub command: Vec<String>,
+    /// Episodes with a program at the same time, in each verifier pod. Default 16.
+    #[serde(default = "processes")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub processes: u32,
+}
+
 fn max_turns() -> u32 {
     8
+}
+
+fn processes() -> u32 {
+    16
 }

@@ -48,6 +48,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(arguments) => print(&cli::report(&arguments).await?),
         Command::Compare(arguments) => print(&cli::compare(&arguments)?),
         Command::Trace(arguments) => print(&cli::trace(&arguments)?),
+        Command::PassRates(arguments) => print(&cli::pass_rates(&arguments)?),
         Command::Init(arguments) => print(&cli::init(&arguments)?),
         Command::Validate(arguments) => print(&cli::validate(&arguments)?),
         Command::Render(arguments) => print(&cli::render(&arguments)?),

@@ -11,7 +11,7 @@ pub const FILE: &str = "kubectl-rljob";
 /// Hidden subcommand that `rljob run` uses.
 const INTERNAL: &str = "with-parent";
 /// Subcommands for local runs only.
-const LOCAL: [&str; 4] = ["run", "evaluate", "compare", "trace"];
+const LOCAL: [&str; 5] = ["run", "evaluate", "compare", "trace", "pass-rates"];
 /// Subcommand that shows all RLJobs without a name.
 const MAY_SHOW_ALL: &str = "status";
 

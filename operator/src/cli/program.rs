@@ -30,6 +30,7 @@ pub enum Command {
     Report(cli::ReportArgs),
     Compare(cli::CompareArgs),
     Trace(cli::TraceArgs),
+    PassRates(cli::PassRatesArgs),
     Init(cli::InitArgs),
     /// Check job files and report all problems with their lines.
     Validate(cli::ValidateArgs),

@@ -237,6 +237,10 @@ mod tests {
             let job = read(MINIMAL, &[&set]).unwrap().remove(0);
             assert_eq!(job.spec.agent().unwrap().command, [program]);
         }
+        let set = "spec.rollout.workflow.environment.command.command=[./maze]";
+        let mut job = read(MINIMAL, &[set]).unwrap().remove(0);
+        let (_, program) = paths_mut(&mut job.spec).pop().unwrap();
+        assert_eq!(program, "/home/a/dir/maze");
         let set = "spec.rollout.workflow.tools.tools=[{name: add, description: Adds., command: \
             {command: [./add], folder: ../tools}}]";
         let mut job = read(MINIMAL, &[set, "spec.dataset.train.format=Chat"]).unwrap().remove(0);

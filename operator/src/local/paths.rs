@@ -30,6 +30,11 @@ pub fn paths_mut(spec: &mut RLJobSpec) -> Vec<(String, &mut String)> {
         let agent = agent.filter(|program| program.contains('/'));
         let field = "spec.rollout.workflow.agent.command[0]";
         paths.extend(agent.map(|program| (named(field), program)));
+        let environment = workflow.environment.iter_mut().filter_map(|of| of.command.as_mut());
+        let environment = environment.filter_map(|of| of.command.first_mut());
+        let environment = environment.filter(|program| program.contains('/'));
+        let field = "spec.rollout.workflow.environment.command.command[0]";
+        paths.extend(environment.map(|program| (named(field), program)));
         let tools = workflow.tools.iter_mut().flat_map(|of| of.tools.iter_mut().enumerate());
         paths.extend(tools.filter_map(|(index, tool)| {
             let field = format!("spec.rollout.workflow.tools.tools[{index}].command.folder");

@@ -55,6 +55,31 @@ fn the_client_of_openai_gets_answers_and_errors_and_the_sample_is_the_selected_b
     assert_eq!(count(&directory, "json_array_length(segments) = 4"), 16);
 }
 
+/// Runs a program of a small job. The journal has the samples of the last step, of two turns each
+/// with the sum of their rewards.
+fn two_turns_with_exact_tokens(runs: &str, program: &str) {
+    let Some(settings) = settings(program) else { return };
+    let more = ["practise:spec.training.steps=2", "practise:spec.rollout.workflow.agent.retries=0"];
+    let directory = finished(start(runs, &settings, &more));
+    let two_turns = "json_array_length(turn_rewards) = 2 AND reward = 1.25";
+    assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (16, 16));
+    // The model's own tokens are those that it sampled: each has a log-probability and a version.
+    assert_eq!(count(&directory, "json_array_length(segments) = 4"), 16);
+    let trained =
+        "json_extract(segments, '$[1].trained') AND json_extract(segments, '$[3].trained')";
+    assert_eq!(count(&directory, trained), 16);
+}
+
+#[test]
+fn prompts_of_text_and_token_ids_continue_the_exact_tokens_that_they_repeat() {
+    two_turns_with_exact_tokens("agent-completions", "tests/openai/completions.py");
+}
+
+#[test]
+fn responses_continue_by_their_items_and_by_the_id_of_the_previous_one() {
+    two_turns_with_exact_tokens("agent-responses", "tests/openai/responses.py");
+}
+
 #[test]
 fn kills_in_an_episode_do_not_change_the_result() {
     let Some(settings) = settings("manifests/samples/agent/two_turns.py") else { return };

@@ -319,7 +319,15 @@ fn check_unusable_tokens(folder: &Path, adder: &Adder) {
 #[test]
 fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
     let Some(python) = required(openai_python()) else { return };
-    let program = workspace().join("tests/openai/tools.py");
+    let folder = folder();
+    check_agent_tools(folder.path(), "agent-tools", &python, "tools.py");
+    copy_first_job(folder.path(), "agent-tools", "response-tools");
+    check_agent_tools(folder.path(), "response-tools", &python, "response_tools.py");
+}
+
+/// Runs an agent with a tool.
+fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) {
+    let program = workspace().join("tests/openai").join(program);
     let agent = format!(
         "tools:spec.rollout.workflow={{agent: {{command: ['{}', '{}'], retries: 0}}}}",
         python.display(),
@@ -328,8 +336,7 @@ fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
     let small = ["training.steps=2", "rollout.batchSize=4", "rewards=[]"];
     let small = small.map(|set| format!("tools:spec.{set}"));
     let settings: Vec<String> = [agent].into_iter().chain(small).collect();
-    let folder = folder();
-    let directory = finished(start(folder.path(), "agent-tools", &settings));
+    let directory = finished(start(folder, runs, &settings));
     // The program fails unless the proxy returns calls and continues their conversation. The
     // journal has the samples of the last step.
     let turns = "json_array_length(turn_rewards)";

@@ -113,6 +113,27 @@ fn kills_in_a_turn_with_an_environment_do_not_change_the_result() {
     check_kills("episodes", &settings.each_ref().map(String::as_str), check_episodes);
 }
 
+#[test]
+fn an_environment_that_is_a_program_has_the_same_result_as_the_server_also_after_kills() {
+    let environment = Environment::start();
+    let settings = environment.settings();
+    let served = settings.each_ref().map(String::as_str);
+    let served = finished(practise("served-episodes", &served, &[]));
+    let program = workspace().join("manifests/samples/environment/sums.py");
+    let path = "practise:spec.rollout.workflow.environment";
+    let command =
+        format!("{path}.command={{command: [python3, {}], processes: 8}}", program.display());
+    let of_program: Vec<&str> =
+        [command.as_str()].into_iter().chain(settings.iter().skip(1).map(String::as_str)).collect();
+    let mut run = practise("program-episodes", &of_program, &[]);
+    run.kill_coordinator_in_a_turn();
+    run.wait_for_steps(3);
+    run.kill_after_log_lines(Victim::Engine, 20);
+    let found = finished(run);
+    check_episodes(&found);
+    assert_same_result(&found, &served);
+}
+
 fn check_kills(runs: &str, settings: &[&str], check: fn(&Path)) {
     let expected = finished(practise(runs, settings, &[]));
     check(&expected);

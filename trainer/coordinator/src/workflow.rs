@@ -23,7 +23,7 @@ use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts
 use crate::reward::{Reward, Runner};
 use crate::text::{Message, TextError};
 
-pub use environment::Environment;
+pub use environment::{Environment, Session as EnvironmentSession};
 pub use next::Next;
 pub use tools::{ToolError, ToolSet, ToolTurn};
 
@@ -70,7 +70,8 @@ impl Workflow {
                 Ok(Self::MultiTurn(Box::new(MultiTurn { spec: spec.clone(), feedback })))
             }
             Some(WorkflowSpec { environment: Some(spec), .. }) => {
-                let environment = Environment::new(spec, run).map_err(WorkflowError::Client)?;
+                let environment =
+                    Environment::new(spec, run, runner).map_err(WorkflowError::Client)?;
                 Ok(Self::Environment(Box::new(environment)))
             }
             Some(WorkflowSpec { tools: Some(spec), .. }) => {

@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::float_cmp, reason = "rewards are exact")]
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use rljob_coordinator::reward::{Question, RewardError, Rewards, Runner};
-use rljob_tests::files::binary;
+use rljob_tests::files::{binary, workspace};
 use serde_json::{Value, json};
 
 fn rewards(kind: &Value) -> Rewards {
@@ -40,6 +43,22 @@ async fn known_completions_get_the_reward_of_their_tests() {
 }
 
 #[tokio::test]
+async fn functions_and_statements_test_programs_in_cpp() {
+    let rewards = rewards(&json!({"code": {"language": "Cpp"}}));
+    let program = "```cpp\nint add(int a, int b) { return a + b; }\n```";
+    for (tests, expected) in [
+        (r#"{"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]}"#, 1.0),
+        (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 4);"]"#, 1.0),
+        (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 5);"]"#, 0.0),
+    ] {
+        rewards.check_answer(tests).unwrap();
+        let reward = rewards.score(question(program, tests)).await.unwrap();
+        assert_eq!(reward.value, expected, "{tests}");
+    }
+    assert!(rewards.check_answer(r#"["assert add(1, 2) == 3"]"#).is_err());
+}
+
+#[tokio::test]
 async fn programs_that_loop_end_and_score_zero() {
     let limits = json!({"testSeconds": 1, "totalSeconds": 3});
     let rewards = rewards(&json!({"code": {"limits": limits}}));
@@ -63,4 +82,38 @@ async fn a_function_scores_and_its_failure_rejects_the_sample() {
                     could not convert string to float: 'x'`";
     assert_eq!(source.to_string(), expected);
     assert_eq!(rewards.score(question("four", "4")).await.unwrap().value, 1.0);
+}
+
+#[tokio::test]
+async fn the_rewards_of_the_samples_score() {
+    let samples = workspace().join("manifests/samples/rewards");
+    let command = json!({"command": ["python3", samples.join("digits.py")]});
+    let mut server = Command::new("python3")
+        .arg(samples.join("server.py"))
+        .arg("0")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    for kind in [json!({ "command": command }), json!({"http": {"url": url.trim()}})] {
+        let rewards = rewards(&kind);
+        for (completion, expected) in [("085", 1.0), ("045 ", 2.0 / 3.0), ("", 0.0), ("0851", 0.75)]
+        {
+            let reward = rewards.score(question(completion, "085")).await.unwrap();
+            assert_eq!(reward.value, expected, "{completion}");
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let path = samples.join("brief.py");
+    let rewards = rewards(&json!({"python": {"path": path, "function": "brief"}}));
+    for (length, expected) in [(800, 0.0), (2000, -0.5), (9000, -1.0)] {
+        let completion = "a".repeat(length);
+        let reward = rewards.score(question(&completion, "8")).await.unwrap();
+        assert_eq!(
+            (reward.value, reward.components["tests/characters"]),
+            (expected, length as f64)
+        );
+    }
 }

@@ -12,6 +12,7 @@
 )]
 
 pub mod children;
+pub mod cpp;
 pub mod filter;
 pub mod message;
 pub mod output;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | APPS, TACO, CodeContests | `{"inputs": [text, …], "outputs": [text, …]}` | its streams |
 //! | APPS, LiveCodeBench | the same with `"fn_name": name` | call and result of a function |
-//! | MBPP | `["assert f(1) == 2", …]` | a statement of Python |
+//! | MBPP | `["assert f(1) == 2", …]` | a statement in the language of the program |
 //! | HumanEval and others | `{"asserts": [text, …], "setup": text}` | the same, after the setup |
 
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub enum Tests {
     Streams(Vec<(String, String)>),
     /// Arguments, as a JSON list, and expected result of a function.
     Calls { function: String, cases: Vec<(Value, Value)> },
-    /// Statements of Python that run after the program and `setup`.
+    /// Statements that run after the program and `setup`.
     Asserts { setup: String, statements: Vec<String> },
 }
 

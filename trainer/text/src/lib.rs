@@ -38,7 +38,7 @@ pub use continuation::{Message, MessageContent, TextPart};
 pub use demonstration::{ASSISTANT, DemonstratedTurn};
 pub use error::TextError;
 pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};
-pub use tools::{Tool, Tools};
+pub use tools::{FlatTool, Tool, Tools};
 
 use chat_template::ChatTemplate;
 

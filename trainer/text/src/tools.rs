@@ -35,6 +35,22 @@ struct Function {
     parameters: Option<Value>,
 }
 
+/// A tool in the shape of OpenAI's API of responses: the fields of the function are its own.
+#[derive(Clone, Debug, Deserialize)]
+pub struct FlatTool {
+    #[serde(rename = "type")]
+    kind: Kind,
+    #[serde(flatten)]
+    function: Function,
+}
+
+impl From<FlatTool> for Tool {
+    fn from(tool: FlatTool) -> Self {
+        let FlatTool { kind, function } = tool;
+        Self { kind, function }
+    }
+}
+
 impl Tool {
     /// `parameters` is the JSON schema of the arguments.
     pub fn new(name: &str, description: &str, parameters: &impl Serialize) -> Self {

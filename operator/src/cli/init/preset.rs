@@ -55,6 +55,8 @@ pub enum Preset {
     MultiTurn,
     /// GRPO whose rewards and messages come from an HTTP server, on the data of `make quickstart`.
     Environment,
+    /// The same with a program for each episode.
+    EnvironmentCommand,
     /// GRPO whose completions a program requests through a proxy of OpenAI's shape.
     Agent,
     /// The same with programs in pods with a custom image.
@@ -144,6 +146,7 @@ impl Preset {
             Self::Lora => sample!("algorithms/lora", "lora"),
             Self::MultiTurn => sample!("multi-turn"),
             Self::Environment => sample!("environment"),
+            Self::EnvironmentCommand => sample!("environment-command"),
             Self::Agent => sample!("agent"),
             Self::AgentPods => sample!("agent-pods"),
             Self::Verifiers => sample!("verifiers"),

@@ -186,6 +186,18 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let expected = "spec.rollout.workflow: set exactly one of multiTurn, environment, tools and \
         agent, found multiTurn and agent";
     assert_eq!(workflow(both), [expected]);
+    let environment = |own: serde_json::Value| workflow(json!({ "environment": own }));
+    let command = json!({"command": ["maze"]});
+    assert_eq!(environment(json!({ "command": command })), Vec::<String>::new());
+    let both = environment(json!({"url": "http://games.lab", "command": command}));
+    let path = "spec.rollout.workflow.environment";
+    assert_eq!(
+        both,
+        [format!("{path}: set exactly one of url and command, found url and command")]
+    );
+    let token = environment(json!({"command": command, "tokenSecretRef": {"name": "games"}}));
+    let expected = "tokenSecretRef: belongs to url: programs have no token";
+    assert_eq!(token, [format!("{path}.{expected}")]);
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");

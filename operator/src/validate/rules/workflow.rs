@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rljob_crds::data::{DatasetSpec, PromptFormat};
-use rljob_crds::workflow::{ToolSpec, ToolsWorkflow, WorkflowSpec};
+use rljob_crds::workflow::{EnvironmentWorkflow, ToolSpec, ToolsWorkflow, WorkflowSpec};
 use serde_json::Value;
 
 use super::common::exactly_one;
@@ -27,9 +27,22 @@ pub(super) fn check_workflow(
     if let Some(multi_turn) = &workflow.multi_turn {
         check_template(&format!("{PATH}.multiTurn.feedback"), &multi_turn.feedback, problems);
     }
+    if let Some(environment) = &workflow.environment {
+        check_environment(environment, problems);
+    }
     if let Some(tools) = &workflow.tools {
         check_tools(tools, problems);
         check_formats(dataset, problems);
+    }
+}
+
+fn check_environment(environment: &EnvironmentWorkflow, problems: &mut Vec<Problem>) {
+    let path = format!("{PATH}.environment");
+    let members = [("url", environment.url.is_some()), ("command", environment.command.is_some())];
+    exactly_one(&path, &members, problems);
+    if environment.url.is_none() && environment.token_secret_ref.is_some() {
+        let message = "belongs to url: programs have no token";
+        problems.push(Problem::new(format!("{path}.tokenSecretRef"), message));
     }
 }
 

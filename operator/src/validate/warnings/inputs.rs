@@ -25,8 +25,8 @@ pub fn check_mounts(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
-/// Relative programs of rewards and agents. A program without a slash is searched in PATH.
-/// Absolute paths may be of the image.
+/// Relative programs of rewards, environments and agents. A program without a slash is searched in
+/// PATH. Absolute paths may be of the image.
 pub fn check_programs(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let rewards = spec.rewards.iter().enumerate().filter_map(|(index, reward)| {
         let program = reward.command.as_ref()?.command.first()?;
@@ -34,7 +34,13 @@ pub fn check_programs(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     });
     let agent = spec.agent().and_then(|agent| agent.command.first());
     let agent = agent.map(|program| ("spec.rollout.workflow.agent.command[0]".to_owned(), program));
-    for (field, program) in rewards.chain(agent) {
+    let workflow = spec.rollout.workflow.as_ref();
+    let environment = workflow.and_then(|workflow| workflow.environment.as_ref());
+    let environment = environment.and_then(|of| of.command.as_ref()?.command.first());
+    let environment = environment.map(|program| {
+        ("spec.rollout.workflow.environment.command.command[0]".to_owned(), program)
+    });
+    for (field, program) in rewards.chain(environment).chain(agent) {
         if program.contains('/') && !program.starts_with('/') {
             let message = format!(
                 "`{program}` is relative: only `rljob run` finds it in the folder of the job file; \

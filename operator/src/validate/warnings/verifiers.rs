@@ -57,8 +57,8 @@ fn check_requests(spec: &RLJobSpec, verifiers: &VerifiersSpec, warnings: &mut Ve
     warnings.push(Problem::new("spec.verifiers.resources.requests.cpu", message));
 }
 
-/// Programs of rewards and tools that a verifier pod runs at a time. Agents do not count: they wait
-/// for completions most of the time.
+/// Programs of rewards and tools that a verifier pod runs at a time. Agents and environments do not
+/// count: they wait for completions most of the time.
 fn programs_at_a_time(spec: &RLJobSpec) -> u32 {
     let of_reward = |reward: &RewardSpec| {
         let code = reward.code.as_ref().map(|code| code.concurrency);

@@ -91,9 +91,11 @@ fn kubectl_finds_the_plugin_and_completes_its_command_lines() {
 
     let context = plugin.run(&namespace, &["status", "--context", "other"]).unwrap_err();
     assert!(context.contains("failed to use the context other of the kubeconfig"), "{context}");
-    for (arguments, other) in
-        [(&["trace"][..], "use `rljob trace`"), (&["evaluate"], "use `rljob evaluate`")]
-    {
+    for (arguments, other) in [
+        (&["trace"][..], "use `rljob trace`"),
+        (&["pass-rates"], "use `rljob pass-rates`"),
+        (&["evaluate"], "use `rljob evaluate`"),
+    ] {
         let local = run(&mut plugin.kubectl(&[&["rljob"], arguments].concat())).unwrap_err();
         assert!(local.to_string().contains(other), "{local}");
     }

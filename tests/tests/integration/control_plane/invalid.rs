@@ -87,6 +87,18 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "set exactly one of multiTurn, environment, tools and agent",
         ),
         (
+            json!({"spec": {"rollout": {"workflow": {"environment": {
+                "url": "http://games.lab", "command": {"command": ["maze"]},
+            }}}}}),
+            "set exactly one of url and command",
+        ),
+        (
+            json!({"spec": {"rollout": {"workflow": {"environment": {
+                "command": {"command": ["maze"]}, "tokenSecretRef": {"name": "games"},
+            }}}}}),
+            "tokenSecretRef belongs to url: programs have no token",
+        ),
+        (
             json!({"spec": {"rollout": {"workflow": {"tools": {"tools": [
                 {"name": "a", "description": "x"},
             ]}}}}}),

@@ -18,8 +18,8 @@ fn job(training: &str) -> String {
 
 fn write_few_rows(folder: &Path) {
     let rows = fs::read_to_string(folder.join("teacher.jsonl")).unwrap();
-    let few: String = rows.lines().take(160).map(|row| format!("{row}\n")).collect();
-    fs::write(folder.join("few.jsonl"), few).unwrap();
+    let few: Vec<&str> = rows.split_inclusive('\n').take(160).collect();
+    fs::write(folder.join("few.jsonl"), few.concat()).unwrap();
 }
 
 #[test]

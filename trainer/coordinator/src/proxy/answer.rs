@@ -1,8 +1,9 @@
-//! Answers to agents: chat completions as one object, or as server-sent events.
+//! Completions of a request, and answers of `/v1/chat/completions`: one object, or chunks of a
+//! stream.
 
 use serde_json::{Value, json};
 
-use super::request::ChatRequest;
+use super::request::CompletionRequest;
 use crate::text::ToolCall;
 
 /// The completions of a request.
@@ -10,6 +11,8 @@ use crate::text::ToolCall;
 pub struct Completed {
     pub id: String,
     pub prompt_tokens: usize,
+    /// Tokens before the completions, if the request asks for ids.
+    pub prompt_ids: Option<Vec<i64>>,
     pub choices: Vec<Choice>,
 }
 
@@ -25,11 +28,13 @@ pub struct Choice {
     pub tokens: usize,
     /// Text and log-probability of each token, if the request asks for them.
     pub logprobs: Option<Vec<(String, f32)>>,
+    /// Token ids, if the request asks for them.
+    pub token_ids: Option<Vec<i64>>,
 }
 
 impl Completed {
     /// The object `chat.completion`; `created` in seconds.
-    pub fn object(&self, request: &ChatRequest, created: u64) -> Value {
+    pub fn object(&self, request: &CompletionRequest, created: u64) -> Value {
         let choices = (0_u32..).zip(&self.choices).map(|(index, choice)| {
             json!({
                 "index": index,
@@ -45,7 +50,7 @@ impl Completed {
     }
 
     /// The objects `chat.completion.chunk`: the text of a choice, then its end.
-    pub fn chunks(&self, request: &ChatRequest, created: u64) -> Vec<Value> {
+    pub fn chunks(&self, request: &CompletionRequest, created: u64) -> Vec<Value> {
         let chunk = |choices: Value, usage: Value| {
             json!({
                 "id": self.id, "object": "chat.completion.chunk", "created": created,
@@ -95,12 +100,18 @@ impl Completed {
         object(fields.into_iter().chain(streamed.then(|| ("index", json!(number)))))
     }
 
-    fn usage(&self) -> Value {
-        let completion: usize = self.choices.iter().map(|choice| choice.tokens).sum();
+    /// Numbers of tokens.
+    pub fn usage(&self) -> Value {
+        let completion = self.completion_tokens();
         json!({
             "prompt_tokens": self.prompt_tokens, "completion_tokens": completion,
             "total_tokens": self.prompt_tokens.saturating_add(completion),
         })
+    }
+
+    /// Tokens of all choices.
+    pub fn completion_tokens(&self) -> usize {
+        self.choices.iter().map(|choice| choice.tokens).sum()
     }
 }
 
@@ -109,10 +120,15 @@ fn object(fields: impl Iterator<Item = (&'static str, Value)>) -> Value {
 }
 
 fn logprobs(tokens: &[(String, f32)]) -> Value {
+    json!({ "content": token_logprobs(tokens), "refusal": null })
+}
+
+/// Tokens with their log-probabilities.
+pub fn token_logprobs(tokens: &[(String, f32)]) -> Vec<Value> {
     let token = |(text, logprob): &(String, f32)| {
         json!({
             "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
         })
     };
-    json!({ "content": tokens.iter().map(token).collect::<Vec<_>>(), "refusal": null })
+    tokens.iter().map(token).collect()
 }

@@ -11,8 +11,13 @@
 //! opened to them. Must not depend on rollouts.
 
 pub mod answer;
+mod chat_request;
 pub mod error;
+mod prompt_answer;
+mod prompt_request;
 pub mod request;
+mod response_answer;
+mod response_request;
 mod server;
 mod sessions;
 mod stream;

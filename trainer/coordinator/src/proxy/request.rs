@@ -1,11 +1,11 @@
-//! Requests of agents: parsed, and checked against what the job samples. Pure.
+//! Requests of agents: what they have in common, and checks against what the job samples. Pure.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::ProxyError;
-use super::tools::{RawToolCall, ToolChoice, calls, tool_choice};
-use crate::text::{Message, MessageContent, Tool, Tools};
+use super::tools::ToolChoice;
+use crate::text::{Message, Tools};
 
 /// Most choices of a request.
 const MAX_CHOICES: u32 = 128;
@@ -16,10 +16,11 @@ const MAX_STOP_BYTES: usize = 256;
 /// Largest reward: sums of rewards stay finite.
 const MAX_REWARD: f64 = 1e30;
 /// Parameters that do not change what is sampled.
-const WITHOUT_EFFECT: [&str; 8] = [
+const WITHOUT_EFFECT: [&str; 9] = [
     "metadata",
     "parallel_tool_calls",
     "prompt_cache_key",
+    "prompt_cache_retention",
     "safety_identifier",
     "service_tier",
     "store",
@@ -42,11 +43,47 @@ pub struct Rules {
     pub temperature: f64,
 }
 
+/// Route of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Chat,
+    Completions,
+    Responses,
+}
+
+/// What the model continues.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    Messages(Vec<Message>),
+    /// A text without the chat template.
+    Text(String),
+    /// Token ids.
+    Tokens(Vec<i64>),
+}
+
+/// How messages follow those of an earlier response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// The id of that response.
+    pub previous: Option<String>,
+    /// Whether the first message has the instructions, which later responses do not inherit.
+    pub instructed: bool,
+}
+
+/// What a response has beside texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    pub logprobs: bool,
+    pub token_ids: bool,
+}
+
 /// A valid request for completions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChatRequest {
+pub struct CompletionRequest {
+    pub api: Api,
     pub model: String,
-    pub messages: Vec<Message>,
+    pub asked: Asked,
+    pub context: Context,
     pub tools: Tools,
     pub tool_choice: ToolChoice,
     /// Number of choices.
@@ -54,10 +91,62 @@ pub struct ChatRequest {
     pub max_tokens: Option<u32>,
     /// Stop strings beside those of the job.
     pub stop: Vec<String>,
-    pub logprobs: bool,
+    pub details: Details,
     pub stream: bool,
     /// Whether the stream ends with the numbers of tokens.
     pub stream_usage: bool,
+}
+
+impl Api {
+    /// Start of the ids of its responses.
+    pub fn id_prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Completions => "cmpl",
+            Self::Responses => "resp",
+        }
+    }
+
+    /// Parameter with what the model continues.
+    pub fn asked(self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completions => "prompt",
+            Self::Responses => "input",
+        }
+    }
+}
+
+impl Asked {
+    /// What is left after so many messages, bytes or tokens.
+    #[must_use]
+    pub fn split_off(self, length: usize) -> Self {
+        match self {
+            Self::Messages(messages) => Self::Messages(messages.into_iter().skip(length).collect()),
+            Self::Text(text) => Self::Text(text.get(length..).unwrap_or_default().to_owned()),
+            Self::Tokens(tokens) => Self::Tokens(tokens.into_iter().skip(length).collect()),
+        }
+    }
+}
+
+impl CompletionRequest {
+    /// One completion with the defaults of the API.
+    pub fn new(api: Api, model: String, asked: Asked) -> Self {
+        Self {
+            api,
+            model,
+            asked,
+            context: Context::default(),
+            tools: Tools::default(),
+            tool_choice: ToolChoice::Auto,
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            details: Details::default(),
+            stream: false,
+            stream_usage: false,
+        }
+    }
 }
 
 /// A choice of an answered request.
@@ -68,44 +157,19 @@ pub struct CompletionId {
     pub choice: u32,
 }
 
+/// Options of a stream.
 #[derive(Deserialize)]
-struct Body {
-    model: String,
-    messages: Vec<RawMessage>,
-    tools: Option<Vec<Tool>>,
-    tool_choice: Option<Value>,
-    n: Option<u32>,
-    max_tokens: Option<u32>,
-    max_completion_tokens: Option<u32>,
-    temperature: Option<f64>,
-    stop: Option<Stop>,
-    logprobs: Option<bool>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    #[serde(flatten)]
-    other: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct StreamOptions {
+pub struct StreamOptions {
     #[serde(default)]
-    include_usage: bool,
+    pub include_usage: bool,
 }
 
+/// Stop strings of a request.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Stop {
+pub enum Stop {
     One(String),
     Several(Vec<String>),
-}
-
-#[derive(Deserialize)]
-struct RawMessage {
-    role: String,
-    content: Option<MessageContent>,
-    tool_calls: Option<Vec<RawToolCall>>,
-    #[serde(flatten)]
-    other: Map<String, Value>,
 }
 
 /// Body of a reward, and of the end of a session.
@@ -126,45 +190,6 @@ struct FinishBody {
     choice: u32,
 }
 
-/// Parses a request for completions.
-pub fn chat(body: &[u8], rules: &Rules) -> Result<ChatRequest, ProxyError> {
-    let body: Body = parse(body)?;
-    check_other(&body.other)?;
-    if body.temperature.is_some_and(|given| given.total_cmp(&rules.temperature).is_ne()) {
-        let message = format!("the job samples at {} (rollout.temperature)", rules.temperature);
-        return Err(ProxyError::parameter("temperature", message));
-    }
-    let n = body.n.unwrap_or(1);
-    if !(1..=MAX_CHOICES).contains(&n) {
-        return Err(ProxyError::parameter("n", format!("must be from 1 to {MAX_CHOICES}")));
-    }
-    let max_tokens = body.max_completion_tokens.or(body.max_tokens);
-    if max_tokens == Some(0) {
-        return Err(ProxyError::parameter("max_tokens", "must be at least 1"));
-    }
-    let messages = body.messages.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
-    match messages.last() {
-        None => return Err(ProxyError::parameter("messages", "must not be empty")),
-        Some(last) if last.role == "assistant" => {
-            let message = "the last message must not be the assistant's";
-            return Err(ProxyError::parameter("messages", message));
-        }
-        Some(_) => {}
-    }
-    Ok(ChatRequest {
-        model: body.model,
-        messages,
-        tool_choice: tool_choice(body.tool_choice.as_ref())?,
-        tools: body.tools.unwrap_or_default().into_iter().collect(),
-        n,
-        max_tokens,
-        stop: stop(body.stop)?,
-        logprobs: body.logprobs.unwrap_or(false),
-        stream: body.stream.unwrap_or(false),
-        stream_usage: body.stream_options.is_some_and(|options| options.include_usage),
-    })
-}
-
 /// Parses a reward.
 pub fn reward(body: &[u8]) -> Result<(f64, Option<CompletionId>), ProxyError> {
     let RewardBody { reward, completion, choice } = parse(body)?;
@@ -181,11 +206,13 @@ pub fn finish(body: &[u8]) -> Result<Option<CompletionId>, ProxyError> {
     Ok(completion.map(|id| CompletionId { id, choice }))
 }
 
-fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ProxyError> {
+/// Parses a body.
+pub fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ProxyError> {
     serde_json::from_slice(body).map_err(|error| ProxyError::Json(error.to_string()))
 }
 
-fn check_other(other: &Map<String, Value>) -> Result<(), ProxyError> {
+/// Checks parameters that no route reads.
+pub fn check_other(other: &Map<String, Value>) -> Result<(), ProxyError> {
     for (name, value) in other {
         let is_default = |(default, number): &(&str, f64)| {
             default == name && value.as_f64().is_some_and(|value| value.total_cmp(number).is_eq())
@@ -196,23 +223,57 @@ fn check_other(other: &Map<String, Value>) -> Result<(), ProxyError> {
             || WITHOUT_EFFECT.contains(&name.as_str())
             || DEFAULTS.iter().any(is_default);
         if !allowed {
-            return Err(ProxyError::parameter(name, "is not supported: leave it out"));
+            return Err(unsupported(name));
         }
     }
     Ok(())
 }
 
-fn message(raw: RawMessage) -> Result<Message, ProxyError> {
-    if raw.other.get("function_call").is_some_and(|call| !call.is_null()) {
-        let message = "is not supported: use tool_calls";
-        return Err(ProxyError::parameter("messages.function_call", message));
-    }
-    let tool_calls = calls(&raw.role, raw.tool_calls)?;
-    let content = raw.content.map_or_else(String::new, String::from);
-    Ok(Message { tool_calls, ..Message::new(raw.role, content) })
+/// The error for a parameter that would change what is sampled.
+pub fn unsupported(name: &str) -> ProxyError {
+    ProxyError::parameter(name, "is not supported: leave it out")
 }
 
-fn stop(stop: Option<Stop>) -> Result<Vec<String>, ProxyError> {
+/// Checks the temperature of a request.
+pub fn check_temperature(given: Option<f64>, rules: &Rules) -> Result<(), ProxyError> {
+    if given.is_some_and(|given| given.total_cmp(&rules.temperature).is_ne()) {
+        let message = format!("the job samples at {} (rollout.temperature)", rules.temperature);
+        return Err(ProxyError::parameter("temperature", message));
+    }
+    Ok(())
+}
+
+/// Number of choices.
+pub fn choices(n: Option<u32>) -> Result<u32, ProxyError> {
+    let n = n.unwrap_or(1);
+    if !(1..=MAX_CHOICES).contains(&n) {
+        return Err(ProxyError::parameter("n", format!("must be from 1 to {MAX_CHOICES}")));
+    }
+    Ok(n)
+}
+
+/// Checks the longest completion of a request.
+pub fn check_max_tokens(param: &str, max_tokens: Option<u32>) -> Result<(), ProxyError> {
+    match max_tokens {
+        Some(0) => Err(ProxyError::parameter(param, "must be at least 1")),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a completion of the assistant can follow the messages.
+pub fn check_messages(param: &str, messages: &[Message]) -> Result<(), ProxyError> {
+    match messages.last() {
+        None => Err(ProxyError::parameter(param, "must not be empty")),
+        Some(last) if last.role == "assistant" => {
+            let message = "the last message must not be the assistant's";
+            Err(ProxyError::parameter(param, message))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The stop strings of a request.
+pub fn stop(stop: Option<Stop>) -> Result<Vec<String>, ProxyError> {
     let strings = match stop {
         None => Vec::new(),
         Some(Stop::One(text)) => vec![text],

@@ -7,6 +7,7 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -17,9 +18,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Completed;
 use super::error::ProxyError;
-use super::request::{self, Rules};
+use super::request::{self, CompletionRequest, Rules};
 use super::sessions::{Call, Reply, Sessions};
-use super::stream;
+use super::{
+    chat_request, prompt_answer, prompt_request, response_answer, response_request, stream,
+};
 
 /// Largest body in bytes.
 const MAX_BODY: usize = 8 << 20;
@@ -39,10 +42,19 @@ struct Shared {
     rules: Rules,
 }
 
+/// Parser and answers of a route of completions.
+struct Route {
+    parse: fn(&[u8], &Rules) -> Result<CompletionRequest, ProxyError>,
+    object: fn(&Completed, &CompletionRequest, u64) -> Value,
+    events: fn(&Completed, &CompletionRequest, u64) -> Vec<Event>,
+}
+
 /// All routes; each needs the key of a session.
 pub fn router(sessions: Arc<Sessions>, rules: Rules) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
+        .route("/v1/responses", post(responses))
         .route("/v1/models", get(models))
         .route("/v1/rljob/reward", post(reward))
         .route("/v1/rljob/finish", post(finish))
@@ -51,15 +63,37 @@ pub fn router(sessions: Arc<Sessions>, rules: Rules) -> Router {
 }
 
 async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response, ProxyError> {
-    let (place, body) = shared.open(request).await?;
-    let request = request::chat(&body, &shared.rules)?;
-    let asked = request.clone();
-    let completed = call(place, |reply| Call::Chat(asked, reply));
-    if !request.stream {
-        return Ok(Json(completed.await?.object(&request, seconds())).into_response());
-    }
-    let chunks = move |completed: &Completed| completed.chunks(&request, seconds());
-    stream::respond(Box::pin(completed), stream::INTERVAL, chunks).await
+    const CHAT: Route = Route {
+        parse: chat_request::chat,
+        object: Completed::object,
+        events: |completed, request, created| stream::chunks(&completed.chunks(request, created)),
+    };
+    shared.complete(request, CHAT).await
+}
+
+async fn completions(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, ProxyError> {
+    const COMPLETIONS: Route = Route {
+        parse: prompt_request::prompt,
+        object: prompt_answer::object,
+        events: |completed, request, created| {
+            stream::chunks(&prompt_answer::chunks(completed, request, created))
+        },
+    };
+    shared.complete(request, COMPLETIONS).await
+}
+
+async fn responses(State(shared): State<Shared>, request: Request) -> Result<Response, ProxyError> {
+    const RESPONSES: Route = Route {
+        parse: response_request::response,
+        object: response_answer::object,
+        events: |completed, request, created| {
+            stream::named(&response_answer::events(completed, request, created))
+        },
+    };
+    shared.complete(request, RESPONSES).await
 }
 
 async fn models(State(shared): State<Shared>, request: Request) -> Result<Json<Value>, ProxyError> {
@@ -83,6 +117,20 @@ async fn finish(State(shared): State<Shared>, request: Request) -> Result<Json<V
 }
 
 impl Shared {
+    /// Completions in the shape of a route, as one object or a stream.
+    async fn complete(&self, request: Request, route: Route) -> Result<Response, ProxyError> {
+        let (place, body) = self.open(request).await?;
+        let request = (route.parse)(&body, &self.rules)?;
+        let asked = request.clone();
+        let completed = call(place, |reply| Call::Complete(asked, reply));
+        if !request.stream {
+            let object = (route.object)(&completed.await?, &request, seconds());
+            return Ok(Json(object).into_response());
+        }
+        let events = move |completed: &Completed| (route.events)(completed, &request, seconds());
+        stream::respond(Box::pin(completed), stream::INTERVAL, events).await
+    }
+
     /// A place among the waiting requests of the session, and the body. Both are checked before the
     /// body is read, so that a session has a bounded number of bodies in memory.
     async fn open(&self, request: Request) -> Result<(Place, Bytes), ProxyError> {

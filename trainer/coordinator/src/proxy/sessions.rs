@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Completed;
 use super::error::ProxyError;
-use super::request::{ChatRequest, CompletionId};
+use super::request::{CompletionId, CompletionRequest};
 
 /// Requests of a session that wait. Further ones are answered 429.
 const WAITING: usize = 64;
@@ -20,7 +20,7 @@ pub type Reply<T> = oneshot::Sender<Result<T, ProxyError>>;
 /// A request of an agent to its session.
 #[derive(Debug)]
 pub enum Call {
-    Chat(ChatRequest, Reply<Completed>),
+    Complete(CompletionRequest, Reply<Completed>),
     /// Reward of a completion, or of the whole session.
     Reward(f64, Option<CompletionId>, Reply<()>),
     /// Selects the completion that ends the sample.

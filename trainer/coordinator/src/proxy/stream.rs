@@ -1,4 +1,4 @@
-//! Streams of chat completions as server-sent events. Comments keep the connection of a client with
+//! Streams of completions as server-sent events. Comments keep the connection of a client with
 //! a read timeout open until the completions are whole.
 //!
 //! ```text
@@ -27,19 +27,19 @@ const COMMENT: &str = "keep-alive";
 /// Completions in progress.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Completed, ProxyError>> + Send>>;
 
-/// Streams completions as `chunks`, with comments at an interval. An error within the first
+/// Streams completions as `events`, with comments at an interval. An error within the first
 /// interval has its status.
 pub async fn respond(
     mut completed: Pending,
     interval: Duration,
-    chunks: impl Fn(&Completed) -> Vec<Value> + Send + 'static,
+    events: impl Fn(&Completed) -> Vec<Event> + Send + 'static,
 ) -> Result<Response, ProxyError> {
     let events = if let Ok(completed) = timeout(interval, &mut completed).await {
-        stream::iter(events(&chunks(&completed?))).boxed()
+        stream::iter(events(&completed?)).boxed()
     } else {
         let later = stream::once(completed).flat_map(move |completed| {
             stream::iter(match completed {
-                Ok(completed) => events(&chunks(&completed)),
+                Ok(completed) => events(&completed),
                 Err(error) => vec![Event::default().data(error.object().to_string())],
             })
         });
@@ -49,7 +49,17 @@ pub async fn respond(
     Ok(Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(comments).into_response())
 }
 
-fn events(chunks: &[Value]) -> Vec<Event> {
+/// Events of the API of responses, whose names are their types.
+pub fn named(events: &[Value]) -> Vec<Event> {
+    let event = |event: &Value| {
+        let name = event["type"].as_str().unwrap_or_default();
+        Event::default().event(name).data(event.to_string())
+    };
+    events.iter().map(event).collect()
+}
+
+/// Events of chunks, and the end of the stream.
+pub fn chunks(chunks: &[Value]) -> Vec<Event> {
     let texts = chunks.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
     texts.map(|text| Event::default().data(text)).collect()
 }
@@ -66,10 +76,11 @@ mod tests {
     /// What follows two comments when the completions end after them.
     async fn sent(ended: Result<(), ProxyError>) -> String {
         let (end, result) = oneshot::channel::<Result<(), ProxyError>>();
-        let completed = Completed { id: "c".to_owned(), prompt_tokens: 1, choices: Vec::new() };
+        let id = "c".to_owned();
+        let completed = Completed { id, prompt_tokens: 1, prompt_ids: None, choices: Vec::new() };
         let pending = Box::pin(async move { result.await.unwrap().map(|()| completed) });
-        let chunks = |completed: &Completed| vec![json!(completed.id)];
-        let response = respond(pending, Duration::from_millis(1), chunks).await.unwrap();
+        let events = |completed: &Completed| chunks(&[json!(completed.id)]);
+        let response = respond(pending, Duration::from_millis(1), events).await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let bytes = response.into_body().into_data_stream();
         let mut texts = bytes.map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap());

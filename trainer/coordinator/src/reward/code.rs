@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use rljob_crds::program_reward::{CodeReward, ProgramLanguage, TestVerdict};
+use rljob_sandbox::cpp::is_python;
 use rljob_sandbox::message::{Limits, Outcome, Request, Response, Settings, share};
 use rljob_sandbox::program::{Block, Language, last_block};
 use rljob_sandbox::tests_of_row::Tests;
@@ -131,8 +132,10 @@ impl Verifier for CodeVerifier {
 
     fn check_answer(&self, answer: &str) -> Result<(), &'static str> {
         let tests = Tests::parse(answer)?;
-        if self.language == ProgramLanguage::Cpp && !matches!(tests, Tests::Streams(_)) {
-            return Err("tests of C++ programs are {\"inputs\", \"outputs\"}");
+        let Tests::Asserts { statements, .. } = tests else { return Ok(()) };
+        let is_cpp = self.language == ProgramLanguage::Cpp;
+        if is_cpp && statements.iter().any(|statement| is_python(statement)) {
+            return Err("asserts of C++ programs are statements of C++: assert(f(1) == 2);");
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ pub mod call;
 mod code;
 mod command;
 mod connection;
+mod conversation;
 mod engines;
 mod error;
 mod exact_match;
@@ -44,6 +45,7 @@ use crate::engines::Fleet;
 pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
 pub use connection::Runner;
+pub use conversation::{Conversation, Conversations};
 pub use error::RewardError;
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use pool::Pool;

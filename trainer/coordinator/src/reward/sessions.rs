@@ -88,7 +88,7 @@ impl Sessions {
 }
 
 /// The line of a response.
-fn line(answer: Answer) -> Result<String, VerifierError> {
+pub fn line(answer: Answer) -> Result<String, VerifierError> {
     match answer {
         Answer::Response(line) => Ok(line),
         Answer::TooLong(start) => Err(too_long(start.as_bytes(), MAX_RESPONSE)),

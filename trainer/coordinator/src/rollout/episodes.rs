@@ -20,7 +20,7 @@ use crate::reward::RewardError;
 use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{Lengths, Next, ToolSet, ToolTurn};
+use crate::workflow::{EnvironmentSession, Lengths, Next, ToolSet, ToolTurn};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -45,6 +45,16 @@ struct Between {
     max_new_tokens: u32,
 }
 
+/// A turn of a sample.
+#[derive(Clone, Copy)]
+struct TurnAt<'a, 'e> {
+    key: Key,
+    /// From 1.
+    number: u32,
+    /// The session of the sample, if the workflow is an environment.
+    environment: Option<&'a EnvironmentSession<'e>>,
+}
+
 impl Episodes<'_> {
     /// Continues after the first completion until the sample ends.
     pub async fn finish(
@@ -60,18 +70,20 @@ impl Episodes<'_> {
         let mut sampled = first.map_err(rejected)?;
         let mut tokens = prompt.tokens.clone();
         let (mut given, mut given_text) = (prompt.tokens.clone(), prompt.text.clone());
+        let environment = self.input.workflow.environment();
+        let environment = environment.map(|environment| environment.session(request.key));
         let mut turns = Vec::new();
         loop {
             let number = u32::try_from(turns.len()).unwrap_or(u32::MAX).saturating_add(1);
             tokens.extend(&sampled.completion.tokens);
-            let (scored, between) =
-                match self.turn(prompt, request.key, number, &sampled, tokens.len()).await? {
-                    Ok(turn) => turn,
-                    Err(error) => {
-                        let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
-                        return Ok(Episode { turns, ended_by_limit: false, rejected });
-                    }
-                };
+            let at = TurnAt { key: request.key, number, environment: environment.as_ref() };
+            let (scored, between) = match self.turn(prompt, at, &sampled, tokens.len()).await? {
+                Ok(turn) => turn,
+                Err(error) => {
+                    let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
+                    return Ok(Episode { turns, ended_by_limit: false, rejected });
+                }
+            };
             let turn = Turn { given, given_text, sampled, scored };
             let engine = turn.sampled.engine.clone();
             turns.push(turn);
@@ -94,17 +106,16 @@ impl Episodes<'_> {
         }
     }
 
-    /// The reward of turn `number`, which ends at `so_far` tokens, and what follows it. The inner
-    /// error rejects the sample.
+    /// The reward of a turn, which ends at `so_far` tokens, and what follows it. The inner error
+    /// rejects the sample.
     async fn turn(
         &self,
         prompt: &Prompt,
-        key: Key,
-        number: u32,
+        at: TurnAt<'_, '_>,
         sampled: &Sampled,
         so_far: usize,
     ) -> Result<Result<(Scored, Next<Between>), RewardError>, WorkError> {
-        let (scored, messages) = match self.answer(prompt, key, number, sampled).await? {
+        let (scored, messages) = match self.answer(prompt, at, sampled).await? {
             Ok(answer) => answer,
             Err(error) => return Ok(Err(error)),
         };
@@ -125,14 +136,14 @@ impl Episodes<'_> {
         Ok(Ok((scored, between)))
     }
 
-    /// The answer of the workflow to turn `number`. The inner error rejects the sample.
+    /// The answer of the workflow to a turn. The inner error rejects the sample.
     async fn answer(
         &self,
         prompt: &Prompt,
-        key: Key,
-        number: u32,
+        at: TurnAt<'_, '_>,
         sampled: &Sampled,
     ) -> Result<Result<Answer, RewardError>, WorkError> {
+        let TurnAt { key, number, environment } = at;
         if let Some(tools) = self.input.workflow.tools() {
             let turn = ToolTurn { key, number, offered: prompt.tools.as_ref() };
             return self.results(tools, turn, sampled).await;
@@ -141,18 +152,17 @@ impl Episodes<'_> {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => return Ok(Err(error)),
         };
-        let workflow = &self.input.workflow;
-        let Some(environment) = workflow.environment() else {
+        let Some(environment) = environment else {
+            let workflow = &self.input.workflow;
             let messages = workflow.messages(prompt, number, &scored.text, &scored.reward);
             return Ok(Ok((Some(scored), messages.map_err(InputError::from)?)));
         };
-        let session = environment.session(key);
         let turn = async {
             if number == 1 {
                 let seed = key.seed(self.sampler.run_seed, 0);
-                environment.reset(&session, prompt, seed).await?;
+                environment.reset(prompt, seed).await?;
             }
-            environment.step(&session, number, &scored.text).await
+            environment.step(number, &scored.text).await
         };
         match turn.await {
             Ok(step) => {

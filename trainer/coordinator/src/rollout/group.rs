@@ -26,6 +26,9 @@ use crate::work_error::WorkError;
 
 /// Fewest samples of a group with reward variance.
 const COMPARABLE: usize = 2;
+/// Tries of a sample that was rejected. Bounded per sample, not per group: which samples a group
+/// has must not depend on the order of its rejections.
+const REFILLS: u32 = 2;
 
 /// A sample for the journal, and a channel that reports when it is on disk.
 pub type Queued = (Sample, oneshot::Sender<()>);
@@ -66,6 +69,16 @@ pub struct FinishedGroup {
     pub rewards: Vec<f64>,
 }
 
+/// Samples of a group that are requested at the same time.
+#[derive(Clone, Copy)]
+struct Round<'a> {
+    episodes: &'a Episodes<'a>,
+    prompt: &'a Prompt,
+    wanted: &'a [SampleRequest],
+    /// Samples of a full group.
+    size: u32,
+}
+
 impl Groups<'_> {
     /// Samples the missing samples of a group.
     pub async fn make(&self, request: GroupRequest) -> Result<FinishedGroup, WorkError> {
@@ -76,9 +89,7 @@ impl Groups<'_> {
         let mut samples = have;
         let mut began = None;
         if !missing.is_empty() {
-            let (made, at) = self.sample(position, weights, &missing).await?;
-            samples.extend(made);
-            began = Some(at);
+            began = self.sample(position, weights, missing, size, &mut samples).await?;
         }
         let droppable = self.config.spec.rollout.dynamic_sampling.is_some()
             && has_zero_variance(&self.shaped_rewards(&samples));
@@ -99,12 +110,17 @@ impl Groups<'_> {
         samples.iter().map(shaped).collect()
     }
 
+    /// Samples the missing samples, and writes them to the journal and to `samples`. A rejected one
+    /// is sampled again with another seed, at most [`REFILLS`] times, unless all of the group are:
+    /// then another prompt replaces it. Returns the time of the first request.
     async fn sample(
         &self,
         position: u64,
         weights: Weights,
-        missing: &[u32],
-    ) -> Result<(Vec<Pending>, Duration), WorkError> {
+        mut missing: Vec<u32>,
+        size: u32,
+        samples: &mut Vec<Pending>,
+    ) -> Result<Option<Duration>, WorkError> {
         let rollout = &self.config.spec.rollout;
         let prompt = self.input.train()?.prompt(position).map_err(InputError::from)?;
         let lengths = self.input.lengths(&self.config.spec, rollout.max_new_tokens);
@@ -115,23 +131,40 @@ impl Groups<'_> {
         let steps_before = position.checked_div(rollout.batch_size.into()).unwrap_or_default();
         let step = steps_before.saturating_add(1) as u32;
         let key = |index| Key { purpose: Purpose::Rollout, step, position, index, turn: 0 };
-        let wanted: Vec<_> = missing
-            .iter()
-            .map(|&index| SampleRequest {
-                key: key(index),
-                temperature: rollout.temperature,
-                top_p: 1.0,
-                max_new_tokens,
-                stop: Vec::new(),
-            })
-            .collect();
+        let request = |index| SampleRequest {
+            key: key(index),
+            temperature: rollout.temperature,
+            top_p: 1.0,
+            max_new_tokens,
+            stop: Vec::new(),
+        };
         let (input, sampler) = (self.input, &self.sampler);
         let (data, tool_calls) = (input.train()?, &self.recorder.metrics.tool_calls);
         let episodes = Episodes { input, data, sampler, weights, lengths, tool_calls };
-        let (played, engine) = play(&episodes, self.agents, &prompt, &wanted).await;
-        let prompt = &prompt;
+        let mut began = None;
+        for refill in 0..=REFILLS {
+            let indices = missing.iter().map(|&index| seed_index(index, refill, size));
+            let wanted: Vec<_> = indices.map(request).collect();
+            let round = Round { episodes: &episodes, prompt: &prompt, wanted: &wanted, size };
+            let (made, at) = self.play(round).await?;
+            began.get_or_insert(at);
+            missing.retain(|index| !made.iter().any(|sample| sample.index == *index));
+            samples.extend(made);
+            if missing.is_empty() || samples.is_empty() {
+                break;
+            }
+        }
+        Ok(began)
+    }
+
+    /// Plays episodes side by side and writes the samples that were not rejected. Also returns the
+    /// time of the first request.
+    async fn play(&self, round: Round<'_>) -> Result<(Vec<Pending>, Duration), WorkError> {
+        let Round { episodes, prompt, wanted, size } = round;
+        let position = prompt.position;
+        let (played, engine) = play(episodes, self.agents, prompt, wanted).await;
         let finish = |(index, episode): (u32, Result<Episode, WorkError>)| async move {
-            self.sample_of(prompt, index, episode?).await
+            self.sample_of(prompt, index.checked_rem(size).unwrap_or(index), episode?).await
         };
         let mut finished = played.map(finish).buffer_unordered(wanted.len());
         tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
@@ -188,6 +221,13 @@ impl Groups<'_> {
     }
 }
 
+/// Index of a try in the seed and the session of its sample: those of refills are beyond the group,
+/// so that no other try has them. The sample keeps its index in the journal, and a resumed run
+/// repeats the tries in the same order.
+fn seed_index(index: u32, refill: u32, size: u32) -> u32 {
+    index.saturating_add(size.saturating_mul(refill))
+}
+
 /// Whether all normalized rewards would be 0.
 fn has_zero_variance(rewards: &[f64]) -> bool {
     let equal =
@@ -197,7 +237,19 @@ fn has_zero_variance(rewards: &[f64]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::has_zero_variance;
+    use std::collections::BTreeSet;
+
+    use super::{REFILLS, has_zero_variance, seed_index};
+
+    #[test]
+    fn every_try_of_a_group_has_its_own_seed_and_the_first_ones_those_of_the_samples() {
+        let size = 8;
+        let tries = |refill| (0..size).map(move |index| seed_index(index, refill, size));
+        assert!(tries(0).eq(0..size));
+        let all: Vec<u32> = (0..=REFILLS).flat_map(tries).collect();
+        assert!(all.iter().enumerate().all(|(at, index)| index % size == at as u32 % size));
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    }
 
     #[test]
     fn a_group_has_reward_variance_if_two_rewards_differ() {

@@ -8,9 +8,9 @@
 //!                 └─ batch complete ─▶ fix_batch
 //! ```
 //!
-//! A sample whose verifier fails is removed from its group, never scored 0. Samples in the journal
-//! are not sampled again. With `batchOrder: Data` the order of completion does not affect batches:
-//! [`ledger`] judges groups in loader order.
+//! A sample whose verifier or program fails is rejected, never scored 0, and sampled again with
+//! another seed ([`group`]). Samples in the journal are not sampled again. With `batchOrder: Data`
+//! the order of completion does not affect batches: [`ledger`] judges groups in loader order.
 
 pub mod agent;
 pub mod completion;

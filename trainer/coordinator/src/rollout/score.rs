@@ -21,7 +21,7 @@ pub struct Scored {
 pub enum Verdict {
     /// The reward.
     Scored(Scored),
-    /// No reward after all retries; the sample is removed.
+    /// No reward after all retries; the sample is rejected.
     Rejected(RewardError),
 }
 

@@ -1,9 +1,11 @@
-//! Environment behind HTTP: one session per sample, one step per completion.
+//! Environment behind HTTP, or a program of each episode: one session per sample, one step per
+//! completion.
 //!
 //! ```text
-//!  completion 1 ─▶ POST /reset {session, row, seed, …} ─▶ POST /step {session, turn 1, completion}
-//!  completion t ─▶ POST /step {session, turn t, completion} ─┬─ done, or t = maxTurns ─▶ end
-//!                                                            └─ messages ─▶ completion t + 1
+//!  completion 1 ─▶ reset {session, row, seed, …} ─▶ step {session, turn 1, completion}
+//!  completion t ─▶ step {session, turn t, completion} ─┬─ done, or t = maxTurns ─▶ end
+//!                                                      └─ messages ─▶ completion t + 1
+//!  server: POST {url}/reset, {url}/step      program: lines {"reset": …}, {"step": …}
 //! ```
 //!
 //! A session has the key of its sample: a sample that starts again after a failure resets it with
@@ -13,12 +15,14 @@ use std::time::Duration;
 
 use rljob_crds::workflow::EnvironmentWorkflow;
 use rljob_protocol::status::RewardOutage;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::data::Prompt;
 use crate::reward::{
-    Reward, RewardError, Server, Service, VerifierError, unexpected, without_secrets,
+    Conversation, Conversations, Reward, RewardError, Runner, Server, Service, VerifierError,
+    unexpected, without_secrets,
 };
 use crate::rollout::request::Key;
 use crate::text::Message;
@@ -39,8 +43,30 @@ pub struct Environment {
     spec: EnvironmentWorkflow,
     /// Prefix of its sessions.
     run: String,
-    server: Server,
+    backend: Backend,
     service: Service,
+}
+
+/// What answers.
+#[derive(Debug)]
+enum Backend {
+    Server { url: String, server: Server },
+    Programs(Conversations),
+}
+
+/// The environment of a sample. Dropping it kills its program.
+#[derive(Debug)]
+pub struct Session<'e> {
+    environment: &'e Environment,
+    name: String,
+    backend: SessionBackend<'e>,
+}
+
+/// What answers a sample.
+#[derive(Debug)]
+enum SessionBackend<'e> {
+    Server { url: &'e str, server: &'e Server },
+    Program(Box<Mutex<Conversation<'e>>>),
 }
 
 /// Result of a step.
@@ -65,62 +91,41 @@ struct StepResponse {
     messages: Vec<Message>,
 }
 
-#[derive(Serialize)]
-struct StepRequest<'a> {
-    session: &'a str,
-    turn: u32,
-    completion: &'a str,
-}
-
 impl Environment {
-    /// `run` distinguishes the sessions of runs that share a server.
-    pub fn new(spec: &EnvironmentWorkflow, run: &str) -> Result<Self, reqwest::Error> {
-        let label = format!("{COMPONENT} ({})", without_secrets(&spec.url));
+    /// `run` distinguishes the sessions of runs that share a server. `runner` runs programs.
+    pub fn new(
+        spec: &EnvironmentWorkflow,
+        run: &str,
+        runner: &Runner,
+    ) -> Result<Self, reqwest::Error> {
+        let timeout = Duration::from_secs(spec.timeout_seconds.into());
+        let (target, backend) = if let Some(of) = &spec.command {
+            let programs = Conversations::new(of.command.clone(), runner, timeout, of.processes);
+            (of.command.join(" "), Backend::Programs(programs))
+        } else {
+            let url = spec.url.clone().unwrap_or_default();
+            let server = Server::new(spec.timeout_seconds, spec.concurrency)?
+                .with_token(spec.token_secret_ref.as_ref());
+            (without_secrets(&url), Backend::Server { url, server })
+        };
         let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
         Ok(Self {
             spec: spec.clone(),
             run: run.to_owned(),
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?
-                .with_token(spec.token_secret_ref.as_ref()),
-            service: Service::new(label, spec.retries, max_outage),
+            backend,
+            service: Service::new(format!("{COMPONENT} ({target})"), spec.retries, max_outage),
         })
     }
 
     /// Session of a sample.
-    pub fn session(&self, key: Key) -> String {
-        session(&self.run, key)
-    }
-
-    /// Starts a session, or starts it again.
-    pub async fn reset(
-        &self,
-        session: &str,
-        prompt: &Prompt,
-        seed: u64,
-    ) -> Result<(), RewardError> {
-        let body = json!({
-            "session": session, "row": prompt.row, "seed": seed, "prompt": prompt.text,
-            "answer": prompt.answer,
-        });
-        let (url, body) = (&self.url("reset"), &body);
-        let reset = || async move {
-            let response = self.post(url, body).await?;
-            parse::<ResetResponse>(&response, RESET).map(drop)
+    pub fn session(&self, key: Key) -> Session<'_> {
+        let backend = match &self.backend {
+            Backend::Server { url, server } => SessionBackend::Server { url, server },
+            Backend::Programs(programs) => {
+                SessionBackend::Program(Box::new(Mutex::new(programs.begin())))
+            }
         };
-        self.service.call(reset).await
-    }
-
-    /// Sends the completion of turn `number`, counted from 1.
-    pub async fn step(
-        &self,
-        session: &str,
-        number: u32,
-        completion: &str,
-    ) -> Result<Step, RewardError> {
-        let (url, body) = (&self.url("step"), &StepRequest { session, turn: number, completion });
-        let is_last = number >= self.spec.max_turns;
-        let step = || async move { step_of(&self.post(url, body).await?, is_last) };
-        self.service.call(step).await
+        Session { environment: self, name: session(&self.run, key), backend }
     }
 
     /// Rewards by turn, whose sum is the reward of the sample, from the rewards of its turns.
@@ -133,19 +138,57 @@ impl Environment {
     pub fn outage(&self) -> Option<RewardOutage> {
         self.service.outage()
     }
+}
 
-    async fn post(&self, url: &str, body: &impl Serialize) -> Result<Vec<u8>, VerifierError> {
-        self.server.call(self.server.client.post(url).json(body)).await
+impl Session<'_> {
+    /// Starts the session, or starts it again.
+    pub async fn reset(&self, prompt: &Prompt, seed: u64) -> Result<(), RewardError> {
+        let body = json!({
+            "session": self.name, "row": prompt.row, "seed": seed, "prompt": prompt.text,
+            "answer": prompt.answer,
+        });
+        self.request("reset", body, |response| parse::<ResetResponse>(response, RESET)).await?;
+        Ok(())
     }
 
-    /// The URL of a route. A query, which may contain a token, stays at the end.
-    fn url(&self, route: &str) -> String {
-        let (path, query) = match self.spec.url.split_once('?') {
-            Some((path, query)) => (path, format!("?{query}")),
-            None => (self.spec.url.as_str(), String::new()),
-        };
-        format!("{}/{route}{query}", path.trim_end_matches('/'))
+    /// Sends the completion of turn `number`, counted from 1.
+    pub async fn step(&self, number: u32, completion: &str) -> Result<Step, RewardError> {
+        let body = json!({"session": self.name, "turn": number, "completion": completion});
+        let is_last = number >= self.environment.spec.max_turns;
+        self.request("step", body, |response| step_of(response, is_last)).await
     }
+
+    async fn request<T>(
+        &self,
+        route: &str,
+        body: Value,
+        parse: impl Fn(&[u8]) -> Result<T, VerifierError>,
+    ) -> Result<T, RewardError> {
+        let service = &self.environment.service;
+        let (parse, body) = (&parse, &body);
+        match &self.backend {
+            SessionBackend::Server { url, server } => {
+                let url = &url_of(url, route);
+                let post = || async move {
+                    parse(&server.call(server.client.post(url).json(body)).await?)
+                };
+                service.call(post).await
+            }
+            SessionBackend::Program(program) => {
+                program.lock().await.add(json!({ (route): body }));
+                service.call(|| async move { program.lock().await.response(parse).await }).await
+            }
+        }
+    }
+}
+
+/// The URL of a route. A query, which may contain a token, stays at the end.
+fn url_of(url: &str, route: &str) -> String {
+    let (path, query) = match url.split_once('?') {
+        Some((path, query)) => (path, format!("?{query}")),
+        None => (url, String::new()),
+    };
+    format!("{}/{route}{query}", path.trim_end_matches('/'))
 }
 
 impl Step {
@@ -181,12 +224,14 @@ fn parse<T: serde::de::DeserializeOwned>(
 mod tests {
     use serde_json::json;
 
-    use super::{Environment, Key, Message, Next, Step, step_of};
+    use super::{Environment, Key, Message, Next, Step, step_of, url_of};
+    use crate::reward::Runner;
     use crate::rollout::request::Purpose;
 
-    fn environment(url: &str) -> Environment {
-        let spec = json!({"url": url, "discount": 0.5});
-        Environment::new(&serde_json::from_value(spec).unwrap(), "Run").unwrap()
+    fn environment() -> Environment {
+        let spec = json!({"url": "http://games.lab", "discount": 0.5});
+        let runner = Runner::Program("runner".into());
+        Environment::new(&serde_json::from_value(spec).unwrap(), "Run", &runner).unwrap()
     }
 
     #[test]
@@ -223,16 +268,17 @@ mod tests {
 
     #[test]
     fn rewards_are_discounted_by_the_turns_before_their_own() {
-        let environment = environment("http://games.lab");
-        assert_eq!(environment.turn_rewards(&[1.0, 1.0, -2.0]), [1.0, 0.5, -0.5]);
+        assert_eq!(environment().turn_rewards(&[1.0, 1.0, -2.0]), [1.0, 0.5, -0.5]);
     }
 
     #[test]
     fn a_session_has_the_key_of_its_sample_and_a_url_keeps_its_query() {
-        let environment = environment("http://games.lab/sums/?key=1");
+        let environment = environment();
         let key = Key { purpose: Purpose::Rollout, step: 2, position: 7, index: 3, turn: 0 };
-        assert_eq!(environment.session(key), "run-rollout-2-7-3");
-        assert_eq!(environment.session(Key { turn: 1, ..key }), "run-rollout-2-7-3");
-        assert_eq!(environment.url("step"), "http://games.lab/sums/step?key=1");
+        for key in [key, Key { turn: 1, ..key }] {
+            assert_eq!(environment.session(key).name, "run-rollout-2-7-3");
+        }
+        let url = url_of("http://games.lab/sums/?key=1", "step");
+        assert_eq!(url, "http://games.lab/sums/step?key=1");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use rljob_sandbox::message::Outcome::{Failed, NotCompiled, Passed, Skipped, Wrong};
+use rljob_sandbox::message::Outcome::{Failed, NotCompiled, Passed, Skipped, TimeLimit, Wrong};
 use rljob_sandbox::message::Settings;
 use rljob_sandbox::program::Language::{Cpp, Python};
 use serde_json::json;
@@ -41,6 +41,44 @@ fn programs_pass_the_tests_that_they_solve() {
         assert_eq!(python(ends, &json!(["assert False"]).to_string()), [Wrong]);
         assert_eq!(judge.run(Cpp, SUM_CPP, &sums), [Passed, Passed]);
         assert_eq!(judge.run(Cpp, "int main() { return x; }", &sums), [NotCompiled; 2]);
+    }
+}
+
+#[test]
+fn functions_and_statements_test_programs_in_cpp() {
+    let call = |name: &str, input: &str, output: &str| {
+        format!(
+            r#"{{"fn_name": "{name}", "inputs": [{input}, {input}], "outputs": [{output}, 0]}}"#
+        )
+    };
+    let words = r#"[["a", "b\n", "a"], {"a": 2.5}, [[1, "x"]], null]"#;
+    let count = "std::map<std::string, double> count(const std::vector<std::string>& words, \
+        std::map<std::string, double> from, std::vector<std::pair<int, char>> pairs, \
+        std::optional<long> last) {\n for (auto& word : words) from[word] += pairs.size();\n \
+        from[last ? \"last\" : \"none\"]; return from; }";
+    let counted = r#"{"a": 4.5, "b\n": 1, "none": 0}"#;
+    // Programs redefine `int` and have a `main`.
+    let solution = "#define int long long\nusing namespace std;\nclass Solution { public:\n \
+        int twice(vector<int>& a) { return 2 * a[0]; } };\nint main() { return 1; }";
+    let asserts = json!({
+        "asserts": ["assert(twice(2) == four)", "assert(twice(2) == 5);", "twice(-1);",
+                    "for (volatile int i = 0;;) i = twice(i);", "exit(0);"],
+        "setup": "const int four = 4;",
+    });
+    let twice = "#define NDEBUG\n#include <cassert>\n#include <stdexcept>\nint twice(int x) {\n \
+        if (x < 0) throw std::invalid_argument(\"x\"); return 2 * x; }";
+    for namespaces in MODES {
+        let mut judge = Judge::start(namespaces);
+        let mut run = |program: &str, tests: &str| judge.run(Cpp, program, tests);
+        assert_eq!(run(count, &call("count", words, counted)), [Passed, Wrong]);
+        let large = call("twice", "[[3000000000]]", "6000000000");
+        assert_eq!(run(solution, &large), [Passed, Wrong]);
+        assert_eq!(run(solution, &call("twice", r#"["no"]"#, "0")), [Failed, Failed]);
+        assert_eq!(run(solution, &call("thrice", "[[1]]", "3")), [NotCompiled; 2]);
+        let found = run(twice, &asserts.to_string());
+        assert_eq!(found, [Passed, Failed, Failed, TimeLimit, Wrong]);
+        let unknown = json!(["assert(thrice(2) == 6);", "assert(twice(2) == 4);"]);
+        assert_eq!(run(twice, &unknown.to_string()), [NotCompiled; 2]);
     }
 }
 

@@ -7,7 +7,8 @@
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
-use super::session::{Progress, Session};
+use super::progress::Progress;
+use super::session::Session;
 use crate::proxy::{self, Reply};
 use crate::work_error::WorkError;
 

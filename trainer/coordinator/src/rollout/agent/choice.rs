@@ -6,15 +6,16 @@ use crate::rollout::sampler::Sampled;
 use crate::text::{ParsedCompletion, TextError, TextTokenizer, ToolCall, ToolCallFormat};
 
 /// A completion as text and, with a format, calls. A stop string is not part of it. A completion
-/// without a valid call is text.
+/// without a valid call is text. Also returns the whole completion as text.
 pub fn choice(
     tokenizer: &TextTokenizer,
     sampled: &Sampled,
     stop: &[String],
     format: Option<ToolCallFormat>,
-) -> Result<Choice, TextError> {
+) -> Result<(Choice, String), TextError> {
     let completion = &sampled.completion;
-    let mut text = tokenizer.decode(&completion.tokens)?;
+    let sampled_text = tokenizer.decode(&completion.tokens)?;
+    let mut text = sampled_text.clone();
     let mut finish_reason = completion.finish_reason.unwrap_or("length");
     let end = stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
     if let Some(end) = end.filter(|_| finish_reason == "stop") {
@@ -31,7 +32,9 @@ pub fn choice(
         finish_reason = if finish_reason == "stop" { "tool_calls" } else { finish_reason };
     }
     let tokens = completion.tokens.len();
-    Ok(Choice { text, tool_calls, finish_reason, tokens, logprobs: None })
+    let choice =
+        Choice { text, tool_calls, finish_reason, tokens, logprobs: None, token_ids: None };
+    Ok((choice, sampled_text))
 }
 
 /// Text and log-probability of each token.

@@ -14,6 +14,7 @@ pub mod calls;
 mod choice;
 pub mod conversation;
 pub mod failure;
+pub mod progress;
 pub mod session;
 mod text_work;
 
@@ -26,8 +27,10 @@ use rljob_crds::agent::AgentWorkflow;
 use rljob_protocol::status::RewardOutage;
 use tokio_util::sync::CancellationToken;
 
+use self::conversation::Node;
 use self::failure::AgentFailure;
-use self::session::{Progress, Session};
+use self::progress::Progress;
+use self::session::Session;
 use super::episode::{Episode, Rejected, Turn};
 use super::episodes::Episodes;
 use super::sampler::SampleRequest;
@@ -214,8 +217,8 @@ async fn episode(
             scored.reward.value += posted;
             scored.reward.components.insert(POSTED.to_owned(), posted);
         }
-        let given_text = node.messages.iter().map(|message| message.content.as_str()).collect();
-        turns.push(Turn { given: node.given, given_text, sampled: node.sampled, scored });
+        let Node { given, given_text, sampled, .. } = node;
+        turns.push(Turn { given, given_text, sampled, scored });
     }
     Ok(Ok(Episode { turns, ended_by_limit, rejected: None }))
 }

@@ -1,27 +1,34 @@
-//! Session of a try: answers the calls of an agent and records its completions.
+//! Session of a try: samples the completions that an agent requests.
 //!
 //! ```text
-//!  Chat ─▶ continued conversation? ─▶ tokens ─▶ n completions side by side ─▶ nodes, reply
+//!  Planned ─▶ tokens since the parent ─▶ n completions side by side ─▶ nodes, response
 //! ```
 
 use futures::future::try_join_all;
 use rljob_crds::data::PromptFormat;
 
 use super::choice::{choice, token_logprobs};
-use super::conversation::{Conversations, Node};
+use super::conversation::Node;
+use super::progress::{Planned, Sampling};
 use super::text_work::{SHORT, text_work};
 use crate::data::Prompt;
 use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
 use crate::proxy::error::ProxyError;
-use crate::proxy::request::{ChatRequest, CompletionId};
+use crate::proxy::request::{Asked, CompletionRequest};
 use crate::proxy::tools::ToolChoice;
-use crate::proxy::{Call, Reply};
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
-use crate::text::{Message, TextError};
+use crate::text::{Message, PromptStyle, TextError};
 use crate::work_error::WorkError;
+
+/// Tokens before a completion, and their text without the chat template.
+#[derive(Clone)]
+struct Given {
+    tokens: Vec<i64>,
+    text: String,
+}
 
 /// What the completions of a session have in common.
 #[derive(Clone, Copy)]
@@ -32,130 +39,23 @@ pub struct Session<'a> {
     pub request: &'a SampleRequest,
 }
 
-/// Progress of a session.
-#[derive(Debug, Default)]
-pub struct Progress {
-    pub conversations: Conversations,
-    /// Completions that were requested.
-    pub requested: u32,
-    /// Reward of the session.
-    pub reward: Option<f64>,
-    /// Completion that ends the sample, if the agent selected one.
-    pub selected: Option<usize>,
-    /// Completion after which `maxTurns` or `maxTokens` rejected the last request.
-    pub limited: Option<usize>,
-}
-
-/// Sampled completions and their response.
-pub type Sampling = Result<(Vec<Node>, Completed), ProxyError>;
-
-/// A request whose place in the session is known.
-#[derive(Debug)]
-pub struct Planned {
-    /// Number of its first completion.
-    number: u32,
-    pub parent: Option<usize>,
-    /// Tokens of the conversation so far, and length of its first prompt.
-    so_far: (Vec<i64>, usize),
-    /// Tokens of the last completion, and its engine.
-    last: Option<(Vec<i64>, String)>,
-    /// Messages since the parent.
-    messages: Vec<Message>,
-    request: ChatRequest,
-}
-
-impl Progress {
-    /// Answers a call, or returns the plan of its completions. A client that has gone gets no
-    /// answer.
-    pub fn answer(&mut self, max_turns: u32, call: Call) -> Option<(Planned, Reply<Completed>)> {
-        match call {
-            Call::Chat(request, reply) => match self.plan(max_turns, request) {
-                Ok(planned) => return Some((planned, reply)),
-                Err(error) => drop(reply.send(Err(error))),
-            },
-            Call::Reward(reward, of, reply) => drop(reply.send(self.set_reward(reward, of))),
-            Call::Finish(at, reply) => drop(reply.send(self.finish(at))),
-        }
-        None
-    }
-
-    /// Assigns the request its place.
-    fn plan(&mut self, max_turns: u32, mut request: ChatRequest) -> Result<Planned, ProxyError> {
-        let continued = self.conversations.continued(&request.messages, &request.tools);
-        let number = self.requested;
-        let requested = number.saturating_add(request.n);
-        if requested > max_turns {
-            self.limited = continued.map(|(index, _)| index);
-            return Err(ProxyError::Turns(max_turns));
-        }
-        self.requested = requested;
-        let messages = request.messages.split_off(continued.map_or(0, |(_, length)| length));
-        let parent = continued.map(|(index, _)| index);
-        let so_far = parent.map(|index| self.conversations.tokens(index)).unwrap_or_default();
-        let last = parent
-            .and_then(|index| self.conversations.get(index))
-            .map(|node| (node.sampled.completion.tokens.clone(), node.sampled.engine.clone()));
-        Ok(Planned { number, parent, so_far, last, messages, request })
-    }
-
-    /// Adds the completions of a request that continues `parent`.
-    pub fn record(
-        &mut self,
-        parent: Option<usize>,
-        sampling: Sampling,
-    ) -> Result<Completed, ProxyError> {
-        if matches!(sampling, Err(ProxyError::NoRoom { .. })) {
-            self.limited = parent;
-        }
-        let (nodes, completed) = sampling?;
-        for node in nodes {
-            self.conversations.add(node);
-        }
-        Ok(completed)
-    }
-
-    /// Sets the reward of a completion or of the session.
-    fn set_reward(&mut self, reward: f64, of: Option<CompletionId>) -> Result<(), ProxyError> {
-        match of {
-            None => self.reward = Some(reward),
-            Some(of) => {
-                let index = self.find(&of)?;
-                if let Some(node) = self.conversations.get_mut(index) {
-                    node.reward = Some(reward);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Selects the completion that ends the sample; by default the last one.
-    fn finish(&mut self, at: Option<CompletionId>) -> Result<(), ProxyError> {
-        self.selected = at.map(|at| self.find(&at)).transpose()?;
-        Ok(())
-    }
-
-    fn find(&self, of: &CompletionId) -> Result<usize, ProxyError> {
-        let found = self.conversations.find(&of.id, of.choice);
-        found.ok_or_else(|| ProxyError::UnknownCompletion(format!("{}[{}]", of.id, of.choice)))
-    }
-}
-
 impl Session<'_> {
     /// Samples the completions of a request.
     pub async fn complete(self, planned: Planned) -> Result<Sampling, WorkError> {
-        if let Some(message) = self.tools_error(&planned.request) {
-            return Ok(Err(ProxyError::parameter("tools", message)));
+        if let Some(error) = self.request_error(&planned.request) {
+            return Ok(Err(error));
         }
         let given = match self.given(&planned).await? {
             Ok(given) => given,
             Err(error) => return Ok(Err(ProxyError::Rejected(crate::error_line(&error)))),
         };
-        if given.is_empty() {
-            return Ok(Err(ProxyError::parameter("messages", "have no tokens")));
+        if given.tokens.is_empty() {
+            let param = planned.request.api.asked();
+            return Ok(Err(ProxyError::parameter(param, "has no tokens")));
         }
         let (mut tokens, prompt) = planned.so_far.clone();
-        tokens.extend(&given);
-        let prompt = if planned.parent.is_some() { prompt } else { given.len() };
+        tokens.extend(&given.tokens);
+        let prompt = if planned.parent.is_some() { prompt } else { given.tokens.len() };
         let room = self.episodes.lengths.room(prompt, tokens.len().saturating_sub(prompt));
         let max_new_tokens = room.min(planned.request.max_tokens.unwrap_or(u32::MAX));
         if max_new_tokens == 0 {
@@ -166,13 +66,25 @@ impl Session<'_> {
             self.sample(engine, &tokens, self.wanted(&planned, choice, max_new_tokens))
         });
         match try_join_all(samples).await {
-            Ok(samples) => self.answer(planned, given, tokens.len(), samples).await.map(Ok),
+            Ok(samples) => self.answer(planned, given, tokens, samples).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
 
+    /// Why the model cannot sample for a request.
+    fn request_error(&self, request: &CompletionRequest) -> Option<ProxyError> {
+        let vocabulary = self.episodes.sampler.vocabulary;
+        if let Asked::Tokens(tokens) = &request.asked
+            && let Some(id) = tokens.iter().find(|id| !(0..vocabulary).contains(*id))
+        {
+            let message = format!("token {id} is not below {vocabulary}, the model's vocabulary");
+            return Some(ProxyError::parameter(request.api.asked(), message));
+        }
+        self.tools_error(request).map(|message| ProxyError::parameter("tools", message))
+    }
+
     /// Why the model cannot use the tools of a request.
-    fn tools_error(&self, request: &ChatRequest) -> Option<&'static str> {
+    fn tools_error(&self, request: &CompletionRequest) -> Option<&'static str> {
         if request.tools.is_empty() {
             None
         } else if self.episodes.data.style().format == PromptFormat::Text {
@@ -209,65 +121,101 @@ impl Session<'_> {
         sampled.map_err(|refused| ProxyError::Rejected(refused.0))
     }
 
-    /// Tokens of the messages since the parent.
-    async fn given(&self, planned: &Planned) -> Result<Result<Vec<i64>, TextError>, WorkError> {
-        let (tokenizer, style) = (
-            self.episodes.input.tokenizer.with_tools(planned.request.tools.clone()),
-            self.episodes.data.style().clone(),
-        );
-        let messages = planned.messages.clone();
-        let tools = if planned.request.tools.is_empty() { 0 } else { SHORT };
+    /// Tokens since the parent.
+    async fn given(&self, planned: &Planned) -> Result<Result<Given, TextError>, WorkError> {
+        let request = &planned.request;
+        let tokenizer = self.episodes.input.tokenizer.with_tools(request.tools.clone());
+        let style = self.episodes.data.style().clone();
+        let (messages, style) = match &request.asked {
+            Asked::Messages(messages) => (messages.clone(), style),
+            Asked::Text(text) => {
+                let plain = PromptStyle { format: PromptFormat::Text, ..style };
+                (vec![Message::user(text)], plain)
+            }
+            Asked::Tokens(tokens) => {
+                let tokens = tokens.clone();
+                let decode = move || tokenizer.decode(&tokens).map(|text| Given { tokens, text });
+                return text_work(usize::MAX, decode).await;
+            }
+        };
+        let tools = if request.tools.is_empty() { 0 } else { SHORT };
         let size = messages.iter().fold(tools, |size, message| {
             size.saturating_add(message.role.len()).saturating_add(message.content.len())
         });
         let completion = planned.last.as_ref().map(|(tokens, _)| tokens.clone());
-        let encode = move || match completion {
-            None => tokenizer.encode_messages(&messages, &style),
-            Some(completion) => tokenizer.encode_continuation(&completion, &messages, &style),
+        let encode = move || {
+            let tokens = match completion {
+                None => tokenizer.encode_messages(&messages, &style),
+                Some(completion) => tokenizer.encode_continuation(&completion, &messages, &style),
+            };
+            let text = messages.iter().map(|message| message.content.as_str()).collect();
+            tokens.map(|tokens| Given { tokens, text })
         };
         text_work(size, encode).await
     }
 
-    /// The nodes and the response of sampled completions.
+    /// The nodes and the response of sampled completions after `prompt`.
     async fn answer(
         self,
         planned: Planned,
-        given: Vec<i64>,
-        prompt_tokens: usize,
+        given: Given,
+        prompt: Vec<i64>,
         samples: Vec<Sampled>,
     ) -> Result<(Vec<Node>, Completed), WorkError> {
+        let Planned { number, parent, request, .. } = planned;
         let Key { position, index, .. } = self.request.key;
-        let id = format!("chatcmpl-{position}-{index}-{}", planned.number);
-        let stop = [&planned.request.stop, self.episodes.sampler.stops.strings.as_slice()].concat();
+        let id = format!("{}-{position}-{index}-{number}", request.api.id_prefix());
+        let details = request.details;
+        let (samples, choices) = self.decode(&request, samples).await?;
+        let nodes = (0..).zip(samples).zip(&choices);
+        let nodes = nodes.map(|((choice, sampled), (answered, sampled_text))| Node {
+            number: number.saturating_add(choice),
+            parent,
+            id: id.clone(),
+            choice,
+            asked: request.asked.clone(),
+            instructed: request.context.instructed,
+            tools: request.tools.clone(),
+            text: answered.text.clone(),
+            sampled_text: sampled_text.clone(),
+            tool_calls: answered.tool_calls.clone(),
+            given: given.tokens.clone(),
+            given_text: given.text.clone(),
+            sampled,
+            reward: None,
+        });
+        let nodes = nodes.collect();
+        let choices = choices.into_iter().map(|(choice, _)| choice).collect();
+        let prompt_tokens = prompt.len();
+        let prompt_ids = details.token_ids.then_some(prompt);
+        Ok((nodes, Completed { id: id.clone(), prompt_tokens, prompt_ids, choices }))
+    }
+
+    /// Completions as choices, each with the whole completion as text.
+    async fn decode(
+        &self,
+        request: &CompletionRequest,
+        samples: Vec<Sampled>,
+    ) -> Result<(Vec<Sampled>, Vec<(Choice, String)>), WorkError> {
+        let stop = [&request.stop, self.episodes.sampler.stops.strings.as_slice()].concat();
         let tokenizer = self.episodes.input.tokenizer.clone();
-        let has_calls =
-            planned.request.tool_choice == ToolChoice::Auto && !planned.request.tools.is_empty();
+        let has_calls = request.tool_choice == ToolChoice::Auto && !request.tools.is_empty();
         let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
-        let logprobs = planned.request.logprobs;
+        let details = request.details;
         let size = samples.iter().map(|sampled| sampled.completion.tokens.len()).sum();
         let decode = move || {
             let choice = |sampled: &Sampled| {
-                let choice = choice(&tokenizer, sampled, &stop, format)?;
-                let logprobs = logprobs.then(|| token_logprobs(&tokenizer, sampled)).transpose()?;
-                Ok::<_, TextError>(Choice { logprobs, ..choice })
+                let (choice, text) = choice(&tokenizer, sampled, &stop, format)?;
+                let logprobs = details.logprobs.then(|| token_logprobs(&tokenizer, sampled));
+                let token_ids = details.token_ids.then(|| sampled.completion.tokens.clone());
+                Ok::<_, TextError>((
+                    Choice { logprobs: logprobs.transpose()?, token_ids, ..choice },
+                    text,
+                ))
             };
             let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
             choices.map(|choices| (samples, choices))
         };
-        let (samples, choices) = text_work(size, decode).await?.map_err(InputError::from)?;
-        let nodes = (0..).zip(samples).zip(&choices).map(|((choice, sampled), answered)| Node {
-            number: planned.number.saturating_add(choice),
-            parent: planned.parent,
-            id: id.clone(),
-            choice,
-            messages: planned.messages.clone(),
-            tools: planned.request.tools.clone(),
-            text: answered.text.clone(),
-            tool_calls: answered.tool_calls.clone(),
-            given: given.clone(),
-            sampled,
-            reward: None,
-        });
-        Ok((nodes.collect(), Completed { id, prompt_tokens, choices }))
+        Ok(text_work(size, decode).await?.map_err(InputError::from)?)
     }
 }

@@ -221,10 +221,10 @@ gc.freeze()
 while True:
     test = read_message()
     stdin = None
-    if KIND == "streams":
+    if KIND == "streams" or LANGUAGE == "Cpp":
         stdin = os.memfd_create("stdin")
         with os.fdopen(stdin, "wb", closefd=False) as file:
-            file.write(test)
+            file.write(secret + b" " + test if KIND == "asserts" else test)
         os.lseek(stdin, 0, os.SEEK_SET)
     pid, output = fork(stdin, 1 if KIND == "streams" else RESULT)
     if pid == 0:

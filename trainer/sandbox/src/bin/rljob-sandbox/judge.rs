@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rljob_sandbox::cpp;
 use rljob_sandbox::filter;
 use rljob_sandbox::message::{Outcome, Request, Response, Settings};
 use rljob_sandbox::output::{equal_results, equal_streams};
@@ -54,13 +55,20 @@ struct Judge<'a> {
     mount: TempDir,
 }
 
+/// A compiled program.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    driver: &'a Driver,
+    tests: &'a Tests,
+    language: Language,
+    secret: &'a [u8],
+    end: Instant,
+}
+
 impl Judge<'_> {
     /// Outcomes of a program, one per test. An error says that the sandbox did not start.
     fn outcomes(&self, request: &Request, tests: &Tests) -> anyhow::Result<Vec<Outcome>> {
         let all = |outcome| vec![outcome; tests.count()];
-        if request.language == Language::Cpp && !matches!(tests, Tests::Streams(_)) {
-            return Ok(all(Outcome::Failed));
-        }
         let scratch = if self.namespaces { None } else { Some(scratch(false)?) };
         let folder = scratch.as_ref().unwrap_or(&self.mount).path().to_owned();
         let limits = &self.settings.limits;
@@ -81,7 +89,8 @@ impl Judge<'_> {
             Ok(_) | Err(Silence::Ended) => return Ok(all(Outcome::NotCompiled)),
             Err(Silence::Late) => return Ok(all(Outcome::TimeLimit)),
         }
-        Ok(self.run_tests(&driver, tests, &secret, end))
+        let run = Run { driver: &driver, tests, language: request.language, secret: &secret, end };
+        Ok(self.run_tests(&run))
     }
 
     fn set_up(&self, driver: &Driver, request: &Request, tests: &Tests) -> anyhow::Result<()> {
@@ -102,22 +111,21 @@ impl Judge<'_> {
             u64::from(limits.output_kib) << 10,
         );
         let filter = filter::bytes(&filter::test(!self.namespaces)?);
-        for message in [header.into_bytes(), setup.into(), request.program.clone().into(), filter] {
+        let program = match request.language {
+            Language::Python => request.program.clone(),
+            Language::Cpp => cpp::source(&request.program, tests),
+        };
+        for message in [header.into_bytes(), setup.into(), program.into_bytes(), filter] {
             driver.send(message);
         }
         Ok(())
     }
 
-    fn run_tests(
-        &self,
-        driver: &Driver,
-        tests: &Tests,
-        secret: &[u8],
-        end: Instant,
-    ) -> Vec<Outcome> {
+    fn run_tests(&self, run: &Run<'_>) -> Vec<Outcome> {
+        let Run { tests, end, .. } = *run;
         let mut outcomes = Vec::with_capacity(tests.count());
         for index in 0..tests.count() {
-            let outcome = self.run_test(driver, tests, index, secret, end);
+            let outcome = self.run_test(run, index);
             let stops = self.settings.stops_at_failure && outcome != Outcome::Passed;
             outcomes.push(outcome);
             if stops || Instant::now() >= end {
@@ -128,15 +136,9 @@ impl Judge<'_> {
         outcomes
     }
 
-    fn run_test(
-        &self,
-        driver: &Driver,
-        tests: &Tests,
-        index: usize,
-        secret: &[u8],
-        end: Instant,
-    ) -> Outcome {
-        driver.send(input(tests, index));
+    fn run_test(&self, run: &Run<'_>, index: usize) -> Outcome {
+        let Run { driver, tests, language, secret, end } = *run;
+        driver.send(input(tests, language, index));
         let limit = u64::from(self.settings.limits.test_seconds).saturating_mul(2);
         let deadline = end.min(deadline(Duration::from_secs(limit).saturating_add(GRACE)));
         let received = driver
@@ -161,9 +163,10 @@ fn deadline(wait: Duration) -> Instant {
     now.checked_add(wait).unwrap_or(now)
 }
 
-/// What the driver needs for a test.
-fn input(tests: &Tests, index: usize) -> Vec<u8> {
+/// What the driver needs for a test. Statements of C++ are in the program.
+fn input(tests: &Tests, language: Language, index: usize) -> Vec<u8> {
     let input = match tests {
+        Tests::Asserts { .. } if language == Language::Cpp => Some(index.to_string()),
         Tests::Streams(cases) => cases.get(index).map(|(input, _)| input.clone()),
         Tests::Calls { cases, .. } => cases.get(index).map(|(arguments, _)| arguments.to_string()),
         Tests::Asserts { statements, .. } => statements.get(index).cloned(),
