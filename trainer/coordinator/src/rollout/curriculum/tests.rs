@@ -111,6 +111,24 @@ fn pass_rates_are_recorded_with_the_batch_that_uses_their_position_up() {
     assert_eq!(curriculum.take_changes(|_| true), second);
 }
 
+/// Samples the positions that a step up to `through` has room for, and returns them.
+fn admitted(ledger: &mut Ledger, curriculum: &mut Curriculum, through: u32, rows: u64) -> Vec<u64> {
+    let mut positions = Vec::new();
+    while let Some((position, _)) = ledger.upcoming(through) {
+        let visit = Visit { part: 0, row: position % rows, epoch: position / rows };
+        match curriculum.decide(visit) {
+            Decision::Wait => break,
+            Decision::Skip if ledger.may_skip(u64::MAX) => ledger.skip(),
+            Decision::Skip | Decision::Sample => {
+                curriculum.sample(position, visit);
+                ledger.admit();
+                positions.push(position);
+            }
+        }
+    }
+    positions
+}
+
 /// Batches of a run over `rows` rows whose groups have the rewards `reward(position)`. `order`
 /// decides which group finishes next, and after which batches the run restarts from its journal.
 fn simulate(
@@ -136,18 +154,7 @@ fn simulate(
     let mut in_progress = Vec::new();
     while batches.len() < 12 {
         let through = admission.through(batches.len() as u32);
-        while let Some((position, _)) = ledger.upcoming(through) {
-            let visit = Visit { part: 0, row: position % rows, epoch: position / rows };
-            match curriculum.decide(visit) {
-                Decision::Wait => break,
-                Decision::Skip if ledger.may_skip(u64::MAX) => ledger.skip(),
-                Decision::Skip | Decision::Sample => {
-                    curriculum.sample(position, visit);
-                    ledger.admit();
-                    in_progress.push(position);
-                }
-            }
-        }
+        in_progress.extend(admitted(&mut ledger, &mut curriculum, through, rows));
         let choice = order.next().unwrap();
         let position: u64 = in_progress.swap_remove(choice % in_progress.len());
         let rewards = [0, 1].map(|n| f64::from(correct[(position as usize + n) % correct.len()]));

@@ -48,7 +48,9 @@ fn taken(ledger: &mut Ledger) -> Option<Batch> {
 }
 
 fn finish(ledger: &mut Ledger, positions: &[u64]) {
-    positions.iter().for_each(|position| ledger.finish(*position, GOOD));
+    for position in positions {
+        ledger.finish(*position, GOOD);
+    }
 }
 
 #[test]
@@ -209,13 +211,13 @@ impl<'a> Simulation<'a> {
         let (mut done, mut trains, mut restarts) = (0, false, false);
         while done < rule.total_steps && !run.is_stuck {
             run.admit(done);
-            let choice = *order.next().unwrap();
-            restarts = !restarts && choice % 11 == 0;
+            let choice: usize = *order.next().unwrap();
+            restarts = !restarts && choice.is_multiple_of(11);
             if restarts {
                 run.restart();
                 continue;
             }
-            trains = !trains && choice % 3 == 0 && run.batches.len() as u32 > done;
+            trains = !trains && choice.is_multiple_of(3) && run.batches.len() as u32 > done;
             if trains || run.in_progress.is_empty() {
                 run.is_stuck = run.batches.len() as u32 <= done;
                 done += 1;
@@ -223,7 +225,7 @@ impl<'a> Simulation<'a> {
             }
             // Mostly the newest group finishes first, so that old ones are late.
             let count = run.in_progress.len();
-            let index = if choice % 2 == 0 { count - 1 } else { choice % count };
+            let index = if choice.is_multiple_of(2) { count - 1 } else { choice % count };
             let position = run.in_progress.remove(index);
             run.finish(position);
         }
