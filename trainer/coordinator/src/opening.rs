@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rljob_crds::{RLJobSpec, RunConfig};
-use rljob_protocol::status::COORDINATOR_INPUT;
+use rljob_protocol::status::{COORDINATOR_INPUT, LearnerFailure};
 use rljob_storage::{RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
 
@@ -64,12 +64,7 @@ pub(crate) async fn open(
     let restored = settings.restore_from.as_ref().map(|restore| restore.path.clone());
     let restored_position = restored_position(&config, restored).await?;
     let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
-    // Those of epochs are compared once the data is open.
-    let too_few_steps = settings.epochs.is_none() && facts.last_step > settings.total_steps;
-    let too_few_steps = too_few_steps.then(|| {
-        let (done, total) = (facts.last_step, settings.total_steps);
-        scheduler::input_failure(&InputError::TooFewSteps { done, total })
-    });
+    let too_few_steps = too_few_steps(&settings, facts.last_step);
     let mut run = Run::new(settings, record, facts, incarnation, clock.now());
     if let Some(failure) = failure.or(too_few_steps) {
         run.fail(failure);
@@ -100,6 +95,14 @@ pub(crate) async fn open(
         tracker_failures: Failures::default(),
         stop: CancellationToken::new(),
     })
+}
+
+/// The failure of a run whose steps were lowered below those that are `done`. Those of epochs are
+/// compared once the data is open.
+fn too_few_steps(settings: &Settings, done: u32) -> Option<LearnerFailure> {
+    let total = settings.total_steps;
+    let is_lower = settings.epochs.is_none() && done > total;
+    is_lower.then(|| scheduler::input_failure(&InputError::TooFewSteps { done, total }))
 }
 
 /// The fleets of the engines that only evaluate, and of those that serve the reward model.

@@ -90,7 +90,7 @@ fn check_length(training: &TrainingSpec, trains: bool, problems: &mut Vec<Proble
     let (steps, epochs) = ("spec.training.steps", "spec.training.epochs");
     match (training.steps > 0, training.epochs.is_some()) {
         (true, true) if trains => {
-            problems.push(Problem::new(epochs, "is set beside training.steps; remove one of them"))
+            problems.push(Problem::new(epochs, "is set beside training.steps; remove one of them"));
         }
         (false, false) if trains => problems.push(Problem::new(steps, "is missing")),
         (has_steps, has_epochs) if !trains => {
