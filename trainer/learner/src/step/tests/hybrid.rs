@@ -47,7 +47,7 @@ fn two_replicas_have_the_metrics_weights_and_moments_of_four_ranks_and_repeat_bi
     let value_head = spec(&value_head, "Random", MINIBATCHES);
     let mut lora = grpo.clone();
     lora.lora = Some(serde_json::from_value(json!({"rank": 4})).unwrap());
-    for spec in [grpo, ppo, value_head, lora] {
+    for spec in vec![grpo, ppo, value_head, lora] {
         let full = trained(Sharding::Full, &spec);
         let hybrid = trained(Sharding::Hybrid, &spec);
         for rank in &hybrid {
