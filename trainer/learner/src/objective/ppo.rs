@@ -217,7 +217,7 @@ impl Objective for Ppo {
 
 /// Means of values and returns, and 1 − variance of (return − value) ÷ that of returns over
 /// the tokens of all ranks; 0 if the returns are equal. Also the moments of returns over these
-/// tokens, which are not finite if there are none.
+/// tokens, which are not finite without tokens.
 fn statistics(
     streams: &[&mut TokenStreams],
     sum: &SumOverRanks<'_>,
