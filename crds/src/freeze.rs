@@ -68,6 +68,12 @@ const SUCCEEDED: &str = "has(oldSelf.status.conditions) && \
 /// A succeeded run resumes when it is raised.
 const STEPS: &str = "training.steps";
 
+/// Whether a started run is as long as before, or longer, if its length is a number of epochs: what
+/// is done is known in steps only.
+const EPOCHS: &str = "has(self.spec.training.epochs) == has(oldSelf.spec.training.epochs) && \
+    (!has(self.spec.training.epochs) || \
+    self.spec.training.epochs >= oldSelf.spec.training.epochs)";
+
 /// Whether a new request to roll back names a checkpoint of the run.
 const ROLLBACK: &str = "!has(self.spec.rollbackTo) || (has(oldSelf.spec.rollbackTo) && \
     self.spec.rollbackTo == oldSelf.spec.rollbackTo) || (has(oldSelf.status.checkpoints) && \
@@ -148,9 +154,15 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
         rule(
             &finished,
             "the run has finished: its spec cannot change; to train a succeeded run further, raise \
-                training.steps; to change anything else, create an RLJob with restoreFrom.rljob",
+                training.steps; to change anything else, training.epochs too, create an RLJob with \
+                restoreFrom.rljob",
         ),
         rule(&enough, "spec.training.steps must be at least the number of steps that are done"),
+        rule(
+            &format!("!({STARTED}) || ({EPOCHS})"),
+            "the run has started: spec.training.epochs cannot be lowered, and a run keeps either \
+                steps or epochs",
+        ),
         rule(
             &format!("!({STARTED}) || {ROLLBACK}"),
             "spec.rollbackTo.step must be the step of a checkpoint in status.checkpoints",

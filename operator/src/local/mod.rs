@@ -185,8 +185,9 @@ fn record_start(
 fn is_longer(training: &TrainingSpec, previous: Option<&TrainingSpec>) -> bool {
     let length = |own: &TrainingSpec| own.epochs.unwrap_or(own.steps);
     previous.is_none_or(|previous| {
-        previous.epochs.is_some() != training.epochs.is_some()
-            || length(training) > length(previous)
+        // Steps and epochs do not compare.
+        previous.epochs.is_some() == training.epochs.is_some()
+            && length(training) > length(previous)
     })
 }
 

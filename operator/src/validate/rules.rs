@@ -54,7 +54,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, has_agent, &mut problems);
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
-        check_critic(ppo, spec.training.known_steps(), &mut problems);
+        check_critic(ppo, spec.training.known_steps().filter(|steps| *steps > 0), &mut problems);
     }
     if let Some(dpo) = &spec.algorithm.dpo {
         check_dpo(dpo, &mut problems);
@@ -198,7 +198,8 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
             format!("must not exceed maxSeconds = {}", backoff.max_seconds),
         ));
     }
-    let steps = spec.training.known_steps();
+    // A job without a length has that problem alone.
+    let steps = spec.training.known_steps().filter(|steps| *steps > 0);
     check_optimizer("spec.optimizer", &spec.optimizer, steps, problems);
     let location = spec.restore_from.as_ref().and_then(|source| source.location());
     let folder = location.and_then(|path| path.trim_end_matches('/').rsplit('/').next());

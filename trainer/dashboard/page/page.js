@@ -39,6 +39,11 @@ function setDrawn(id, isDrawn) {
   }
 }
 
+// The number of steps of a run of epochs is not known before its data is read.
+function progress(entry) {
+  return entry.totalSteps ? `${entry.step} of ${entry.totalSteps}` : `${entry.step}`;
+}
+
 function drawHeader() {
   const several = state.list.length > 1;
   const first = state.list[0];
@@ -49,7 +54,7 @@ function drawHeader() {
   byId("cause").textContent = printable(first.cause ?? "");
   const running = state.list.filter((entry) => entry.isRunning).length;
   if (several) redraw(byId("state"), running ? `${running} running` : "");
-  else redraw(byId("state"), badge(first.status), ` ${first.step} of ${first.totalSteps} steps`);
+  else redraw(byId("state"), badge(first.status), ` ${progress(first)} steps`);
 }
 
 function drawRuns() {
@@ -76,7 +81,7 @@ function drawRuns() {
     return [
       h("label", {}, box, " ", line, shortName(entry.name)),
       badge(entry.status),
-      `${entry.step} of ${entry.totalSteps}`,
+      progress(entry),
       ...cells,
       ...(hasCause ? [entry.cause ?? ""] : []),
     ];
@@ -160,7 +165,7 @@ async function refresh() {
   const moved = state.list.find((entry, index) => before[index] && entry.step > before[index].step);
   if (moved)
     byId("announcement").textContent = printable(
-      `${shortName(moved.name)}: step ${moved.step} of ${moved.totalSteps}`,
+      `${shortName(moved.name)}: step ${progress(moved)}`,
     );
 }
 

@@ -25,8 +25,9 @@ use tracing_subscriber::registry::LookupSpan;
 pub const FIELDS_VARIABLE: &str = "RLJOB_LOG_FIELDS";
 /// Number that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
-/// Longest error that ends a process: a kubelet keeps the last 2,048 bytes of a log.
-const FATAL_CHARACTERS: usize = 1_200;
+/// Longest encoded error that ends a process: a kubelet keeps the last 2,048 bytes of a log, and a
+/// line has its other fields.
+const FATAL_BYTES: usize = 1_500;
 
 static ATTEMPT: AtomicU64 = AtomicU64::new(UNKNOWN);
 static STEP: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -172,14 +173,25 @@ impl Visit for Fields {
 
 /// The start and the end of a long text: the cause of an error is at its end.
 fn shortened(text: &str) -> String {
-    let length = text.chars().count();
-    if length <= FATAL_CHARACTERS {
+    if encoded(text) <= FATAL_BYTES {
         return text.to_owned();
     }
-    let half = FATAL_CHARACTERS / 2;
-    let start: String = text.chars().take(half).collect();
-    let end: String = text.chars().skip(length.saturating_sub(half)).collect();
+    let fitting = |characters: &mut dyn Iterator<Item = char>| -> Vec<char> {
+        let mut bytes = 0_usize;
+        let fits = |character: &char| {
+            bytes = bytes.saturating_add(encoded(character.encode_utf8(&mut [0; 4])));
+            bytes <= FATAL_BYTES / 2
+        };
+        characters.take_while(fits).collect()
+    };
+    let start: String = fitting(&mut text.chars()).into_iter().collect();
+    let end: String = fitting(&mut text.chars().rev()).into_iter().rev().collect();
     format!("{start} … {end}")
+}
+
+/// Bytes of a text in JSON, without its quotes.
+fn encoded(text: &str) -> usize {
+    Value::from(text).to_string().len().saturating_sub(2)
 }
 
 #[cfg(test)]
@@ -262,6 +274,9 @@ mod tests {
         let long = fatal(&format!("first {} last", "é".repeat(2_000)));
         let message = long["message"].as_str().unwrap();
         assert!(message.starts_with("first é") && message.ends_with("é last"), "{message}");
-        assert_eq!(message.chars().count(), FATAL_CHARACTERS + 3);
+        for error in ["é", "\"", "\n", "\u{1}", "x"] {
+            let line = lines.fatal(&error.repeat(3_000));
+            assert!((1_400..1_800).contains(&line.len()), "{}: {line}", line.len());
+        }
     }
 }

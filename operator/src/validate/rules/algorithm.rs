@@ -92,7 +92,9 @@ fn check_length(training: &TrainingSpec, trains: bool, problems: &mut Vec<Proble
         (true, true) if trains => {
             problems.push(Problem::new(epochs, "is set beside training.steps; remove one of them"));
         }
-        (false, false) if trains => problems.push(Problem::new(steps, "is missing")),
+        (false, false) if trains => {
+            problems.push(Problem::new(steps, "is missing; set it, or epochs"));
+        }
         (has_steps, has_epochs) if !trains => {
             problems.extend(has_steps.then(|| unused(steps)));
             problems.extend(has_epochs.then(|| unused(epochs)));

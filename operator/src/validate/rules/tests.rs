@@ -450,7 +450,7 @@ fn a_run_has_steps_or_epochs_and_rules_of_epochs_wait_for_the_data() {
     let both = "spec.training.epochs: is set beside training.steps; remove one of them";
     assert_eq!(problems_with(&json!({"training": {"epochs": 3}})), [both]);
     let neither = problems_with(&json!({"training": {"steps": 0}}));
-    assert_eq!(neither, ["spec.training.steps: is missing"]);
+    assert_eq!(neither, ["spec.training.steps: is missing; set it, or epochs"]);
 }
 
 #[test]

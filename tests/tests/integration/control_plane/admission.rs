@@ -6,7 +6,7 @@ use std::fs;
 
 use rljob_tests::files::workspace;
 use rljob_tests::process::wait_until;
-use rljob_tests::{Cluster, Namespace};
+use rljob_tests::{Api, Cluster, Namespace};
 use serde_json::{Value, json};
 
 use super::operator::{
@@ -264,16 +264,44 @@ fn a_run_cannot_change_its_kind_of_critic() {
     for field in fields {
         answer(field).unwrap();
     }
-    api.patch(&path, &json!({"spec": {"suspend": true}})).unwrap();
+    start_and_suspend(&api, &path);
+    for field in fields {
+        let rejected = format!("{:#}", answer(field).unwrap_err());
+        assert!(rejected.contains(FIXED), "{field}: {rejected}");
+    }
+}
+
+/// Gives a job the status of a started run that is suspended, whose spec may change.
+fn start_and_suspend(api: &Api, path: &str) {
+    api.patch(path, &json!({"spec": {"suspend": true}})).unwrap();
     let condition = json!({
         "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     let status = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]});
     api.patch(&format!("{path}/status"), &json!({ "status": status })).unwrap();
-    for field in fields {
-        let rejected = format!("{:#}", answer(field).unwrap_err());
-        assert!(rejected.contains(FIXED), "{field}: {rejected}");
+}
+
+#[test]
+fn a_started_run_keeps_its_epochs_or_gets_more() {
+    let training = json!({"spec": {"training": {"steps": null, "epochs": 3}}});
+    let namespace = namespace_with("epochs", &training);
+    let api = cluster().api().unwrap();
+    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
+    let answer = |training: Value| {
+        let change = json!({"spec": {"training": training}});
+        api.patch(&format!("{path}?dryRun=All"), &change)
+    };
+    let shorter = [json!({"epochs": 2}), json!({"epochs": null, "steps": 100})];
+    for training in shorter.clone() {
+        answer(training).unwrap();
+    }
+    start_and_suspend(&api, &path);
+    answer(json!({"epochs": 4})).unwrap();
+    for training in shorter {
+        let rejected = format!("{:#}", answer(training.clone()).unwrap_err());
+        let expected = "spec.training.epochs cannot be lowered, and a run keeps either steps or";
+        assert!(rejected.contains(expected), "{training}: {rejected}");
     }
 }
 

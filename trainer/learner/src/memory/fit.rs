@@ -29,14 +29,24 @@ impl DoesNotFit {
 /// A GPU whose memory other processes use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} of {} are free on the GPU, and {} are needed without activations: end the processes that \
-     use the rest, which nvidia-smi lists",
+    "{of}{} of {} are free on the GPU, and {} are needed without activations: end the processes \
+     that use the rest, which nvidia-smi lists",
     gib(*free), gib(*total), gib(*needed)
 )]
 pub struct Occupied {
+    /// The group of `trainer.groups`, if it is not the trainer itself.
+    of: String,
     free: u64,
     total: u64,
     needed: u64,
+}
+
+impl Occupied {
+    /// The error of a group of `trainer.groups`.
+    #[must_use]
+    pub fn of_group(self, group: &str) -> Self {
+        Self { of: format!("group {group}: "), ..self }
+    }
 }
 
 /// Why the memory of a GPU does not suffice for what every batch needs.
@@ -125,7 +135,7 @@ pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
 /// It does not.
 pub fn check_free(plan: &MemoryPlan, capacity: Capacity) -> Result<(), Occupied> {
     let (Capacity { free, total }, needed) = (capacity, plan.fixed());
-    if needed <= free { Ok(()) } else { Err(Occupied { free, total, needed }) }
+    if needed <= free { Ok(()) } else { Err(Occupied { of: String::new(), free, total, needed }) }
 }
 
 /// What makes the parts of `settings` fit, as `fits` finds.

@@ -46,16 +46,19 @@ pub struct OutOfMemory {
 impl OutOfMemory {
     /// The error that `text`, of libtorch, describes.
     fn of(text: &str, phase: Phase, spec: &RLJobSpec) -> Option<Self> {
-        let text_in_lower_case = text.to_lowercase();
-        let is_out_of_memory = ["out of memory", "can't allocate memory", "not enough memory"]
-            .iter()
-            .any(|part| text_in_lower_case.contains(part));
-        is_out_of_memory.then(|| Self {
+        is_out_of_memory(text).then(|| Self {
             part: part(phase),
             size: size(text).map(|size| format!(" (tried to allocate {size})")).unwrap_or_default(),
             remedy: remedies(phase, spec).join(", "),
         })
     }
+}
+
+/// Whether libtorch says so, on a GPU or a CPU.
+fn is_out_of_memory(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let parts = ["out of memory", "can't allocate memory", "not enough memory"];
+    parts.iter().any(|part| text.contains(part))
 }
 
 fn part(phase: Phase) -> String {
@@ -153,8 +156,7 @@ where
 pub fn silence_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {
-        let text = message(panic.payload()).unwrap_or_default().to_lowercase();
-        if !text.contains("out of memory") {
+        if !message(panic.payload()).is_some_and(is_out_of_memory) {
             report(panic);
         }
     }));

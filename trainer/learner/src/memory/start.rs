@@ -113,7 +113,9 @@ pub fn planned_group(
     }
     let (plan, free) = (MemoryPlan::new(&settings, 0), capacity.map(|capacity| capacity.free));
     log(&settings, &plan, free);
-    capacity.map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))?;
+    capacity
+        .map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))
+        .map_err(|error| error.of_group(group))?;
     Ok(Some(PlannedGroup { plan, free, layers: model.config().num_hidden_layers }))
 }
 
