@@ -57,7 +57,7 @@ spec: 3
             "line 8: spec.algorithm.grpo.groupSize: must be at least 1, found 0",
             "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
             "line 11: spec.rollout.temprature: unknown field",
-            "line 12: spec.training.steps: is missing",
+            "line 12: spec.training.steps: is missing; set it, or epochs",
             "line 18: apiVersion: expected rljob.dev/v1alpha1, found \"rljob.dev/v1\"",
             "line 21: spec: expected object, found 3",
         ]
