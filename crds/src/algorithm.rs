@@ -13,19 +13,13 @@ use crate::ppo::PpoSpec;
 use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 pub use crate::training::{Activations, Precision, Sharding, TrainingSpec};
+use crate::union::{Union, exactly_one};
 
 /// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel`, `distillation` and
 /// `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.grpo), has(self.ppo), has(self.sft), has(self.dpo), has(self.rewardModel), \
-         has(self.distillation), has(self.evaluation)].filter(x, x).size() == 1"
-    )
-        .message("set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and \
-                 evaluation")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
     /// asymmetric clip and token-level loss (arXiv 2503.14476).
@@ -56,6 +50,11 @@ pub struct AlgorithmSpec {
     /// checkpoints; `dataset.train`, `training.steps` and `restoreFrom` must be absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationSpec>,
+}
+
+impl Union for AlgorithmSpec {
+    const MEMBERS: &'static [&'static str] =
+        &["grpo", "ppo", "sft", "dpo", "rewardModel", "distillation", "evaluation"];
 }
 
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::storage::VOLUME_SOURCES;
 use crate::template::object;
-use crate::{RLJob, enum_values, freeze};
+use crate::{RLJob, enum_values, freeze, union};
 
 /// Resource names in `requests` and `limits`, which bounds the cost of rules about them.
 const MAX_RESOURCES: i64 = 32;
@@ -73,21 +73,11 @@ fn add_volume_sources(spec: &mut JSONSchemaProps) {
         (name.to_owned(), serde_json::from_value(object()).unwrap_or_default())
     });
     volume.properties.get_or_insert_default().extend(sources);
-    let set = VOLUME_SOURCES.map(|name| format!("has(self.{name})")).join(", ");
     volume.x_kubernetes_validations.get_or_insert_default().push(ValidationRule {
-        rule: format!("[{set}].filter(x, x).size() == 1"),
-        message: Some(format!("set exactly one of {}", one_of(&VOLUME_SOURCES))),
+        rule: union::expression(&VOLUME_SOURCES),
+        message: Some(union::message(&VOLUME_SOURCES)),
         ..ValidationRule::default()
     });
-}
-
-/// `a, b and c`.
-fn one_of(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [name] => (*name).to_owned(),
-        [names @ .., last] => format!("{} and {last}", names.join(", ")),
-    }
 }
 
 /// Replaces unsigned formats, which the API server does not know; makes optional fields not

@@ -8,6 +8,7 @@ use crate::grpo::{
     NormalizationSpec,
 };
 use crate::storage::SecretKeyReference;
+use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of `distillation`.
@@ -62,10 +63,7 @@ pub struct OffPolicySpec {
 /// Teacher of `distillation`. Exactly one of `path` and `server`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new("[has(self.path), has(self.server)].filter(x, x).size() == 1")
-        .message("set exactly one of path and server")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct TeacherSpec {
     /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as trainer pods see it. Its
     /// vocabulary is that of the policy; its shape may differ. `rljob run` resolves a relative path
@@ -76,6 +74,10 @@ pub struct TeacherSpec {
     /// Server of the teacher. Learners do not hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<TeacherServer>,
+}
+
+impl Union for TeacherSpec {
+    const MEMBERS: &'static [&'static str] = &["path", "server"];
 }
 
 /// SGLang or `rljob-engine` with the teacher, which computes its log-probabilities of each finished

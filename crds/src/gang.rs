@@ -1,5 +1,6 @@
 //! Gangs: engines and trainers that are scheduled all together or not at all.
 
+use crate::union::{Union, exactly_one};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +10,7 @@ use serde::{Deserialize, Serialize};
 /// pods are replaced one by one.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.native), has(self.coscheduling), has(self.volcano)].filter(x, x).size() == 1"
-    )
-        .message("set exactly one of native, coscheduling and volcano")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct GangSpec {
     /// The scheduler of Kubernetes 1.37 or later with the feature gate GenericWorkload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,6 +21,10 @@ pub struct GangSpec {
     /// The scheduler of Volcano.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volcano: Option<VolcanoGang>,
+}
+
+impl Union for GangSpec {
+    const MEMBERS: &'static [&'static str] = &["native", "coscheduling", "volcano"];
 }
 
 /// Settings of `native`.

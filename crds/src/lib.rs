@@ -8,7 +8,7 @@
 //! [`lora`], [`reward`], [`model_reward`], [`program_reward`], [`verifiers`], [`rollout`],
 //! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`],
 //! [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`], [`status`],
-//! [`run_config`], then [`mod@crd`], [`freeze`] and [`dataflow`].
+//! [`run_config`], then [`union`], [`mod@crd`], [`freeze`] and [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -91,6 +91,8 @@ pub mod run_config;
 
 /// Pruning of unknown fields.
 pub mod prune;
+
+pub mod union;
 
 pub mod crd;
 mod enum_values;

@@ -4,16 +4,12 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::SecretKeyReference;
+use crate::union::{Union, exactly_one};
 
 /// Model to train. Exactly one of `path`, `huggingFace` and `rljob`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.path), has(self.huggingFace), has(self.rljob)].filter(x, x).size() == 1"
-    )
-        .message("set exactly one of path, huggingFace and rljob")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(
     validation = Rule::new("!has(self.rljob) || self.weights == 'Pretrained'")
         .message("rljob names trained weights: weights must be Pretrained")
@@ -35,6 +31,10 @@ pub struct ModelSpec {
     /// for the shape in `config.json`. Default Pretrained.
     #[serde(default)]
     pub weights: InitialWeights,
+}
+
+impl Union for ModelSpec {
+    const MEMBERS: &'static [&'static str] = &["path", "huggingFace", "rljob"];
 }
 
 impl ModelSpec {

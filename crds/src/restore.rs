@@ -1,5 +1,6 @@
 //! Initial checkpoint of a run.
 
+use crate::union::{Union, exactly_one};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +8,7 @@ use serde::{Deserialize, Serialize};
 /// `path` and `s3`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.rljob), has(self.path), has(self.s3)].filter(x, x).size() == 1"
-    )
-        .message("set exactly one of rljob, path and s3")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct RestoreSource {
     /// Checkpoint of another RLJob in the same namespace and storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,6 +24,10 @@ pub struct RestoreSource {
     /// Checkpoint in a bucket of the server that `storage.s3` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Checkpoint>,
+}
+
+impl Union for RestoreSource {
+    const MEMBERS: &'static [&'static str] = &["rljob", "path", "s3"];
 }
 
 impl RestoreSource {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::model_reward::ModelReward;
 use crate::program_reward::{CodeReward, PythonReward};
 use crate::storage::SecretKeyReference;
+use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
@@ -14,15 +15,7 @@ use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds}
 /// scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.math), has(self.exactMatch), has(self.regex), has(self.code), \
-         has(self.python), has(self.model), has(self.http), has(self.command)]\
-         .filter(x, x).size() == 1"
-    )
-        .message("set exactly one of math, exactMatch, regex, code, python, model, http and \
-                 command")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct RewardSpec {
     /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z][-_A-Za-z0-9]*$"))]
@@ -56,6 +49,11 @@ pub struct RewardSpec {
     /// Long-lived command that reads one JSON line per completion and writes one with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandReward>,
+}
+
+impl Union for RewardSpec {
+    const MEMBERS: &'static [&'static str] =
+        &["math", "exactMatch", "regex", "code", "python", "model", "http", "command"];
 }
 
 fn weight() -> f64 {

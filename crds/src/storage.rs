@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::union::{Union, exactly_one};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,13 +79,7 @@ pub struct HostPathSource {
 /// job reads and writes the volume.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.persistentVolumeClaim), has(self.hostPath), has(self.s3)].filter(x, \
-         x).size() == 1"
-    )
-        .message("set exactly one of persistentVolumeClaim, hostPath and s3")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct StorageSpec {
     /// Existing claim with access mode ReadWriteMany. ReadWriteOnce suffices on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,6 +93,10 @@ pub struct StorageSpec {
     /// `model.huggingFace` needs a commit as revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Source>,
+}
+
+impl Union for StorageSpec {
+    const MEMBERS: &'static [&'static str] = &["persistentVolumeClaim", "hostPath", "s3"];
 }
 
 /// Bucket of an S3-compatible store. Checkpoints, exports, the journal and JSONL files are objects

@@ -7,6 +7,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentWorkflow;
+use crate::union::{Union, exactly_one};
 pub use environment::{EnvironmentCommand, EnvironmentWorkflow};
 pub use tools::{CommandTool, HttpTool, McpTool, ToolFormat, ToolSpec, ToolsWorkflow};
 
@@ -14,13 +15,7 @@ pub use tools::{CommandTool, HttpTool, McpTool, ToolFormat, ToolSpec, ToolsWorkf
 /// the same workflow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.multiTurn), has(self.environment), has(self.tools), has(self.agent)]\
-             .filter(x, x).size() == 1"
-    )
-        .message("set exactly one of multiTurn, environment, tools and agent")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct WorkflowSpec {
     /// Several attempts at a prompt, with feedback after each one that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +29,10 @@ pub struct WorkflowSpec {
     /// A program per sample that talks to the model over an API of OpenAI's shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentWorkflow>,
+}
+
+impl Union for WorkflowSpec {
+    const MEMBERS: &'static [&'static str] = &["multiTurn", "environment", "tools", "agent"];
 }
 
 /// Settings of the `multiTurn` workflow. A turn is a completion, which the rewards score. While its

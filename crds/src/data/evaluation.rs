@@ -11,10 +11,9 @@ use super::source::{
     chat_template_arguments, prompt_of_part, reward_names,
 };
 use super::suite::EvaluationSuite;
+use crate::union::{Union, exactly_one};
 
 /// CEL rules of suites.
-const ONE_SOURCE: &str =
-    "[has(self.path), has(self.huggingFace), has(self.suites)].filter(x, x).size() == 1";
 const MEASURED: &str = "has(self.answer) || has(self.completion) || has(self.chosen) || \
                         has(self.conversation) && !has(self.suites) || \
                         has(self.suites) && self.suites.all(suite, has(suite.answer))";
@@ -35,10 +34,7 @@ const SUITES_OF_ACCURACY: &str = "!has(self.suites) || !has(self.completion) && 
         .message("set answer, which the reward compares with, completion, whose loss sft \
                  measures, or chosen and rejected, whose loss dpo and rewardModel measure")
 )]
-#[x_kube(
-    validation = Rule::new(ONE_SOURCE)
-        .message("set exactly one of path, huggingFace and suites")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(
     validation = Rule::new(PROMPTED).message("set prompt or conversation, here or in every suite")
 )]
@@ -190,6 +186,10 @@ pub struct EvaluationDataset {
     #[serde(default = "correct_reward")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub correct_reward: f64,
+}
+
+impl Union for EvaluationDataset {
+    const MEMBERS: &'static [&'static str] = &["path", "huggingFace", "suites"];
 }
 
 /// Rows that are evaluated together, with all of their settings.

@@ -5,17 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::curriculum::CurriculumSpec;
 use super::source::{
-    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource, ONE_SOURCE,
+    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource,
     SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_names,
 };
+use crate::union::{Union, exactly_one};
 
 /// A part of a mixture. Exactly one of `path` and `huggingFace`. Every other field that it does not
 /// set, except the weight, is that of `dataset.train`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
@@ -95,6 +94,10 @@ pub struct MixturePart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub rejected: Option<String>,
+}
+
+impl Union for MixturePart {
+    const MEMBERS: &'static [&'static str] = &["path", "huggingFace"];
 }
 
 fn weight() -> f64 {

@@ -8,8 +8,6 @@ use crate::model::main_branch;
 use crate::storage::SecretKeyReference;
 
 /// CEL rules of training and evaluation data.
-pub(super) const ONE_SOURCE: &str =
-    "[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1";
 pub(super) const SELECTORS_OF_PATH: &str =
     "has(self.path) || !has(self.split) && !has(self.subset)";
 pub(super) const SELECTORS_OF_PATH_MESSAGE: &str =

@@ -5,18 +5,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::source::{
-    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource, ONE_SOURCE,
+    AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource,
     PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, chat_template_arguments,
     reward_names,
 };
+use crate::union::{Union, exactly_one};
 
 /// A suite. Exactly one of `path` and `huggingFace`. Every other field that it does not set is that
 /// of `dataset.evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
@@ -112,4 +111,8 @@ pub struct EvaluationSuite {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub correct_reward: Option<f64>,
+}
+
+impl Union for EvaluationSuite {
+    const MEMBERS: &'static [&'static str] = &["path", "huggingFace"];
 }

@@ -12,17 +12,12 @@ use super::source::{
     WHOLE_CONVERSATION, WHOLE_CONVERSATION_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE,
     chat_template_arguments, prompt_of_part, reward_names,
 };
-
-const ONE_SOURCE: &str =
-    "[has(self.path), has(self.huggingFace), has(self.mixture)].filter(x, x).size() == 1";
+use crate::union::{Union, exactly_one};
 
 /// Training rows and their prompts. Exactly one of `path`, `huggingFace` and `mixture`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(ONE_SOURCE)
-        .message("set exactly one of path, huggingFace and mixture")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
@@ -138,6 +133,10 @@ pub struct TrainDataset {
     /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
+}
+
+impl Union for TrainDataset {
+    const MEMBERS: &'static [&'static str] = &["path", "huggingFace", "mixture"];
 }
 
 /// Rows of one source, with all of their settings.

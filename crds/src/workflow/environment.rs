@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::one;
 use crate::storage::SecretKeyReference;
+use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of the `environment` workflow: an HTTP server (`url`) or a program (`command`) answers
@@ -23,8 +24,7 @@ use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds}
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.url), has(self.command)].filter(x, x).size() == 1")
-        .message("set exactly one of url and command"),
+    validation = exactly_one(Self::MEMBERS),
     validation = Rule::new("has(self.url) || !has(self.tokenSecretRef)")
         .message("tokenSecretRef belongs to url: programs have no token")
 )]
@@ -74,6 +74,10 @@ pub struct EnvironmentWorkflow {
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,
+}
+
+impl Union for EnvironmentWorkflow {
+    const MEMBERS: &'static [&'static str] = &["url", "command"];
 }
 
 /// A program that is the environment of one episode. It reads the requests of the server, one JSON

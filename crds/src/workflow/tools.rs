@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::storage::SecretKeyReference;
+use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of the `tools` workflow: the chat template describes tools to the model, the calls of a
@@ -48,12 +49,7 @@ pub enum ToolFormat {
 /// A tool: `http`, `command` or `mcp`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new(
-        "[has(self.http), has(self.command), has(self.mcp)].filter(x, x).size() == 1"
-    )
-        .message("set exactly one of http, command and mcp")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct ToolSpec {
     /// Name that the model calls.
     #[schemars(length(min = 1, max = 64), regex(pattern = "^[a-zA-Z0-9_-]+$"))]
@@ -75,6 +71,10 @@ pub struct ToolSpec {
     /// MCP server that executes the calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<McpTool>,
+}
+
+impl Union for ToolSpec {
+    const MEMBERS: &'static [&'static str] = &["http", "command", "mcp"];
 }
 
 /// A tool behind HTTP. The request is a POST of `{"name": text, "arguments": object, "session":

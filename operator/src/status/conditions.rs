@@ -1,14 +1,15 @@
 //! Conditions, by the truth table in the parent module. An unchanged condition keeps its transition
 //! time.
 
+mod list;
+
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY,
-    CONDITION_METRICS_TRACKED, CONDITION_READY, CONDITION_RECONCILING, CONDITION_REWARD_READY,
-    CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
-    CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED,
-    REASON_AS_EXPECTED, REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE,
+    CONDITION_METRICS_TRACKED, CONDITION_REWARD_READY, CONDITION_SETTINGS_EFFECTIVE,
+    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
+    CONDITION_WEIGHTS_SYNCED, REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE,
     REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NO_PROGRESS,
     REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY,
     REASON_PODS_READY, REASON_QUEUED, REASON_RELEASING, REASON_RESTARTING,
@@ -19,6 +20,7 @@ use rljob_crds::names::{
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
+use self::list::{Conditions, RunState, Truth};
 use super::text::{
     clip, missing_pods, no_progress, reward_outage, silence, storage_failure, tracker_failure,
     unsuitable_engine, waits_for, without_effect,
@@ -28,100 +30,6 @@ use crate::validate::Job;
 
 /// Time without a synced engine after which `WeightsSynced` becomes False.
 const SYNC_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
-
-/// Status of a condition.
-#[derive(Clone, Copy)]
-enum Truth {
-    True,
-    False,
-    Unknown,
-}
-
-impl From<bool> for Truth {
-    fn from(value: bool) -> Self {
-        if value { Self::True } else { Self::False }
-    }
-}
-
-/// A row of the truth table: `Succeeded`, `Ready`, `Reconciling` and `Stalled`.
-#[derive(Clone, Copy)]
-enum RunState {
-    /// Starting, restarting, draining, releasing.
-    Progressing,
-    /// Running or suspended.
-    Settled,
-    Succeeded,
-    Failed,
-    /// Waiting for the user, whose change can still let the run succeed.
-    Stalled,
-}
-
-/// Conditions under construction, with the old ones for their transition times.
-struct Conditions<'a> {
-    old: &'a RLJobStatus,
-    generation: i64,
-    now: Timestamp,
-    list: Vec<Condition>,
-}
-
-impl<'a> Conditions<'a> {
-    fn new(old: &'a RLJobStatus, generation: i64, now: Timestamp) -> Self {
-        Self { old, generation, now, list: Vec::new() }
-    }
-
-    fn old(&self, type_: &str) -> Option<&'a Condition> {
-        self.old.conditions.iter().find(|condition| condition.type_ == type_)
-    }
-
-    fn set(&mut self, type_: &str, is: impl Into<Truth>, reason: &str, message: impl Into<String>) {
-        let status = match is.into() {
-            Truth::True => "True",
-            Truth::False => "False",
-            Truth::Unknown => "Unknown",
-        };
-        let kept = self
-            .old(type_)
-            .filter(|old| old.status == status)
-            .map(|old| old.last_transition_time.clone());
-        self.list.push(Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.into(),
-            last_transition_time: kept.unwrap_or(Time(self.now)),
-            observed_generation: Some(self.generation),
-        });
-    }
-
-    fn set_summary(&mut self, state: RunState, reason: &str, message: &str) {
-        let succeeded = match state {
-            RunState::Progressing | RunState::Settled | RunState::Stalled => Truth::Unknown,
-            RunState::Succeeded => Truth::True,
-            RunState::Failed => Truth::False,
-        };
-        let is_ready = matches!(state, RunState::Settled | RunState::Succeeded);
-        self.set(CONDITION_SUCCEEDED, succeeded, reason, message);
-        self.set(CONDITION_READY, is_ready, reason, message);
-        for (type_, is) in [
-            (CONDITION_RECONCILING, matches!(state, RunState::Progressing)),
-            (CONDITION_STALLED, matches!(state, RunState::Failed | RunState::Stalled)),
-        ] {
-            let (reason, message) = if is { (reason, message) } else { (REASON_AS_EXPECTED, "") };
-            self.set(type_, is, reason, message);
-        }
-    }
-}
-
-impl Conditions<'_> {
-    /// Restores the recorded condition `Succeeded` of a run that has ended.
-    fn keep_outcome(&mut self) {
-        let recorded = self.old(CONDITION_SUCCEEDED).cloned();
-        let current = self.list.iter_mut().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
-        if let (Some(current), Some(recorded)) = (current, recorded) {
-            *current = Condition { observed_generation: current.observed_generation, ..recorded };
-        }
-    }
-}
 
 /// Conditions after a decision.
 pub(super) fn compute(

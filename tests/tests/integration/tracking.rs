@@ -16,8 +16,11 @@ use tempfile::TempDir;
 
 use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, baseline, folder_with};
 
-/// Steps of the job `practise`.
-const STEPS: u64 = 12;
+/// Steps of the job `practise`, so many that it does not end while a tracker's server is down:
+/// trackers look at the run every 2 seconds.
+const STEPS: u64 = 36;
+/// Steps between two evaluations.
+const EVERY: usize = 6;
 
 /// A folder with the job `practise`.
 fn folder() -> TempDir {
@@ -29,7 +32,9 @@ fn start(folder: &TempDir, tracker: &str) -> LocalRun {
     let export = baseline().folder.join("baseline/default/imitate/export");
     let model = format!("spec.model={{path: {}}}", export.display());
     let tracking = format!("spec.tracking.{tracker}");
-    LocalRun::start_with(folder.path(), "runs", &["--set", &model, "--set", &tracking])
+    let steps = format!("spec.training.steps={STEPS}");
+    let sets = ["--set", &model, "--set", &tracking, "--set", &steps];
+    LocalRun::start_with(folder.path(), "runs", &sets)
 }
 
 #[test]
@@ -69,7 +74,8 @@ fn a_run_is_tracked_by_mlflow_once_although_coordinator_and_server_are_killed() 
     assert_eq!(losses.len() as u64, STEPS);
     assert_eq!(history(&mlflow, &run, "loss"), losses, "{log}");
     let evaluated = history(&mlflow, &run, "evaluation/greedy");
-    assert_eq!(evaluated.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 6, 12]);
+    let evaluated: Vec<u64> = evaluated.into_iter().map(|(step, _)| step).collect();
+    assert_eq!(evaluated, (0..=STEPS).step_by(EVERY).collect::<Vec<_>>());
     for file in TENSORBOARD_FILES {
         assert!(fs::metadata(directory.join(file)).unwrap().len() > 100, "{file}");
     }

@@ -3,35 +3,35 @@
 //! Every body is sent with its SHA-256, which the server verifies. Large objects are read in ranges
 //! and written in parts ([`super::upload`]), each retried separately.
 
+mod client;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::future::Future;
 use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::path::Path as Key;
 use object_store::{
-    BackoffConfig, Certificate, ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig,
+    BackoffConfig, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use rljob_crds::BucketConfig;
 use sha2::{Digest, Sha256};
-use tokio::runtime::Runtime;
 
+pub(crate) use self::client::runtime;
+use self::client::{client_options, is_transient, line};
 use crate::StorageError;
 use crate::credentials::KeyFiles;
 
-/// Time for which requests are retried while the server is unavailable.
-const RETRY_LIMIT: Duration = Duration::from_secs(600);
 /// First and longest wait between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Timeout of one request including its body.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for which requests are retried while the server is unavailable.
+const RETRY_LIMIT: Duration = Duration::from_secs(600);
 /// Bytes per range of a large object.
 const RANGE: u64 = 16 << 20;
 /// Concurrent ranges or parts.
@@ -303,48 +303,4 @@ impl Bucket {
             }
         }
     }
-}
-
-/// Whether a repeated call may succeed: no response, 5xx, 429 or 408. Missing objects, denied
-/// access, bad requests and untrusted certificates are final.
-fn is_transient(error: &Error) -> bool {
-    let refused = |text: &str| {
-        text.contains("status code: 4")
-            && !["status code: 429", "status code: 408"].iter().any(|code| text.contains(code))
-    };
-    matches!(error, Error::Generic { .. })
-        && !refused(&line(error))
-        && rljob_http::untrusted(error).is_none()
-}
-
-/// Settings of the HTTP client, with the authorities of the system.
-fn client_options() -> Result<ClientOptions, Error> {
-    let options = ClientOptions::new().with_timeout(REQUEST_TIMEOUT);
-    rljob_http::local_authorities().iter().try_fold(options, |options, authority| {
-        Ok(options.with_root_certificate(Certificate::from_der(authority)?))
-    })
-}
-
-/// An error and its causes in one line.
-fn line(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .map(|error| error.to_string().replace('\n', " "))
-        .last()
-        .unwrap_or_default()
-}
-
-/// The client's thread pool, one per process. Never shut down, because a runtime must not be
-/// dropped inside another one.
-pub(crate) fn runtime() -> Result<&'static Runtime, StorageError> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("s3")
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(StorageError::Runtime)?;
-    Ok(RUNTIME.get_or_init(|| runtime))
 }

@@ -11,7 +11,7 @@ use rljob_crds::model::InitialWeights;
 use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::RewardSpec;
 
-use super::common::{check_optimizer, exactly_one};
+use super::common::{check_optimizer, check_union};
 use super::pairs::check_pairs;
 use super::rewards::check_reward;
 use super::{distillation, mixture, prompts, suites};
@@ -24,16 +24,7 @@ pub(super) fn check_algorithm(
     has_agent: bool,
     problems: &mut Vec<Problem>,
 ) {
-    let members = [
-        ("grpo", spec.grpo.is_some()),
-        ("ppo", spec.ppo.is_some()),
-        ("sft", spec.sft.is_some()),
-        ("dpo", spec.dpo.is_some()),
-        ("rewardModel", spec.reward_model.is_some()),
-        ("distillation", spec.distillation.is_some()),
-        ("evaluation", spec.evaluation.is_some()),
-    ];
-    exactly_one("spec.algorithm", &members, problems);
+    check_union("spec.algorithm", spec, problems);
     for (index, reward) in rewards.iter().enumerate() {
         check_reward(index, reward, rewards.get(..index).unwrap_or_default(), problems);
     }

@@ -5,6 +5,7 @@ use rljob_crds::names::{
 };
 
 use rljob_crds::algorithm::OptimizerSpec;
+use rljob_crds::union::{self, Union};
 
 use crate::validate::Problem;
 
@@ -34,22 +35,22 @@ pub fn is_dns_label(text: &str) -> bool {
 }
 
 /// Checks a union: exactly one of its members is set.
+pub(super) fn check_union<T: Union>(path: &str, value: &T, problems: &mut Vec<Problem>) {
+    // A union of plain data serializes as an object without the members that are not set.
+    let value = serde_json::to_value(value).unwrap_or_default();
+    let members: Vec<_> =
+        T::MEMBERS.iter().map(|name| (*name, value.get(name).is_some())).collect();
+    exactly_one(path, &members, problems);
+}
+
+/// Checks that exactly one of the members is set.
 pub fn exactly_one(path: &str, members: &[(&str, bool)], problems: &mut Vec<Problem>) {
     let set: Vec<&str> = members.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
     if set.len() != 1 {
         let all: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
         let found = if set.is_empty() { "none".to_owned() } else { set.join(" and ") };
-        let message = format!("set exactly one of {}, found {found}", listed(&all));
+        let message = format!("{}, found {found}", union::message(&all));
         problems.push(Problem::new(path, message));
-    }
-}
-
-/// `a, b and c`.
-fn listed(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [name] => (*name).to_owned(),
-        [names @ .., last] => format!("{} and {last}", names.join(", ")),
     }
 }
 

@@ -4,7 +4,7 @@ use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::distillation::{DistillationSpec, TeacherSpec};
 use rljob_crds::grpo::LossAggregation;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use crate::validate::Problem;
 
 /// Rules of the settings.
@@ -19,8 +19,7 @@ pub(super) fn check(
 
 fn check_teacher(teacher: &TeacherSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
     let path = "spec.algorithm.distillation.teacher";
-    let members = [("path", teacher.path.is_some()), ("server", teacher.server.is_some())];
-    exactly_one(path, &members, problems);
+    check_union(path, teacher, problems);
     if teacher.server.is_some() && rollout.temperature.to_bits() != 1.0_f64.to_bits() {
         let message = format!(
             "needs rollout.temperature 1, at which servers compute log-probabilities of given \

@@ -3,19 +3,14 @@
 use rljob_crds::RLJobSpec;
 use rljob_crds::template::PodTemplate;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use crate::validate::{Policy, Problem};
 
 const PATH: &str = "spec.scheduling.gang";
 
 pub(super) fn check_gang(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
     let Some(gang) = &spec.scheduling.gang else { return };
-    let members = [
-        ("native", gang.native.is_some()),
-        ("coscheduling", gang.coscheduling.is_some()),
-        ("volcano", gang.volcano.is_some()),
-    ];
-    exactly_one(PATH, &members, problems);
+    check_union(PATH, gang, problems);
     let unknown = gang.scheduler().filter(|kind| !policy.gang_schedulers.contains(*kind));
     if let Some(kind) = unknown {
         let name = kind.name();

@@ -4,7 +4,7 @@ use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::TrainDataset;
 use rljob_crds::reward::RewardSpec;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use super::prompts;
 use super::rewards::check_reward_names;
 use crate::validate::Problem;
@@ -13,16 +13,10 @@ const FIELD: &str = "spec.dataset.train";
 
 /// Checks training data that are not absent.
 pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut Vec<Problem>) {
-    let members = [
-        ("path", train.path.is_some()),
-        ("huggingFace", train.hugging_face.is_some()),
-        ("mixture", !train.mixture.is_empty()),
-    ];
-    exactly_one(FIELD, &members, problems);
+    check_union(FIELD, train, problems);
     for (index, part) in train.mixture.iter().enumerate() {
         let field = format!("{FIELD}.mixture[{index}]");
-        let members = [("path", part.path.is_some()), ("huggingFace", part.hugging_face.is_some())];
-        exactly_one(&field, &members, problems);
+        check_union(&field, part, problems);
         for (name, is_set, default) in [
             (
                 "completion",

@@ -2,7 +2,7 @@
 
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
-use super::common::exactly_one;
+use super::common::check_union;
 use crate::validate::Problem;
 
 /// Checks names of rewards that score the data at `path`.
@@ -28,17 +28,7 @@ pub(super) fn check_reward(
     problems: &mut Vec<Problem>,
 ) {
     let path = format!("spec.rewards[{index}]");
-    let members = [
-        ("math", reward.math.is_some()),
-        ("exactMatch", reward.exact_match.is_some()),
-        ("regex", reward.regex.is_some()),
-        ("code", reward.code.is_some()),
-        ("python", reward.python.is_some()),
-        ("model", reward.model.is_some()),
-        ("http", reward.http.is_some()),
-        ("command", reward.command.is_some()),
-    ];
-    exactly_one(&path, &members, problems);
+    check_union(&path, reward, problems);
     if earlier.iter().any(|other| other.name == reward.name) {
         let message = format!("`{}` is the name of an earlier reward", reward.name);
         problems.push(Problem::new(format!("{path}.name"), message));

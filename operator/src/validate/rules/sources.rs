@@ -12,7 +12,7 @@ use rljob_crds::names::{
 use rljob_crds::storage::{VOLUME_SOURCES, VolumeSpec};
 use serde_json::{Map, Value};
 
-use super::common::{exactly_one, is_dns_label};
+use super::common::{check_union, exactly_one, is_dns_label};
 use crate::validate::{Policy, Problem};
 
 /// Folders of the containers that the operator mounts.
@@ -33,12 +33,7 @@ pub(super) const HOST_PATH: &str = "the operator rejects hostPath: it gives acce
     files of nodes; start the operator with --allow-host-path, or use another volume";
 
 pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
-    let members = [
-        ("path", model.path.is_some()),
-        ("huggingFace", model.hugging_face.is_some()),
-        ("rljob", model.rljob.is_some()),
-    ];
-    exactly_one("spec.model", &members, problems);
+    check_union("spec.model", model, problems);
     if let Some(folder) = &model.path {
         check_run_path("spec.model.path", folder, problems);
     }
@@ -177,12 +172,7 @@ pub(super) fn covers(mount: &str, folder: &str) -> bool {
 
 pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
     let storage = &spec.storage;
-    let members = [
-        ("persistentVolumeClaim", storage.persistent_volume_claim.is_some()),
-        ("hostPath", storage.host_path.is_some()),
-        ("s3", storage.s3.is_some()),
-    ];
-    exactly_one("spec.storage", &members, problems);
+    check_union("spec.storage", storage, problems);
     if storage.host_path.is_some() && !policy.allow_host_path {
         problems.push(Problem::new("spec.storage.hostPath", HOST_PATH));
     }
@@ -233,12 +223,7 @@ pub(super) fn check_restore(spec: &RLJobSpec, name: Option<&str>, problems: &mut
         ));
     }
     let Some(source) = &spec.restore_from else { return };
-    let members = [
-        ("rljob", source.rljob.is_some()),
-        ("path", source.path.is_some()),
-        ("s3", source.s3.is_some()),
-    ];
-    exactly_one("spec.restoreFrom", &members, problems);
+    check_union("spec.restoreFrom", source, problems);
     if let Some(folder) = &source.path {
         check_run_path("spec.restoreFrom.path", folder, problems);
     }

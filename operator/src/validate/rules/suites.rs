@@ -3,7 +3,7 @@
 use rljob_crds::data::{EvaluationDataset, Suite};
 use rljob_crds::reward::RewardSpec;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use super::prompts;
 use super::rewards::check_reward_names;
 use crate::validate::Problem;
@@ -15,12 +15,7 @@ pub(super) fn check(
     rewards: &[RewardSpec],
     problems: &mut Vec<Problem>,
 ) {
-    let members = [
-        ("path", evaluation.path.is_some()),
-        ("huggingFace", evaluation.hugging_face.is_some()),
-        ("suites", !evaluation.suites.is_empty()),
-    ];
-    exactly_one(FIELD, &members, problems);
+    check_union(FIELD, evaluation, problems);
     if evaluation.suites.is_empty() {
         if !evaluation.measures_loss() && evaluation.answer.is_none() {
             problems.push(Problem::new(
@@ -50,9 +45,7 @@ fn check_suites(evaluation: &EvaluationDataset, problems: &mut Vec<Problem>) {
     }
     for (index, suite) in evaluation.suites.iter().enumerate() {
         let field = format!("{FIELD}.suites[{index}]");
-        let members =
-            [("path", suite.path.is_some()), ("huggingFace", suite.hugging_face.is_some())];
-        exactly_one(&field, &members, problems);
+        check_union(&field, suite, problems);
         if suite.answer.is_none() && evaluation.answer.is_none() {
             let message = "is missing; the accuracy of a suite is measured with it";
             problems.push(Problem::new(format!("{field}.answer"), message));

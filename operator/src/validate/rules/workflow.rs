@@ -6,7 +6,7 @@ use rljob_crds::data::{DatasetSpec, PromptFormat};
 use rljob_crds::workflow::{EnvironmentWorkflow, ToolSpec, ToolsWorkflow, WorkflowSpec};
 use serde_json::Value;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use super::prompts::check_template;
 use crate::validate::Problem;
 
@@ -17,13 +17,7 @@ pub(super) fn check_workflow(
     dataset: &DatasetSpec,
     problems: &mut Vec<Problem>,
 ) {
-    let members = [
-        ("multiTurn", workflow.multi_turn.is_some()),
-        ("environment", workflow.environment.is_some()),
-        ("tools", workflow.tools.is_some()),
-        ("agent", workflow.agent.is_some()),
-    ];
-    exactly_one(PATH, &members, problems);
+    check_union(PATH, workflow, problems);
     if let Some(multi_turn) = &workflow.multi_turn {
         check_template(&format!("{PATH}.multiTurn.feedback"), &multi_turn.feedback, problems);
     }
@@ -38,8 +32,7 @@ pub(super) fn check_workflow(
 
 fn check_environment(environment: &EnvironmentWorkflow, problems: &mut Vec<Problem>) {
     let path = format!("{PATH}.environment");
-    let members = [("url", environment.url.is_some()), ("command", environment.command.is_some())];
-    exactly_one(&path, &members, problems);
+    check_union(&path, environment, problems);
     if environment.url.is_none() && environment.token_secret_ref.is_some() {
         let message = "belongs to url: programs have no token";
         problems.push(Problem::new(format!("{path}.tokenSecretRef"), message));
@@ -54,12 +47,7 @@ fn check_tools(workflow: &ToolsWorkflow, problems: &mut Vec<Problem>) {
             let message = format!("`{}` is the name of an earlier tool", tool.name);
             problems.push(Problem::new(format!("{path}.name"), message));
         }
-        let members = [
-            ("http", tool.http.is_some()),
-            ("command", tool.command.is_some()),
-            ("mcp", tool.mcp.is_some()),
-        ];
-        exactly_one(&path, &members, problems);
+        check_union(&path, tool, problems);
         if let Some((part, message)) = schema_error(tool) {
             problems.push(Problem::new(format!("{path}.parameters.{part}"), message));
         }

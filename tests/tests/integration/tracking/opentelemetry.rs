@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{STEPS, folder, start, wait_for_failure};
 
-/// Steps during which no evaluation runs: those of `practise` are of steps 0, 6 and 12.
+/// Steps during which no evaluation runs: those of `practise` are of every sixth step.
 const WITHOUT_EVALUATION: RangeInclusive<u32> = 3..=5;
 
 /// A span as the collector received it. Times in nanoseconds of Unix time.

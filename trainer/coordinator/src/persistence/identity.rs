@@ -56,23 +56,22 @@ impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
         let algorithm = &config.spec.algorithm;
-        // One flag per algorithm: the hash of existing runs stays the same.
-        let is = |name| algorithm.resolve().is_some_and(|algorithm| algorithm.name() == name);
+        let kind = algorithm.resolve().map(Algorithm::name);
         let mut model = config.spec.model.clone();
         model.path = config.model_identity.clone().or(model.path);
         if let Some(hub) = &mut model.hugging_face {
             hub.token_secret_ref = None;
         }
-        let text = if is("ppo") {
-            serde_json::to_string(&(&model, false, false, true))
-        } else if is("dpo") {
-            serde_json::to_string(&(&model, false, false, false, true))
-        } else if is("rewardModel") {
-            serde_json::to_string(&(&model, false, false, false, false, true))
-        } else if is("evaluation") || is("distillation") {
-            serde_json::to_string(&(&model, algorithm.resolve().map(Algorithm::name)))
-        } else {
-            serde_json::to_string(&(&model, is("grpo"), is("sft")))
+        // The first algorithms have a flag each, so that the hash of existing runs stays the same.
+        let text = match kind {
+            Some("grpo") => serde_json::to_string(&(&model, true, false)),
+            Some("sft") => serde_json::to_string(&(&model, false, true)),
+            Some("ppo") => serde_json::to_string(&(&model, false, false, true)),
+            Some("dpo") => serde_json::to_string(&(&model, false, false, false, true)),
+            Some("rewardModel") => {
+                serde_json::to_string(&(&model, false, false, false, false, true))
+            }
+            _ => serde_json::to_string(&(&model, kind)),
         }?;
         let mut hash = Sha256::new_with_prefix(text);
         // Samples of a served teacher have its log-probabilities.
