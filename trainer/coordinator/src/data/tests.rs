@@ -1,6 +1,8 @@
 //! Tests of `data` with files on disk; [`folders`] has those of dataset folders.
 
 mod conversations;
+mod dropped;
+mod evaluation;
 mod filters;
 mod folders;
 mod tools;
@@ -9,15 +11,10 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
-use std::path::PathBuf;
-
 use rljob_crds::data::{EvaluationDataset, PromptFormat, Suite, TrainDataset};
-use rljob_crds::reward::{MathReward, RewardSpec};
 
 use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
-use crate::reward::{Rewards, Runner};
 use crate::text::{PromptStyle, TextTokenizer};
-use folders::opened;
 
 fn tokenizer() -> TextTokenizer {
     TextTokenizer::open(
@@ -131,87 +128,6 @@ fn a_pair_becomes_two_completions_with_eos_and_must_have_both_sides() {
 }
 
 #[test]
-fn evaluation_uses_all_rows_in_file_order() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\n");
-    let spec = EvaluationDataset {
-        completion: Some("{{a}}".to_owned()),
-        limit: None,
-        ..file.evaluation("{{q}}", PromptFormat::Chat, 2)
-    };
-    let tokenizer = tokenizer();
-    let dataset = Dataset::open_evaluation(&suite(&spec), &tokenizer, &KeptFields::None).unwrap();
-    let prompt = |position, text: &str, answer: &str| Prompt {
-        position,
-        row: position,
-        text: text.to_owned(),
-        tokens: tokenizer.encode_prompt(None, text, &PromptStyle::default()).unwrap(),
-        answer: Some(answer.to_owned()),
-        rewards: std::sync::Arc::default(),
-        category: None,
-        completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
-        later_turns: Vec::new(),
-        pair_tokens: None,
-        tools: None,
-        fields: None,
-    };
-    assert_eq!(
-        (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
-        [prompt(0, "x", "1"), prompt(1, "y", "2")]
-    );
-}
-
-#[test]
-fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
-    let opened = |rows: &[String], category: &str| {
-        let file = File::new(&rows.join("\n"));
-        let spec = EvaluationDataset {
-            category: Some(category.to_owned()),
-            ..file.evaluation("{{q}}", PromptFormat::Text, 1000)
-        };
-        Dataset::open_evaluation(&suite(&spec), &tokenizer(), &KeptFields::None)
-            .map_err(|error| error.to_string().replace(&file.path(), "FILE"))
-    };
-    let row = |category: &str| format!("{{\"q\":\"x\",\"a\":\"1\",\"c\":{category}}}");
-    let data = opened(&[row("\"algebra\""), row("3")], "c").unwrap();
-    let category = |position| data.prompt(position).unwrap().category;
-    assert_eq!([category(0), category(1)], ["algebra", "3"].map(|own| Some(own.to_owned())));
-    let error = |rows: &[String], category: &str| opened(rows, category).err().unwrap();
-    assert_eq!(error(&[row("1")], "d"), "FILE line 1 has no field `d`");
-    let many: Vec<String> = (0..101).map(|number| row(&number.to_string())).collect();
-    assert!(opened(&many[..100], "c").is_ok());
-    assert_eq!(
-        error(&many, "c"),
-        "the rows of FILE have more than 100 categories: set dataset.evaluation.category to a \
-         field with fewer values"
-    );
-    let long = row(&format!("\"{}\"", "x".repeat(129)));
-    assert_eq!(error(&[long], "c"), "the category of FILE line 1 has more than 128 bytes");
-}
-
-#[test]
-fn an_evaluation_sample_is_drawn_by_its_seed_from_all_rows() {
-    let line = |row: u32| format!("{{\"q\":\"x{row}\",\"a\":\"1\"}}");
-    let lines = (0..100).map(line).collect::<Vec<_>>().join("\n");
-    let file = File::new(&lines);
-    let sample = |limit, sample_seed| {
-        let spec = EvaluationDataset {
-            sample_seed,
-            ..file.evaluation("{{q}}", PromptFormat::Text, limit)
-        };
-        let dataset =
-            Dataset::open_evaluation(&suite(&spec), &tokenizer(), &KeptFields::None).unwrap();
-        let row = |position| dataset.prompt(position).unwrap().row;
-        (0..dataset.len()).map(row).collect::<Vec<_>>()
-    };
-    let rows = sample(20, 1);
-    assert!(rows.is_sorted() && rows.len() == 20 && rows[19] > 50, "{rows:?}");
-    assert_eq!(rows, sample(20, 1));
-    assert_ne!(rows, sample(20, 2));
-    assert!(sample(30, 1).len() == 30 && rows.iter().all(|row| sample(30, 1).contains(row)));
-    assert_eq!(sample(1000, 1), (0..100).collect::<Vec<_>>());
-}
-
-#[test]
 fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\",\"lang\":\"French\"}\n");
     let folder = tempfile::tempdir().unwrap();
@@ -317,125 +233,6 @@ fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
     let error = dataset.and_then(|dataset| dataset.prompt(0).map(drop)).unwrap_err();
     let text = crate::error_line(&error);
     assert!(text.contains("ran out of fuel"), "{text}");
-}
-
-fn math_rewards() -> Rewards {
-    let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
-    Rewards::new(&[spec], &Runner::Program(PathBuf::new()), None).unwrap()
-}
-
-#[test]
-fn rows_with_unusable_answers_are_dropped_and_listed() {
-    let file = File::new(concat!(
-        "{\"q\":\"x\",\"a\":\"#### 1\"}\n",
-        "{\"q\":\"y\",\"a\":\"5 > 3\"}\n",
-        "{\"q\":\"z\",\"a\":\"3\"}\n",
-    ));
-    let mut dataset =
-        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
-    dataset.drop_unusable(&math_rewards(), 0.34).unwrap();
-    let mut rows: Vec<u64> = (0..2).map(|position| dataset.prompt(position).unwrap().row).collect();
-    rows.sort_unstable();
-    assert_eq!((dataset.len(), rows), (2, vec![0, 2]));
-    let [dropped] = dataset.parts()[0].unusable() else { panic!("not one row") };
-    let line = serde_json::to_value(dropped.line("train")).unwrap();
-    let expected = serde_json::json!({
-        "dataset": "train", "file": file.path(), "number": 2, "answer": "5 > 3",
-        "reward": "reward", "reason": "an equation without variables is not supported",
-    });
-    assert_eq!(line, expected);
-}
-
-#[test]
-fn more_unusable_answers_than_the_share_are_an_error_that_names_the_first_row() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
-    let mut dataset =
-        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
-    let error = dataset.drop_unusable(&math_rewards(), 0.49).unwrap_err();
-    let expected = format!(
-        "1 of 2 rows of the data at {0} have unusable reference answers, more than \
-         dataset.maxUnusableShare = 0.49; the first is in {0} line 2",
-        file.path()
-    );
-    assert_eq!(error.to_string(), expected);
-    let spec = TrainDataset { answer: None, ..file.train("{{q}}") };
-    let mut without = Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None).unwrap();
-    let error = without.drop_unusable(&math_rewards(), 1.0).unwrap_err();
-    assert!(error.to_string().starts_with("the rewards need reference answers"), "{error}");
-}
-
-#[test]
-fn rows_with_too_long_prompts_are_dropped_and_counted() {
-    let lines: Vec<String> = (1..=6)
-        .map(|words| format!("{{\"q\": \"{}\", \"a\": 1}}", vec!["What"; words].join(" ")))
-        .collect();
-    let file = File::new(&lines.join("\n"));
-    let tokens = tokenizer().encode("What What What").unwrap().len() as u32;
-    let dataset = Dataset::open_train(
-        &TrainDataset { max_prompt_tokens: Some(tokens), ..file.train("{{q}}") },
-        &tokenizer(),
-        1,
-        &KeptFields::None,
-    )
-    .unwrap();
-    assert_eq!((dataset.len(), dataset.parts()[0].filtered().len()), (3, 3));
-    let prompt = "{{q.split() | reverse | join(' ')}}{% if q == 'What' %}{{q * 9}}{% endif %}";
-    let evaluation = EvaluationDataset {
-        max_prompt_tokens: Some(tokens),
-        ..file.evaluation(prompt, PromptFormat::Text, 2)
-    };
-    let dataset =
-        Dataset::open_evaluation(&suite(&evaluation), &tokenizer(), &KeptFields::None).unwrap();
-    let rows: Vec<u64> =
-        (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
-    let dropped = dataset.parts()[0].filtered().len();
-    assert_eq!((rows, dropped), (vec![1, 2], 1), "the limit counts the remaining rows");
-    let error = opened(&TrainDataset {
-        max_prompt_tokens: Some(1),
-        prompt: "{{q}} {{q}}".to_owned(),
-        ..file.train("")
-    })
-    .unwrap_err();
-    assert_eq!(
-        error,
-        format!(
-            "filters drop all 6 rows of the data at {}; the first: the prompt has 6 tokens, more \
-             than maxPromptTokens = 1",
-            file.path()
-        )
-    );
-}
-
-#[test]
-fn check_lengths_names_the_first_row_that_exceeds_the_context() {
-    let file = File::new("{\"q\": \"x\", \"a\": 1}\n\n{\"q\": \"What What What\", \"a\": 1}\n");
-    let tokens = tokenizer().encode("What What What").unwrap().len();
-    let dataset =
-        Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
-    assert!(dataset.check_lengths(tokens as u32 + 1).is_ok());
-    let error = dataset.check_lengths(tokens as u32).unwrap_err().to_string();
-    let expected = format!(
-        "{} line 3 has {tokens} prompt and 1 completion tokens; the model's context \
-         (max_position_embeddings) is {tokens}: set maxPromptTokens of the dataset or shorten \
-         the row",
-        file.path()
-    );
-    assert_eq!(error, expected);
-    let learned = TrainDataset { completion: Some("{{q}}".to_owned()), ..file.train("{{q}}") };
-    let dataset = Dataset::open_train(&learned, &tokenizer(), 1, &KeptFields::None).unwrap();
-    assert!(dataset.check_lengths(2 * tokens as u32 + 1).is_ok());
-    assert!(dataset.check_lengths(2 * tokens as u32).is_err());
-    let empty = Dataset::open_train(
-        &file.train("{% if q == 'x' %}{% else %}{{q}}{% endif %}"),
-        &tokenizer(),
-        1,
-        &KeptFields::None,
-    )
-    .unwrap();
-    assert_eq!(
-        empty.check_lengths(100).unwrap_err().to_string(),
-        format!("the prompt of {} line 1 is empty", file.path())
-    );
 }
 
 proptest! {
