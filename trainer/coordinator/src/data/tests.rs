@@ -14,7 +14,7 @@ use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use rljob_crds::data::{EvaluationDataset, PromptFormat, Suite, TrainDataset};
 
 use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
-use crate::text::{PromptStyle, TextTokenizer};
+use crate::text::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
     TextTokenizer::open(

@@ -3,7 +3,7 @@
 use rljob_crds::data::{EvaluationDataset, PromptFormat};
 
 use super::{File, suite, tokenizer};
-use crate::data::{DataError, Dataset, KeptFields, Prompt};
+use crate::data::{Dataset, KeptFields, Prompt};
 use crate::text::PromptStyle;
 
 #[test]
