@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
-	setup-mcp setup-browser setup-network setup-cuda build-cuda check-cuda quickstart test lint build \
+	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives learning gangs thorough
 
@@ -27,7 +27,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp peft browser) ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -67,6 +67,9 @@ setup-openai:
 
 setup-mcp:
 	tests/mcp/setup.sh >/dev/null
+
+setup-peft:
+	tests/peft/setup.sh >/dev/null
 
 setup-browser:
 	scripts/packages.sh chromium=chromium

@@ -17,6 +17,12 @@ pub struct LoraSpec {
     #[serde(default = "alpha")]
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     pub alpha: f64,
+    /// Probability with which an element of an adapter's input is 0 in the passes of an update; the
+    /// others are multiplied by 1 ÷ (1 − `dropout`). Engines, evaluations and passes without
+    /// gradients have no dropout. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0.0, max = 0.9))]
+    pub dropout: f64,
     /// Linear layers that have adapters, in every transformer layer. Default all of them.
     #[serde(default = "targets")]
     #[schemars(length(min = 1, max = 7), extend("x-kubernetes-list-type" = "set"))]
@@ -76,12 +82,17 @@ fn alpha() -> f64 {
     32.0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
 fn targets() -> Vec<LoraTarget> {
     LoraTarget::ALL.to_vec()
 }
 
 impl Default for LoraSpec {
     fn default() -> Self {
-        Self { rank: rank(), alpha: alpha(), targets: targets() }
+        Self { rank: rank(), alpha: alpha(), dropout: 0.0, targets: targets() }
     }
 }

@@ -1,6 +1,7 @@
 //! Paths of the checkout, of built binaries, and of the caches that `make setup` fills.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -90,6 +91,16 @@ pub fn openai_python() -> Result<PathBuf> {
 /// Python with the SDK of MCP, which tests/mcp/setup.sh installs.
 pub fn mcp_python() -> Result<PathBuf> {
     installed(Path::new("mcp-2.3.0/bin/python"))
+}
+
+/// Folder of the packages of PEFT for [`python`], from the cache that tests/peft/setup.sh fills.
+pub fn peft_packages() -> Result<PathBuf> {
+    let python = installed(Path::new("peft-0.21.2/bin/python"))?;
+    let libraries = python.with_file_name("../lib");
+    let mut folders = fs::read_dir(&libraries)?.collect::<std::io::Result<Vec<_>>>()?;
+    folders.retain(|folder| folder.path().join("site-packages/peft").is_dir());
+    let folder = folders.pop().with_context(|| format!("{libraries:?} has no PEFT"))?;
+    Ok(folder.path().join("site-packages"))
 }
 
 /// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD

@@ -58,7 +58,12 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let of = |lora: &Value| RefCell::new((trainer(folder.path(), LAYERS, VOCABULARY, lora), 0));
     let (adapters, all) = (of(&json!({"rank": 16})), of(&Value::Null));
-    for (name, micro_batches) in [("adapters-step", 1), ("adapters-step-micro-batches", 8)] {
+    let with_dropout = of(&json!({"rank": 16, "dropout": 0.1}));
+    for (name, adapters, micro_batches) in [
+        ("adapters-step", &adapters, 1),
+        ("adapters-step-micro-batches", &adapters, 8),
+        ("adapters-step-dropout", &with_dropout, 1),
+    ] {
         let step = |trainer: &RefCell<(Trainer, u32)>| {
             let (trainer, step) = &mut *trainer.borrow_mut();
             *step += 1;
@@ -66,7 +71,7 @@ fn main() {
             trainer.step(*step, &batch(*step, micro_batches)).unwrap();
             started.elapsed().as_secs_f64()
         };
-        let (ours, theirs) = in_turn(ROUNDS, || step(&adapters), || step(&all));
+        let (ours, theirs) = in_turn(ROUNDS, || step(adapters), || step(&all));
         let tokens = SAMPLES * TOKENS / micro_batches;
         let figures = format!(
             "a step in micro-batches of {tokens} tokens takes {ours:.2} s, of all weights \

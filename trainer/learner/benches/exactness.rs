@@ -69,7 +69,9 @@ fn main() {
             parity(&python, "parity-llama", compare, |_| ());
             parity(&python, "parity-qwen2", compare, models::qwen2);
             parity(&python, "parity-qwen3", compare, models::qwen3);
-            parity(&python, "parity-lora", adapters::compare_adapters, models::qwen3);
+            let of_adapters =
+                |python: &Path, folder: &Path| adapters::compare_adapters(python, folder, None);
+            parity(&python, "parity-lora", of_adapters, models::qwen3);
             difference("loss-curve", "a loss differs by at most", curve::difference(&python), 1e-4);
         }
         Err(error) => skipped("parity and loss-curve", &format!("{error:#}")),

@@ -15,6 +15,7 @@
 
 pub mod calls;
 mod critic;
+mod dropout;
 mod entropy;
 pub mod micro_batch;
 mod policy;
@@ -117,10 +118,14 @@ impl Trainer {
             ],
         );
         let mut sums = Sums::default();
-        for minibatch in (0..epochs).flat_map(|_| 0..minibatches) {
-            let began = Instant::now();
-            sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
-            self.spans.end(format!("minibatch {}", minibatch + 1), began);
+        let rows = self.row_numbers(batch, &prepared.micro_batches)?;
+        for epoch in 0..epochs {
+            self.set_dropout((step, epoch), &rows, &mut prepared.micro_batches);
+            for minibatch in 0..minibatches {
+                let began = Instant::now();
+                sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
+                self.spans.end(format!("minibatch {}", minibatch + 1), began);
+            }
         }
         let mut sums = sums.divided_by(epochs);
         sums.statistics = sums.statistics.replaced_by(before);

@@ -323,6 +323,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "lora needs model.weights Pretrained",
         ),
         (json!({"spec": {"lora": {"rank": 0}}}), "spec.lora.rank"),
+        (json!({"spec": {"lora": {"dropout": 1}}}), "spec.lora.dropout"),
         (json!({"spec": {"lora": {"targets": ["QProj", "QProj"]}}}), "spec.lora.targets[1]"),
         (json!({"spec": {"lora": {"targets": ["LmHead"]}}}), "spec.lora.targets[0]"),
         (

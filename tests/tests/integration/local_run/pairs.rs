@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use rljob_crds::names::EXPORT_DIR;
+use rljob_crds::names::{EXPORT_ADAPTER_DIR, EXPORT_DIR};
 use rljob_protocol::metrics::PAIR_ACCURACY;
 use serde_json::{Value, json};
 
 use super::{LocalRun, evaluations, folder_with, weights};
 
-/// A DPO job and one of a reward model.
+/// A DPO job, one of a reward model, and a DPO job of adapters with dropout over the first.
 const JOBS: &str = include_str!("pairs.yaml");
 
 /// Exported weights, and validations as steps with bits of loss and accuracy.
@@ -54,9 +54,18 @@ fn killed_learners_do_not_change_the_weights_and_validations_of_runs_on_pairs() 
         killed.wait_for_steps(job, 11);
         killed.kill("rljob-learner");
     }
+    killed.wait_for_steps("adapt", 2);
+    killed.kill("rljob-learner");
+    killed.wait_for_steps("adapt", 6);
+    killed.kill("rljob-learner");
     let (code, output) = killed.end();
     assert_eq!(code, Some(0), "{output}");
-    for job in ["prefer", "judge"] {
+    let adapters = |runs: &str| {
+        let folder = run(runs, "adapt").join(EXPORT_DIR).join(EXPORT_ADAPTER_DIR);
+        fs::read(folder.join("adapter_model.safetensors")).unwrap()
+    };
+    assert!(adapters("killed") == adapters("baseline"), "the adapters differ\n{output}");
+    for job in ["prefer", "judge", "adapt"] {
         let (found, expected) = (results(&run("killed", job)), results(&run("baseline", job)));
         assert_eq!(found.1, expected.1, "{output}");
         assert!(found.0 == expected.0, "the weights of {job} differ from the baseline\n{output}");

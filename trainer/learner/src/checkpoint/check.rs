@@ -41,7 +41,12 @@ pub fn check_identity(
         .collect();
     let expected: BTreeMap<&str, &ModelShape> =
         shapes.iter().map(|(role, shape)| (role_name(*role), shape)).collect();
-    if found == expected { Ok(()) } else { other(describe(&found), describe(&expected)) }
+    if found == expected {
+        return Ok(());
+    }
+    let expected = describe(&expected);
+    let remedy = "name a checkpoint of a job with this model, lora and kind of algorithm";
+    other(describe(&found), format!("{expected}; {remedy}"))
 }
 
 fn describe(shapes: &BTreeMap<&str, &ModelShape>) -> String {

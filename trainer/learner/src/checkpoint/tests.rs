@@ -233,7 +233,8 @@ fn a_checkpoint_of_another_version_or_model_is_rejected() {
     assert_eq!(
         rejection(folder.path(), VERSION, &other),
         "rejected the checkpoint `DIR`: it is a policy model of 17 parameters with layout \
-         5eed5eed5eed, expected a policy model of 18 parameters with layout 5eed5eed5eed"
+         5eed5eed5eed, expected a policy model of 18 parameters with layout 5eed5eed5eed; name a \
+         checkpoint of a job with this model, lora and kind of algorithm"
     );
 }
 
@@ -245,7 +246,8 @@ fn a_checkpoint_of_other_roles_is_rejected() {
         rejection(folder.path(), VERSION, &model()),
         "rejected the checkpoint `DIR`: it is a critic model of 17 parameters with layout \
          5eed5eed5eed and a policy model of 17 parameters with layout 5eed5eed5eed, expected a \
-         policy model of 17 parameters with layout 5eed5eed5eed"
+         policy model of 17 parameters with layout 5eed5eed5eed; name a checkpoint of a job with \
+         this model, lora and kind of algorithm"
     );
 }
 

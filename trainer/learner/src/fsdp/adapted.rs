@@ -3,6 +3,7 @@
 //! ```text
 //!  weights(b)        gather of the base's block, gather of its adapters ──▶ merged block
 //!  add_gradient(b)   gradient of the merged block ──▶ gradient of the adapters ──▶ sum over ranks
+//!  layer(b)          with dropout: gather of the base's block, gather of its adapters
 //! ```
 //! The base is sharded in the compute kind and shared by the models of a rank that have it;
 //! adapters are fp32 everywhere.
@@ -17,7 +18,7 @@ use super::frozen::FrozenParameters;
 use super::sharded::{Passes, ShardedParameters};
 use super::shards::failed;
 use crate::model::lora::{Lora, TrainedPart};
-use crate::model::{Gradient, ModelError, Parameters};
+use crate::model::{Gradient, LayerGradient, LayerWeights, ModelError, Parameters};
 use crate::ranks::Ranks;
 
 /// Elements of a block that identify it, evenly spaced; all, if it has fewer than twice as many.
@@ -175,6 +176,49 @@ impl Parameters for AdaptedParameters {
                 self.trained.add_gradient(index, out)
             }
             TrainedPart::Whole(index) => self.trained.add_gradient(index, gradient),
+        }
+    }
+
+    fn layer(
+        &mut self,
+        block: usize,
+        next: Option<usize>,
+        separate_adapters: bool,
+    ) -> Result<LayerWeights, ModelError> {
+        match self.lora.trained(block) {
+            TrainedPart::Adapters(index) if separate_adapters => {
+                let flat = self.base.parameters.weights(block, next)?;
+                let next = next.and_then(|next| self.trained_index(next));
+                let adapters = self.trained.weights(index, next)?;
+                Ok(LayerWeights { flat, adapters: Some(self.lora.adapters(index, &adapters)) })
+            }
+            _ => Ok(LayerWeights { flat: self.weights(block, next)?, adapters: None }),
+        }
+    }
+
+    fn layer_gradient(
+        &mut self,
+        block: usize,
+        separate_adapters: bool,
+    ) -> Result<LayerGradient, ModelError> {
+        match self.lora.trained(block) {
+            TrainedPart::Adapters(index) if separate_adapters => {
+                let memory = self.trained.gradient(index)?;
+                let adapters = Some(self.lora.adapters(index, &memory.flat));
+                Ok(LayerGradient { memory, adapters })
+            }
+            _ => Ok(LayerGradient { memory: self.gradient(block)?, adapters: None }),
+        }
+    }
+
+    fn add_layer_gradient(
+        &mut self,
+        block: usize,
+        gradient: LayerGradient,
+    ) -> Result<(), ModelError> {
+        match gradient.adapters {
+            Some(adapters) => self.trained.add_gradient(adapters.layer, gradient.memory),
+            None => self.add_gradient(block, gradient.memory),
         }
     }
 

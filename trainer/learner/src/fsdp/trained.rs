@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::adapted::AdaptedParameters;
 use super::sharded::{Shard, ShardedParameters};
-use crate::model::{Gradient, ModelError, Parameters};
+use crate::model::{Gradient, LayerGradient, LayerWeights, ModelError, Parameters};
 
 /// Parameters of a model with an optimizer.
 #[derive(Debug)]
@@ -86,6 +86,31 @@ impl Parameters for TrainedParameters {
 
     fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError> {
         self.of_passes().add_gradient(block, gradient)
+    }
+
+    fn layer(
+        &mut self,
+        block: usize,
+        next: Option<usize>,
+        separate_adapters: bool,
+    ) -> Result<LayerWeights, ModelError> {
+        self.of_passes().layer(block, next, separate_adapters)
+    }
+
+    fn layer_gradient(
+        &mut self,
+        block: usize,
+        separate_adapters: bool,
+    ) -> Result<LayerGradient, ModelError> {
+        self.of_passes().layer_gradient(block, separate_adapters)
+    }
+
+    fn add_layer_gradient(
+        &mut self,
+        block: usize,
+        gradient: LayerGradient,
+    ) -> Result<(), ModelError> {
+        self.of_passes().add_layer_gradient(block, gradient)
     }
 
     fn end_pass(&mut self) -> Result<(), ModelError> {

@@ -18,7 +18,8 @@
 //!  work          per token: the largest temporaries, of the head or of a layer's backward pass
 //! ```
 //! With adapters, which are fp32, P is their number in the first five lines. The reference is their
-//! base.
+//! base. With dropout of their inputs, `work` has the masks of the largest input: the numbers of
+//! which it is made, twice 4 bytes, the factors and the product.
 //!
 //! A learner of a group of `trainer.groups` has the lines `frozen` and `work` only, with the
 //! temporaries of a layer's forward pass.
@@ -50,6 +51,8 @@ pub struct Settings<'a> {
     pub critic: Option<Critic<'a>>,
     /// Layout of the policy's adapters, if adapters are trained. `layout` is that of their base.
     pub adapters: Option<&'a ModelLayout>,
+    /// Whether the inputs of adapters have dropout.
+    pub dropout: bool,
     /// Frozen models of the policy's shape, except the base of adapters.
     pub frozen: u64,
     /// Layout of the teacher, which is frozen; its shape may differ from the policy's.
@@ -259,7 +262,10 @@ impl LayerBytes {
 /// Bytes of a pass: what the forward pass keeps, and the largest temporaries besides.
 fn passes(settings: &Settings<'_>, recomputed_layers: usize) -> (u64, u64) {
     let Settings { config, element, tokens, .. } = *settings;
-    let LayerBytes { kept, backward, .. } = LayerBytes::new(config, element);
+    let LayerBytes { kept, mut backward, .. } = LayerBytes::new(config, element);
+    if settings.dropout {
+        backward += (2 * 4 + 2 * element) * largest_input(config);
+    }
     let layers = config.num_hidden_layers as u64;
     let recomputed = (recomputed_layers as u64).min(layers);
     let hidden = config.hidden_size.unsigned_abs();
@@ -269,6 +275,12 @@ fn passes(settings: &Settings<'_>, recomputed_layers: usize) -> (u64, u64) {
     let table = config.vocab_size.unsigned_abs() * hidden * 4;
     let embedding = if config.tie_word_embeddings { 0 } else { table };
     (activations, head(settings).max(tokens * layer).max(embedding))
+}
+
+/// Columns of the largest input of a linear layer.
+fn largest_input(config: &ModelConfig) -> u64 {
+    let queries = config.num_attention_heads * config.head_dim;
+    config.intermediate_size.max(config.hidden_size).max(queries).unsigned_abs()
 }
 
 /// Bytes of a forward pass that keeps nothing.

@@ -14,7 +14,8 @@ use rljob_kernels::swiglu::{swiglu, swiglu_backward};
 use tch::{Kind, Tensor};
 
 use super::attention::{AttentionSaved, Positions, attention, attention_backward};
-use super::{Gradient, Layout, ModelConfig, ModelError, PackedTokens};
+use super::low_rank::{LowRank, Part};
+use super::{LayerGradient, LayerWeights, Layout, ModelConfig, ModelError, PackedTokens};
 
 /// Activations for the derivative, without weights.
 #[derive(Debug)]
@@ -90,26 +91,32 @@ pub struct Context<'a> {
     pub positions: &'a Positions,
 }
 
-/// Runs `x` `[T, H]` through the layer with flat weights `weights`.
+/// Runs `x` `[T, H]` through the layer.
 pub fn forward(
     context: &Context<'_>,
     layout: &Layout,
-    weights: &Tensor,
+    weights: &LayerWeights,
     x_TH: &Tensor,
 ) -> Result<(Tensor, Saved), ModelError> {
-    let w = Views::new(weights, layout, context.config);
-    let (middle_TH, saved) = until_gate_up(context, &w, x_TH)?;
-    Ok((residual_linear(&swiglu(&saved.gate_up_T2F)?, &w.down, &middle_TH), saved))
+    let w = Views::new(&weights.flat, layout, context.config);
+    let low_rank = LowRank::new(context.config, weights, context.packed);
+    let (middle_TH, saved) = until_gate_up(context, &w, low_rank, x_TH)?;
+    let activated_TF = swiglu(&saved.gate_up_T2F)?;
+    let y_TH = residual_linear(&activated_TF, &w.down, &middle_TH);
+    low_rank.add_outputs(Part::Down, &activated_TF, &y_TH)?;
+    Ok((y_TH, saved))
 }
 
 /// The activations of [`forward`], without its output.
 pub fn activations(
     context: &Context<'_>,
     layout: &Layout,
-    weights: &Tensor,
+    weights: &LayerWeights,
     x_TH: &Tensor,
 ) -> Result<Saved, ModelError> {
-    Ok(until_gate_up(context, &Views::new(weights, layout, context.config), x_TH)?.1)
+    let w = Views::new(&weights.flat, layout, context.config);
+    let low_rank = LowRank::new(context.config, weights, context.packed);
+    Ok(until_gate_up(context, &w, low_rank, x_TH)?.1)
 }
 
 /// Runs the layer up to its last product; returns (residual stream between attention and
@@ -117,17 +124,21 @@ pub fn activations(
 fn until_gate_up(
     context: &Context<'_>,
     w: &Views,
+    low_rank: LowRank<'_>,
     x_TH: &Tensor,
 ) -> Result<(Tensor, Saved), ModelError> {
     let config = context.config;
     let (attention_input_TH, attention_norm) = norm(x_TH, &w.attention_norm_H, config)?;
     let qkv_TW = attention_input_TH.linear(&w.qkv, w.qkv_bias.as_ref());
+    low_rank.add_outputs(Part::Qkv, &attention_input_TH, &qkv_TW)?;
     let norms_AD = w.head_norms(config);
     let attention =
         attention(context.positions, config, context.packed, norms_AD.as_ref(), &qkv_TW)?;
     let middle_TH = residual_linear(&attention.out_TH, &w.o, x_TH);
+    low_rank.add_outputs(Part::O, &attention.out_TH, &middle_TH)?;
     let (mlp_input_TH, mlp_norm) = norm(&middle_TH, &w.mlp_norm_H, config)?;
     let gate_up_T2F = mlp_input_TH.linear(&w.gate_up, None::<&Tensor>);
+    low_rank.add_outputs(Part::GateUp, &mlp_input_TH, &gate_up_T2F)?;
     Ok((
         middle_TH,
         Saved {
@@ -160,72 +171,127 @@ fn residual_linear(x: &Tensor, weight: &Tensor, residual: &Tensor) -> Tensor {
     }
 }
 
-/// From `dy` `[T, H]` to `dx` `[T, H]`; writes the gradient of the layer's weights.
+/// Gradients of a layer: of all its tensors, or of its adapters.
+struct Gradients<'a> {
+    low_rank: LowRank<'a>,
+    memory: &'a LayerGradient,
+    /// Unless the gradients are those of adapters.
+    all: Option<Views>,
+    write: Write,
+}
+
+impl Gradients<'_> {
+    /// Writes the gradient of a matrix, with the output's derivative and the input.
+    fn matrix(
+        &mut self,
+        of: impl Fn(&mut Views) -> &mut Tensor,
+        dy: &Tensor,
+        x: &Tensor,
+    ) -> Result<(), ModelError> {
+        let Some(all) = &mut self.all else { return Ok(()) };
+        Ok(weight_gradient(self.write, of(all), dy, x)?)
+    }
+
+    /// Writes the gradient of a vector.
+    fn vector(
+        &mut self,
+        of: impl Fn(&mut Views) -> Option<&mut Tensor>,
+        value: impl FnOnce() -> Tensor,
+    ) -> Result<(), ModelError> {
+        let Some(vector) = self.all.as_mut().and_then(of) else { return Ok(()) };
+        Ok(self.write.to(vector, &value())?)
+    }
+
+    /// Writes the gradients of adapters and adds to the derivative of their input.
+    fn adapters(&self, part: Part, xdy: [&Tensor; 2], dx: &mut Tensor) -> Result<(), ModelError> {
+        self.low_rank.backward(part, self.memory, xdy, dx)
+    }
+}
+
+/// From `dy` `[T, H]` to `dx` `[T, H]`; writes the gradient of the layer's weights or adapters.
 pub fn backward(
     context: &Context<'_>,
     layout: &Layout,
-    weights: &Tensor,
+    weights: &LayerWeights,
     saved: &Saved,
     dy_TH: &Tensor,
-    gradient: &Gradient,
+    gradient: &LayerGradient,
 ) -> Result<Tensor, ModelError> {
-    let w = Views::new(weights, layout, context.config);
-    let mut g = Views::new(&gradient.flat, layout, context.config);
-    let write = gradient.write();
-    let dmiddle_TH = mlp_backward(&w, &mut g, write, saved, dy_TH)?;
-    attention_part_backward(context, &w, (&mut g, write), saved, &dmiddle_TH)
+    let views = |flat| Views::new(flat, layout, context.config);
+    let w = views(&weights.flat);
+    let mut g = Gradients {
+        low_rank: LowRank::new(context.config, weights, context.packed),
+        memory: gradient,
+        all: gradient.adapters.is_none().then(|| views(&gradient.memory.flat)),
+        write: gradient.memory.write(),
+    };
+    let dmiddle_TH = mlp_backward(&w, &mut g, saved, dy_TH)?;
+    attention_part_backward(context, &w, &mut g, saved, &dmiddle_TH)
 }
 
 fn mlp_backward(
     w: &Views,
-    g: &mut Views,
-    write: Write,
+    g: &mut Gradients<'_>,
     saved: &Saved,
     dy_TH: &Tensor,
 ) -> Result<Tensor, ModelError> {
-    let (activated_TF, dgate_up_T2F) = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F)?;
-    weight_gradient(write, &mut g.down, dy_TH, &activated_TF)?;
+    let mut dactivated_TF = dy_TH.matmul(&w.down);
+    if g.all.is_none() {
+        let activated_TF = swiglu(&saved.gate_up_T2F)?;
+        g.adapters(Part::Down, [&activated_TF, dy_TH], &mut dactivated_TF)?;
+    }
+    let (activated_TF, dgate_up_T2F) = swiglu_backward(&dactivated_TF, &saved.gate_up_T2F)?;
+    drop(dactivated_TF);
+    g.matrix(|g| &mut g.down, dy_TH, &activated_TF)?;
     drop(activated_TF);
-    weight_gradient(write, &mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
-    let dthrough_TH = dgate_up_T2F.matmul(&w.gate_up);
+    g.matrix(|g| &mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
+    let mut dthrough_TH = dgate_up_T2F.matmul(&w.gate_up);
+    g.adapters(Part::GateUp, [&saved.mlp_input_TH, &dgate_up_T2F], &mut dthrough_TH)?;
     drop(dgate_up_T2F);
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.mlp_norm, &w.mlp_norm_H, Some(dy_TH))?;
-    write.to(&mut g.mlp_norm_H, &dnorm_H)?;
+    g.vector(|g| Some(&mut g.mlp_norm_H), || dnorm_H)?;
     Ok(dx_TH)
 }
 
 fn attention_part_backward(
     context: &Context<'_>,
     w: &Views,
-    (g, write): (&mut Views, Write),
+    g: &mut Gradients<'_>,
     saved: &Saved,
     dy_TH: &Tensor,
 ) -> Result<Tensor, ModelError> {
     let (config, norms_AD) = (context.config, w.head_norms(context.config));
-    weight_gradient(write, &mut g.o, dy_TH, &saved.attention.out_TH)?;
+    let out_TH = &saved.attention.out_TH;
+    g.matrix(|g| &mut g.o, dy_TH, out_TH)?;
+    let mut dout_TH = dy_TH.matmul(&w.o);
+    g.adapters(Part::O, [out_TH, dy_TH], &mut dout_TH)?;
+    let (positions, packed) = (context.positions, context.packed);
     let (dqkv_TW, dnorms_AD) = attention_backward(
-        context.positions,
+        positions,
         config,
-        context.packed,
+        packed,
         norms_AD.as_ref(),
         &saved.attention,
-        &dy_TH.matmul(&w.o),
+        &dout_TH,
     )?;
-    if let (Some(dnorms_AD), Some([q, k])) = (dnorms_AD, &mut g.head_norms) {
+    drop(dout_TH);
+    if let Some(dnorms_AD) = dnorms_AD {
         let sum = |first, heads| {
             dnorms_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float)
         };
-        write.to(q, &sum(0, config.num_attention_heads))?;
-        write.to(k, &sum(config.num_attention_heads, config.num_key_value_heads))?;
+        let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
+        g.vector(|g| g.head_norms.as_mut().map(|[q, _]| q), || sum(0, queries))?;
+        g.vector(|g| g.head_norms.as_mut().map(|[_, k]| k), || sum(queries, keys))?;
     }
-    weight_gradient(write, &mut g.qkv, &dqkv_TW, &saved.attention_input_TH)?;
-    if let Some(bias) = &mut g.qkv_bias {
-        write.to(bias, &dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float))?;
-    }
-    let dthrough_TH = dqkv_TW.matmul(&w.qkv);
+    let input_TH = &saved.attention_input_TH;
+    g.matrix(|g| &mut g.qkv, &dqkv_TW, input_TH)?;
+    let of_bias = || dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float);
+    g.vector(|g| g.qkv_bias.as_mut(), of_bias)?;
+    let mut dthrough_TH = dqkv_TW.matmul(&w.qkv);
+    g.adapters(Part::Qkv, [input_TH, &dqkv_TW], &mut dthrough_TH)?;
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.attention_norm, &w.attention_norm_H, Some(dy_TH))?;
-    write.to(&mut g.attention_norm_H, &dnorm_H)?;
+    g.vector(|g| Some(&mut g.attention_norm_H), || dnorm_H)?;
     Ok(dx_TH)
 }

@@ -4,18 +4,19 @@
 //!  weights     W' = W + s · B · A         s = alpha ÷ rank, A [rank, in], B [out, rank]
 //!  gradients   dA = s · Bᵀ · dW'          dB = s · dW' · Aᵀ
 //! ```
-//! A pass computes with W' in the compute kind and does not know of adapters. B starts at 0 and A
-//! as PEFT initializes it, so that a model with new adapters is the model without them.
+//! A pass computes with W' in the compute kind and does not know of adapters, unless it has dropout
+//! ([`super::low_rank`]). B starts at 0 and A as PEFT initializes it, so that a model with new
+//! adapters is the model without them.
 //!
 //! The trained blocks are one of adapters for each layer, with PEFT's names. With a scalar head,
 //! the last block of the model (norm and head) follows, whole: the head is new.
 
-use rljob_crds::lora::LoraSpec;
+use rljob_crds::lora::{LoraSpec, LoraTarget};
 use rljob_kernels::linear::weight_gradient;
 use tch::{Kind, Tensor};
 
 use super::layout::TensorSpec;
-use super::{Gradient, Head, Layout, Model, ModelError, ModelLayout, random};
+use super::{Adapters, Gradient, Head, Layout, Model, ModelError, ModelLayout, random};
 
 /// Adapters of a model: shape and scale, without weights.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Lora {
     layout: ModelLayout,
     /// Indices of the adapted tensors in the layout of each layer.
     targets: Vec<usize>,
+    /// Index of each of them in [`LoraTarget::ALL`].
+    modules: Vec<usize>,
     layers: usize,
 }
 
@@ -46,11 +49,12 @@ impl Lora {
         let rank = i64::from(spec.rank);
         let layers = model.config().num_hidden_layers;
         let base = model.layout().clone();
-        let is_target = |tensor: &TensorSpec| {
-            let module =
-                tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
-            spec.targets.iter().any(|target| module == Some(target.module()))
+        let target = |tensor: &TensorSpec| {
+            let module = tensor.name.strip_suffix(".weight")?.rsplit('.').next()?;
+            let named = LoraTarget::ALL.iter().position(|target| target.module() == module)?;
+            spec.targets.contains(&LoraTarget::ALL[named]).then_some(named)
         };
+        let is_target = |tensor: &TensorSpec| target(tensor).is_some();
         let of_layer = |layer: &Layout| {
             let targets = layer.tensors().iter().filter(|tensor| is_target(tensor));
             targets.fold(Layout::default(), |layout, tensor| with_adapter(layout, tensor, rank))
@@ -64,6 +68,7 @@ impl Lora {
         Self {
             scale: spec.alpha / f64::from(spec.rank),
             targets: targets.collect(),
+            modules: base.blocks()[1].tensors().iter().filter_map(target).collect(),
             layout: ModelLayout::of(blocks),
             base,
             layers,
@@ -156,6 +161,16 @@ impl Lora {
             weight_gradient(write, &mut db, &dw.tr(), &(a * self.scale).tr())?;
         }
         Ok(())
+    }
+
+    /// Views of A and B of a layer in the flat vector of its adapters or of their gradient.
+    pub fn adapters(&self, index: usize, flat: &Tensor) -> Adapters {
+        let mut pairs = [const { None }; LoraTarget::ALL.len()];
+        let mut views = self.layout.blocks()[index].views(flat).into_iter();
+        for &module in &self.modules {
+            pairs[module] = views.next().zip(views.next()).map(|(a, b)| [a, b]);
+        }
+        Adapters { layer: index, scale: self.scale, pairs }
     }
 
     /// Views of the adapted tensors in the flat vector of a layer, each with its A and B.

@@ -13,8 +13,8 @@
 //! `Saved` holds activations only.
 //!
 //! Read in this order: [`config`], [`rope`], [`layout`], `rows`, [`packed`], [`parameters`], then
-//! `pass` (the whole model), `layer`, `attention`, `head`, [`lora`]. Operations are in
-//! `trainer/kernels`.
+//! `pass` (the whole model), `layer`, `attention`, `head`, [`lora`], [`dropout`],
+//! `low_rank`. Operations are in `trainer/kernels`.
 //!
 //! Shape suffixes: T rows of a micro-batch (its tokens; those of a shared prefix once), N its
 //! trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, G = A ÷ K, D
@@ -26,6 +26,7 @@ mod architecture;
 mod attention;
 mod bucket;
 pub mod config;
+pub mod dropout;
 mod error;
 mod exported_config;
 mod head;
@@ -33,6 +34,7 @@ pub mod hugging_face;
 mod layer;
 pub mod layout;
 pub mod lora;
+mod low_rank;
 mod operations;
 pub mod packed;
 pub mod parameters;
@@ -48,7 +50,9 @@ pub use error::ModelError;
 pub use head::{Head, rows_of_device_chunk};
 pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
-pub use parameters::{Gradient, Parameters, WholeParameters};
+pub use parameters::{
+    Adapters, Gradient, LayerGradient, LayerWeights, Parameters, WholeParameters,
+};
 pub use pass::{
     Chunk, Model, SelectedGradient, TokenGradient, TokenLogprobs, TokenValues, TopTokens, ValueHead,
 };

@@ -14,6 +14,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::ModelError;
 use super::bucket::{Bucket, buckets};
+use super::dropout::Dropout;
 use rljob_kernels::attention::Prefix;
 
 use super::rows::{PackedRows, SharedPrefix};
@@ -41,6 +42,9 @@ pub struct PackedTokens {
     /// `[N, K]` int32, tokens whose log-probabilities a language model returns beside those of the
     /// trained tokens; on the device of the others.
     pub selected_NK: Option<Tensor>,
+    /// Index of the packed token of each row.
+    row_tokens: Vec<usize>,
+    dropout: Option<Dropout>,
 }
 
 impl PackedTokens {
@@ -97,6 +101,8 @@ impl PackedTokens {
             buckets: buckets(&rows.spans),
             prefixes: rows.prefixes,
             selected_NK: None,
+            row_tokens: rows.tokens,
+            dropout: None,
         })
     }
 
@@ -122,8 +128,24 @@ impl PackedTokens {
             predictors_N,
             last_Q,
             deterministic,
+            dropout: self.dropout.map(|dropout| dropout.to_device(device)),
             ..self
         }
+    }
+
+    /// Values of the rows `[T]`, given those of the packed tokens, on the device of the rows.
+    pub fn of_rows(&self, of_tokens: &[i32]) -> Tensor {
+        let of_rows: Vec<i32> = self.row_tokens.iter().map(|&token| of_tokens[token]).collect();
+        Tensor::from_slice(&of_rows).to_device(self.tokens_T.device())
+    }
+
+    /// Sets or removes dropout of the inputs of adapters, which are not merged in passes with it.
+    pub fn set_dropout(&mut self, dropout: Option<Dropout>) {
+        self.dropout = dropout;
+    }
+
+    pub(super) fn dropout(&self) -> Option<&Dropout> {
+        self.dropout.as_ref()
     }
 
     /// `[N]` trained tokens, as ascending indices of the tokens that were packed. Every tensor with

@@ -5,6 +5,35 @@ use tch::{Device, Kind, Tensor};
 
 use super::{ModelError, ModelLayout};
 
+/// A and B of the adapters of a layer, or their gradients.
+#[derive(Debug)]
+pub struct Adapters {
+    /// Number of the layer.
+    pub layer: usize,
+    /// alpha ÷ rank.
+    pub scale: f64,
+    /// Of the linear layers that have adapters, by `LoraTarget::ALL`.
+    pub pairs: [Option<[Tensor; 2]>; 7],
+}
+
+/// Weights of a layer in a pass.
+#[derive(Debug)]
+pub struct LayerWeights {
+    /// Flat weights `[numel]` in the compute kind.
+    pub flat: Tensor,
+    /// Adapters that are not part of `flat`.
+    pub adapters: Option<Adapters>,
+}
+
+/// Memory for the gradient of a layer.
+#[derive(Debug)]
+pub struct LayerGradient {
+    /// For all weights, or for adapters.
+    pub memory: Gradient,
+    /// Views of `memory`, if it is for adapters.
+    pub adapters: Option<Adapters>,
+}
+
 /// Source of weights and sink of gradients, by block: unsharded here, sharded in `fsdp`.
 ///
 /// Calls of sharded parameters are collectives. Their order and number depend on the layout and the
@@ -26,6 +55,34 @@ pub trait Parameters {
     /// Adds a part of the block's gradient, in memory from [`Self::gradient`]. A block may get
     /// several in a pass (tied embedding and head).
     fn add_gradient(&mut self, block: usize, gradient: Gradient) -> Result<(), ModelError>;
+
+    /// As [`Self::weights`], of a layer. With `separate_adapters`, its adapters are not merged.
+    fn layer(
+        &mut self,
+        block: usize,
+        next: Option<usize>,
+        _separate_adapters: bool,
+    ) -> Result<LayerWeights, ModelError> {
+        Ok(LayerWeights { flat: self.weights(block, next)?, adapters: None })
+    }
+
+    /// As [`Self::gradient`], of a layer, with `separate_adapters` as in [`Self::layer`].
+    fn layer_gradient(
+        &mut self,
+        block: usize,
+        _separate_adapters: bool,
+    ) -> Result<LayerGradient, ModelError> {
+        Ok(LayerGradient { memory: self.gradient(block)?, adapters: None })
+    }
+
+    /// As [`Self::add_gradient`], in memory from [`Self::layer_gradient`].
+    fn add_layer_gradient(
+        &mut self,
+        block: usize,
+        gradient: LayerGradient,
+    ) -> Result<(), ModelError> {
+        self.add_gradient(block, gradient.memory)
+    }
 
     /// Ends a pass with gradients.
     fn end_pass(&mut self) -> Result<(), ModelError> {

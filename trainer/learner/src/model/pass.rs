@@ -105,18 +105,20 @@ impl Model {
     ) -> Result<(), ModelError> {
         let positions = Positions::new(packed, &self.config, dx_TH.kind());
         let context = Context { config: &self.config, packed, positions: &positions };
+        let separate = packed.dropout().is_some();
         for (layer, kept) in kept.into_iter().enumerate().rev() {
             let block = layer + 1;
-            let weights = parameters.weights(block, (layer > 0).then_some(layer))?;
+            let weights = parameters.layer(block, (layer > 0).then_some(layer), separate)?;
             let saved = match kept {
                 Kept::Everything(saved) => saved,
                 Kept::Input(x_TH) => {
                     layer::activations(&context, self.block(block), &weights, &x_TH)?
                 }
             };
-            let (layout, gradient) = (self.block(block), parameters.gradient(block)?);
+            let gradient = parameters.layer_gradient(block, separate)?;
+            let layout = self.block(block);
             dx_TH = layer::backward(&context, layout, &weights, &saved, &dx_TH, &gradient)?;
-            parameters.add_gradient(block, gradient)?;
+            parameters.add_layer_gradient(block, gradient)?;
         }
         self.embedding_backward(parameters, packed, &dx_TH)?;
         parameters.end_pass()
@@ -177,7 +179,7 @@ impl Model {
         let context = Context { config: &self.config, packed, positions: &positions };
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {
-            let weights = parameters.weights(block, Some(block + 1))?;
+            let weights = parameters.layer(block, Some(block + 1), packed.dropout().is_some())?;
             let (y_TH, saved) = layer::forward(&context, self.block(block), &weights, &x_TH)?;
             let input_TH = std::mem::replace(&mut x_TH, y_TH);
             kept.extend(keep.then(|| {

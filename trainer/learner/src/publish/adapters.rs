@@ -51,7 +51,7 @@ impl AdapterConfig {
             revision: hub.map(|hub| hub.revision.clone()),
             r: lora.rank,
             lora_alpha: number(lora.alpha),
-            lora_dropout: 0.0,
+            lora_dropout: lora.dropout,
             target_modules: lora.targets.iter().copied().map(LoraTarget::module).collect(),
             bias: "none",
             fan_in_fan_out: false,

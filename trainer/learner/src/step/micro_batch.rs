@@ -11,6 +11,7 @@ use rljob_protocol::prompts::Prompts;
 use tch::{Device, Tensor};
 
 use super::turn_rewards::turn_rewards;
+use crate::model::dropout::NumberedSequence;
 use crate::model::{ModelError, PackedTokens, SharedPrefix};
 use crate::objective::{StepAdvantages, TokenStreams};
 
@@ -132,6 +133,26 @@ pub fn packed_tokens(
         part.packed(batch, mask, prompts, vocab_size)
     };
     parts(batch)?.into_iter().map(packed).collect()
+}
+
+/// Numbers of the tokens of each micro-batch, which do not depend on its rank.
+pub fn token_numbers(batch: &RankBatch) -> Result<Vec<Vec<i32>>, BatchError> {
+    let of_part = |part: Part<'_>| {
+        let mut rest = &batch.loss_mask_T[part.tokens.clone()];
+        let sequences = part.sequences.iter().map(|sequence| {
+            let (mask, after) = rest.split_at(sequence.tokens as usize);
+            rest = after;
+            let sample = sequence.sample;
+            NumberedSequence {
+                group: u64::from(batch.header.samples[sample as usize].group),
+                sample: u64::from(sample),
+                tokens: mask.len(),
+                prompt_tokens: mask.iter().take_while(|&&trained| trained == 0).count(),
+            }
+        });
+        sequences.flat_map(NumberedSequence::numbers).collect()
+    };
+    Ok(parts(batch)?.into_iter().map(of_part).collect())
 }
 
 /// Sequences of a micro-batch, and their tokens in the batch.

@@ -1,8 +1,8 @@
 //! Training steps on one and two ranks: golden bits in `bits`, calls of the plan in `calls`,
-//! comparison with PyTorch in `peer`, PPO in `ppo`, `value_head` and `critic`, adapters in `lora`,
-//! pairs in `pairs`, checkpoints in `resume`, custom objectives in `custom`, shared prompts in
-//! `prompts`, entropies and epochs in `entropy`, replicas of pods in `hybrid`, batches and helpers
-//! in `fixture`.
+//! comparison with PyTorch in `peer` and `policy_peer`, PPO in `ppo`, `value_head` and `critic`,
+//! adapters in `lora` and `dropout`, pairs in `pairs`, checkpoints in `resume`, custom objectives
+//! in `custom`, shared prompts in `prompts`, entropies and epochs in `entropy`, replicas of pods in
+//! `hybrid`, batches and helpers in `fixture`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -10,6 +10,7 @@ mod bits;
 mod calls;
 mod critic;
 mod custom;
+mod dropout;
 mod entropy;
 mod fixture;
 mod hybrid;
@@ -17,6 +18,7 @@ mod lora;
 mod off_policy;
 mod pairs;
 mod peer;
+mod policy_peer;
 mod ppo;
 mod prompts;
 mod resume;

@@ -29,32 +29,43 @@ impl Compared for TrainedParameters {
 }
 
 /// Compares logits, log-probabilities, losses and gradients of adapters of the model in `folder`,
-/// which PyTorch reads in PEFT's format; returns the differences of
-/// [`crate::comparison::compare_model`].
-pub fn compare_adapters(python: &Path, folder: &Path) -> [f64; 3] {
+/// which PyTorch reads in PEFT's format, with dropout of their inputs, if a probability is given;
+/// returns the differences of [`crate::comparison::compare_model`].
+pub fn compare_adapters(python: &Path, folder: &Path, dropout: Option<f64>) -> [f64; 3] {
+    let adapter = folder.join("adapter");
+    compare(python, folder, (Some(&adapter), dropout), |model, blocks| {
+        let (parameters, staged) = adapted(model, folder, blocks, dropout.unwrap_or_default());
+        staged.write(&adapter).unwrap();
+        parameters
+    })
+}
+
+/// Adapters with values everywhere over the weights of the model in `folder`, and their export.
+pub fn adapted(
+    model: &Model,
+    folder: &Path,
+    blocks: Vec<Tensor>,
+    dropout: f64,
+) -> (TrainedParameters, StagedAdapters) {
     let spec: RLJobSpec = serde_json::from_value(json!({
         "model": {"path": folder},
         "storage": {"hostPath": {"path": "/runs"}},
         "dataset": {"train": {"path": "/train.jsonl", "prompt": "{{q}}"}},
         "algorithm": {"sft": {}}, "training": {"steps": 1},
-        "lora": {"rank": 5, "alpha": 8},
+        "lora": {"rank": 5, "alpha": 8, "dropout": dropout},
     }))
     .unwrap();
-    let adapter = folder.join("adapter");
-    compare(python, folder, Some(&adapter), |model, blocks| {
-        let lora = Lora::new(model, spec.lora.as_ref().unwrap());
-        let base = Base::new(Ranks::alone(), Kind::Float, blocks.into_iter().map(Ok)).unwrap();
-        let wave = |block: Tensor| {
-            let numel = block.numel() as i64;
-            block + (Tensor::arange(numel, (Kind::Float, tch::Device::Cpu)) * 0.37).sin() * 0.1
-        };
-        let masters = lora.initial(3).map(|block| wave(block.unwrap())).collect();
-        let adapted =
-            AdaptedParameters::new(Ranks::alone(), Sharding::Full, (lora, base), masters).unwrap();
-        let mut parameters = TrainedParameters::Adapters(Box::new(adapted));
-        let config = AdapterConfig::of(&spec, folder);
-        let staged = StagedAdapters::gather(&mut parameters, config, true).unwrap().unwrap();
-        staged.write(&adapter).unwrap();
-        parameters
-    })
+    let lora = Lora::new(model, spec.lora.as_ref().unwrap());
+    let base = Base::new(Ranks::alone(), Kind::Float, blocks.into_iter().map(Ok)).unwrap();
+    let wave = |block: Tensor| {
+        let numel = block.numel() as i64;
+        block + (Tensor::arange(numel, (Kind::Float, tch::Device::Cpu)) * 0.37).sin() * 0.1
+    };
+    let masters = lora.initial(3).map(|block| wave(block.unwrap())).collect();
+    let adapted =
+        AdaptedParameters::new(Ranks::alone(), Sharding::Full, (lora, base), masters).unwrap();
+    let mut parameters = TrainedParameters::Adapters(Box::new(adapted));
+    let config = AdapterConfig::of(&spec, folder);
+    let staged = StagedAdapters::gather(&mut parameters, config, true).unwrap().unwrap();
+    (parameters, staged)
 }

@@ -17,6 +17,8 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
 
+#[path = "masks.rs"]
+mod masks;
 #[path = "pairs.rs"]
 mod pairs;
 #[path = "values.rs"]
@@ -89,12 +91,15 @@ impl Case {
         python: &Path,
         [model, reward_model]: [&Path; 2],
         adapter: Option<&Path>,
+        dropout: Option<(f64, &Model)>,
     ) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
+        let dropout =
+            dropout.map(|dropout| masks::write(folder.path(), dropout, &self.packed(i64::MAX)));
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "adapter": adapter, "reward_model": reward_model,
+            "model": model, "adapter": adapter, "dropout": dropout, "reward_model": reward_model,
             "sequences": self.sequences, "masks": self.masks,
             "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1],
@@ -152,6 +157,8 @@ struct Comparison<P> {
     parameters: P,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
+    /// Probability of dropout of the adapters' inputs.
+    dropout: Option<f64>,
     /// The model with a scalar head.
     reward_model: TempDir,
     /// Relative and maximum absolute difference of each tensor.
@@ -159,11 +166,12 @@ struct Comparison<P> {
 }
 
 impl<P: Compared> Comparison<P> {
-    /// Of the model in `folder`, or of its adapter. `parameters` gets the model and its weights.
+    /// Of the model in `folder`, or of its adapter, with dropout of its inputs. `parameters` gets
+    /// the model and its weights.
     fn new(
         python: &Path,
         folder: &Path,
-        adapter: Option<&Path>,
+        (adapter, dropout): (Option<&Path>, Option<f64>),
         parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
     ) -> (Self, Case) {
         let model = Model::new(ModelConfig::from_folder(folder).unwrap());
@@ -172,10 +180,12 @@ impl<P: Compared> Comparison<P> {
         let copies = blocks.iter().map(Tensor::copy).collect();
         let reward_model = pairs::with_scalar_head(&model, folder, copies);
         let parameters = parameters(&model, blocks);
-        let packed = case.packed(model.config().vocab_size);
+        let packed = masks::with_dropout(case.packed(model.config().vocab_size), dropout);
+        let masks = dropout.map(|probability| (probability, &model));
         (
             Self {
-                reference: case.reference(python, [folder, reward_model.path()], adapter),
+                reference: case.reference(python, [folder, reward_model.path()], adapter, masks),
+                dropout,
                 reward_model,
                 model,
                 parameters,
@@ -282,17 +292,17 @@ fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
 /// difference of a logit, and the largest difference of a loss or gradient, relative in norm and
 /// absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
-    compare(python, folder, None, |model, blocks| {
+    compare(python, folder, (None, None), |model, blocks| {
         WholeParameters::new(model.layout(), blocks, Kind::Float)
     })
 }
 
 /// As [`compare_model`], of `parameters` of the model and its weights, which are those of the
-/// adapter in a folder of PEFT, if there is one.
+/// adapter in a folder of PEFT, if there is one, with this probability of dropout of its inputs.
 pub fn compare<P: Compared>(
     python: &Path,
     folder: &Path,
-    adapter: Option<&Path>,
+    adapter: (Option<&Path>, Option<f64>),
     parameters: impl FnOnce(&Model, Vec<Tensor>) -> P,
 ) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder, adapter, parameters);
@@ -302,7 +312,8 @@ pub fn compare<P: Compared>(
     compare_passes(&mut comparison, &case);
     compare_pairs(&mut comparison, &case);
     values::compare_values(&mut comparison, &case);
-    comparison.packed = case.sharing(comparison.model.config().vocab_size);
+    let sharing = case.sharing(comparison.model.config().vocab_size);
+    comparison.packed = masks::with_dropout(sharing, comparison.dropout);
     assert_eq!(comparison.packed.num_tokens(), 57 - 2 - 6);
     compare_passes(&mut comparison, &case);
     compare_pairs(&mut comparison, &case);

@@ -13,13 +13,15 @@
 mod adapters;
 mod comparison;
 mod models;
+mod peft;
 
 use std::path::Path;
 
 use adapters::compare_adapters;
 use comparison::compare_model;
 use models::{qwen2, qwen3, random_model};
-use rljob_tests::files::{python, required};
+use peft::assert_export;
+use rljob_tests::files::{peft_packages, python, required};
 use serde_json::{Value, json};
 
 fn compare_random(change: impl FnOnce(&mut Value)) {
@@ -66,8 +68,23 @@ fn adapters_match_the_low_rank_path_of_pytorch() {
     let tied: fn(&mut Value) = |config| config["tie_word_embeddings"] = true.into();
     for change in [tied, qwen2, qwen3] {
         let folder = tempfile::tempdir().unwrap();
-        let differences = compare_adapters(&python, &random_model(folder.path(), change));
-        assert!(differences.iter().all(|difference| *difference <= 1e-4), "{differences:?}");
+        let model = random_model(folder.path(), change);
+        for dropout in [None, Some(0.3)] {
+            let differences = compare_adapters(&python, &model, dropout);
+            println!("adapters with dropout {dropout:?} differ by {differences:?}");
+            assert!(differences.iter().all(|difference| *difference <= 1e-4), "{differences:?}");
+        }
+    }
+}
+
+#[test]
+fn an_export_of_adapters_has_the_same_logits_in_peft_as_the_merged_model() {
+    let Some(python) = required(python()) else { return };
+    let Some(packages) = required(peft_packages()) else { return };
+    let llama: fn(&mut Value) = |_| ();
+    for change in [llama, qwen2, qwen3] {
+        let folder = tempfile::tempdir().unwrap();
+        assert_export(&python, &packages, &random_model(folder.path(), change));
     }
 }
 

@@ -21,15 +21,19 @@ def add_adapter(folder):
     """Adds the low-rank path of PEFT's adapter to its modules; returns its parameters by name."""
     config = json.load(open(f"{folder}/adapter_config.json"))
     scale = config["lora_alpha"] / config["r"]
+    dropout = load_file(case["dropout"]) if case["dropout"] else {}
     values = load_file(f"{folder}/adapter_model.safetensors")
     parameters = {name: torch.nn.Parameter(value) for name, value in values.items()}
     for name in parameters:
         if name.endswith(".lora_A.weight"):
             a, b = parameters[name], parameters[name.replace("lora_A", "lora_B")]
             module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            model.get_submodule(module).register_forward_hook(
-                lambda _, args, y, a=a, b=b: y + scale * (args[0] @ a.T @ b.T)
-            )
+
+            def add(_, args, y, a=a, b=b, factors=dropout.get(module)):
+                x = args[0] if factors is None else args[0] * factors[rows]
+                return y + scale * (x @ a.T @ b.T)
+
+            model.get_submodule(module).register_forward_hook(add)
     return parameters
 
 
@@ -39,11 +43,20 @@ else:
     trained = dict(model.named_parameters())
 
 
+def sequences():
+    """The sequences; sets their rows among those of all."""
+    global rows
+    end = 0
+    for tokens in case["sequences"]:
+        rows = slice(end, end + len(tokens))
+        end = rows.stop
+        yield torch.tensor(tokens)
+
+
 def forward():
     """Logits of all sequences in order; log-probability and advantage of each trained token."""
     logits, logprobs, advantages = [], [], []
-    for tokens, mask, advantage in zip(case["sequences"], case["masks"], case["advantages"]):
-        tokens = torch.tensor(tokens)
+    for tokens, mask, advantage in zip(sequences(), case["masks"], case["advantages"]):
         logits.append(model(tokens[None]).logits[0])
         scores = torch.log_softmax(logits[-1][:-1] / case["temperature"], -1)
         trained = torch.tensor(mask[1:], dtype=torch.bool)
@@ -73,8 +86,8 @@ score = torch.sin(torch.arange(model.config.hidden_size, dtype=torch.float32) * 
 score.requires_grad_()
 _, logprobs, advantages = forward()
 values = torch.cat([
-    model.model(torch.tensor(tokens)[None]).last_hidden_state[0, :-1][mask[1:] == 1] @ score
-    for tokens, mask in zip(case["sequences"], map(torch.tensor, case["masks"]))
+    model.model(tokens[None]).last_hidden_state[0, :-1][mask[1:] == 1] @ score
+    for tokens, mask in zip(sequences(), map(torch.tensor, case["masks"]))
 ])
 shift = torch.tensor(case["shift"])
 ratio = torch.exp(logprobs - (logprobs.detach() - shift))

@@ -54,6 +54,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         offload: false,
         critic: None,
         adapters: None,
+        dropout: false,
         frozen: 0,
         teacher: None,
         needs_reference: false,
@@ -194,6 +195,11 @@ fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights
         let table = 152_064 * 3584 + 3584;
         assert_eq!(plan.base, 2 * settings.layout.numel().unsigned_abs() + 6 * table);
         assert_eq!(plan.frozen, 0);
+        let dropout = Settings { adapters: Some(adapters), dropout: true, ..settings };
+        // The masks of 18,944 inputs of the last product, for each token: two numbers of 4 bytes,
+        // factors and product in BF16.
+        let more = MemoryPlan::new(&dropout, 28).work - plan.work;
+        assert_eq!(more, settings.tokens * (2 * 4 + 2 * 2) * 18_944);
         assert!(plan.fixed() < usable(H100), "{plan}");
         assert!(MemoryPlan::new(&settings, 28).fixed() > usable(H100));
     });

@@ -21,7 +21,7 @@ fn model() -> Model {
 }
 
 fn lora(targets: &[LoraTarget]) -> Lora {
-    Lora::new(&model(), &LoraSpec { rank: 3, alpha: 6.0, targets: targets.to_vec() })
+    Lora::new(&model(), &LoraSpec { rank: 3, alpha: 6.0, dropout: 0.0, targets: targets.to_vec() })
 }
 
 /// Flat weights of the second layer.

@@ -19,17 +19,17 @@ use crate::ranks::Ranks;
 use crate::startup::restored_trainer;
 use crate::trainer::Trainer;
 
-fn with_lora(algorithm: &Value, minibatches: u32) -> RLJobSpec {
+pub fn with_lora(algorithm: &Value, minibatches: u32) -> RLJobSpec {
     let lora = Some(LoraSpec { rank: 4, alpha: 8.0, ..LoraSpec::default() });
     RLJobSpec { lora, ..spec(algorithm, "Random", minibatches) }
 }
 
-fn grpo() -> Value {
+pub fn grpo() -> Value {
     json!({"grpo": {"klCoefficient": 0.1, "klTerm": "Loss"}})
 }
 
 /// Bits of the whole model as engines get it.
-fn merged_bits(trainer: &mut Trainer) -> Vec<u32> {
+pub fn merged_bits(trainer: &mut Trainer) -> Vec<u32> {
     let whole = Tensor::cat(&merged(trainer), 0);
     Vec::<f32>::try_from(whole).unwrap().into_iter().map(f32::to_bits).collect()
 }
@@ -148,7 +148,7 @@ fn checkpoints_have_the_adapters_only_and_are_restored_bit_for_bit_on_one_and_tw
 }
 
 /// The error of a job that starts from a checkpoint of another one.
-fn rejected(spec: RLJobSpec, folder: &Path, run: &Path) -> String {
+pub fn rejected(spec: RLJobSpec, folder: &Path, run: &Path) -> String {
     let restore = restore_point(run, 0);
     let place = RunStore::Folder(restore.path.clone());
     let model = Model::new(ModelConfig::from_folder(folder).unwrap());
@@ -174,6 +174,8 @@ fn adapters_of_another_base_scale_or_kind_are_rejected() {
     for spec in [other_base, other_scale, without] {
         let message = rejected(spec, folder.path(), run.path());
         assert!(message.contains(", adapters of the base "), "{message}");
+        let remedy = "; name a checkpoint of a job with this model, lora and kind of algorithm";
+        assert!(message.ends_with(remedy), "{message}");
     }
 }
 

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::critic::{assert_only_critic_warms_up, assert_returns_are_learned};
 use super::fixture::{assert_ranks_agree, small_model, spec, train, trainer, weights};
-use super::resume::{assert_equal_after_a_restart, checkpoint, restore_point};
+use super::lora::rejected;
+use super::resume::{BEFORE, assert_equal_after_a_restart, checkpoint, restore_point};
 use crate::ranks::Ranks;
 use crate::startup::restored_trainer;
 use crate::trainer::Trainer;
@@ -43,6 +44,25 @@ fn the_critic_begins_with_the_weights_of_the_policy_and_values_of_0() {
     assert_eq!(first.get(metrics::VALUE_MEAN), Some(0.0));
     // Returns are advantages: nothing is explained.
     assert!(first.get(metrics::EXPLAINED_VARIANCE).unwrap().abs() < 1e-9, "{first:?}");
+}
+
+#[test]
+fn a_checkpoint_without_a_critic_is_rejected_and_so_is_one_of_a_value_head() {
+    let folder = small_model();
+    for other in [json!({"grpo": {}}), json!({"ppo": {"valueHead": {}}})] {
+        let run = tempfile::tempdir().unwrap();
+        let mut first = trainer(spec(&other, "Random", 1), folder.path(), Ranks::alone());
+        train(&mut first, 1..=BEFORE, 1);
+        checkpoint(&first, &restore_point(run.path(), 0)).wait().unwrap();
+        let message = rejected(spec(&ppo(), "Random", 1), folder.path(), run.path());
+        let (found, expected) = message.split_once(", expected a critic model of ").unwrap();
+        assert_eq!(found.contains("a critic model of "), other.get("ppo").is_some(), "{message}");
+        assert!(
+            expected.contains(" and a policy model of ")
+                && expected.contains("; name a checkpoint"),
+            "{message}"
+        );
+    }
 }
 
 #[test]
