@@ -5,7 +5,7 @@
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
 	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart test lint build \
 	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards krew objectives learning gangs thorough
+	dashboards krew objectives learning gangs thorough images check-images e2e-images
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -129,12 +129,16 @@ fuzz: setup-libtorch ## Fuzz the parsers of outside input: FUZZ_MINUTES (10), di
 	scripts/fuzz.sh
 
 # Programs contain the list of their crates, which scanners read. cargo-auditable wraps rustc.
-images: setup-libtorch ## Build images of operator and trainer in target/images, without a registry
+images: setup-libtorch ## Build all images but that for CUDA in target/images, without a registry
 	PATH="$$(dirname "$$(scripts/cargo_install.sh cargo-auditable 0.7.7)"):$$PATH" \
 		cargo auditable build --release --locked --workspace --bins \
 		--features rljob-operator/jemalloc
-	scripts/image.sh operator target/release target/images
-	scripts/image.sh trainer target/release target/images
+	for image in operator sandbox tools trainer; do \
+		scripts/image.sh $$image target/release target/images || exit; \
+	done
+
+check-images: ## Build an image twice and compare digests: IMAGE (tools), PROGRAMS (target/release)
+	scripts/image_repeat.sh $(or $(IMAGE),tools) $(or $(PROGRAMS),target/release) target/images
 
 e2e-images: setup images ## Run jobs on a real Kubernetes with the image of `make images`
 	RLJOB_IMAGE=$(CURDIR)/target/images/trainer.tar $(CARGO_TEST) --test integration \

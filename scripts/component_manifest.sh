@@ -18,5 +18,7 @@ prometheus-rule) value=prometheusRule.enabled template=prometheusrule ;;
 esac
 helm=$(tests/helm/build.sh)/helm
 echo "# Rendered from charts/rljob by \`make manifests\`."
+# podMonitor.jobs requires a namespace of scrapers, which no object of a component contains.
 "$helm" template rljob charts/rljob --namespace rljob-system --set "$value=true" \
+	--set jobs.scrapers.namespaceSelector.any=one \
 	--show-only "templates/$template.yaml"

@@ -5,7 +5,7 @@
 # usage: image_files.sh packages IMAGE
 #        image_files.sh local IMAGE PROGRAMS LIBRARIES FOLDER
 #
-# IMAGE is `operator` or `trainer`. `local` copies programs from the folder PROGRAMS, and libtorch
+# IMAGE is `operator`, `sandbox`, `tools` or `trainer`. `local` copies programs from the folder PROGRAMS, and libtorch
 # from the folder LIBRARIES if they need it, to FOLDER/bin and FOLDER/lib.
 set -euo pipefail
 libtorch=
@@ -13,6 +13,14 @@ case $2 in
 operator)
     programs=(rljob-operator rljob)
     packages=(ca-certificates)
+    ;;
+sandbox)
+    programs=(rljob-reward-runner rljob-sandbox)
+    packages=(ca-certificates g++ libstdc++6 python3) # a compiler and Python for rewards
+    ;;
+tools)
+    programs=(rljob)
+    packages=(ca-certificates python3) # Python for scripts that prepare data
     ;;
 trainer)
     programs=(rljob-operator rljob rljob-coordinator rljob-reward-runner rljob-sandbox

@@ -2,7 +2,10 @@
 
 use crate::union::{Union, exactly_one};
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::topology::TOPOLOGY_KEY;
 
 /// Scheduler of the gang: `native`, `coscheduling` or `volcano`. The operator must know it
 /// (`gangSchedulers` of its chart). The gang is all engines and trainers; the coordinator starts
@@ -30,7 +33,14 @@ impl Union for GangSpec {
 /// Settings of `native`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NativeGang {}
+pub struct NativeGang {
+    /// Key of a label of nodes, of which all members get nodes with one value: the scheduler tries
+    /// each value for the whole gang. Needs the feature gate TopologyAwareWorkloadScheduling, too.
+    /// Default any nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 317), regex(pattern = TOPOLOGY_KEY))]
+    pub topology_key: Option<String>,
+}
 
 /// Settings of `coscheduling`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -56,6 +66,40 @@ pub struct VolcanoGang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub queue: Option<String>,
+    /// Network topology of the gang, by the tiers of Volcano's HyperNodes. Default any nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_topology: Option<VolcanoTopology>,
+}
+
+/// Settings of `networkTopology`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolcanoTopology {
+    /// Whether the tier is a limit.
+    pub mode: VolcanoTopologyMode,
+    /// Highest tier of the HyperNode that holds all members. Default that of Volcano, 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000))]
+    pub highest_tier_allowed: Option<i32>,
+}
+
+/// Strictness of a network topology.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolcanoTopologyMode {
+    /// The gang waits until a HyperNode of that tier has room.
+    Hard,
+    /// Nodes near each other are preferred.
+    Soft,
+}
+
+impl VolcanoTopologyMode {
+    /// Value in a PodGroup.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hard => "hard",
+            Self::Soft => "soft",
+        }
+    }
 }
 
 /// Kind of scheduler that knows gangs.

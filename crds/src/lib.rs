@@ -6,9 +6,9 @@
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
 //! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
 //! [`lora`], [`reward`], [`model_reward`], [`program_reward`], [`verifiers`], [`rollout`],
-//! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`trainer_groups`],
-//! [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`], [`status`],
-//! [`run_config`], then [`union`], [`mod@crd`], [`freeze`] and [`dataflow`].
+//! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`topology`],
+//! [`trainer_groups`], [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`],
+//! [`status`], [`run_config`], then [`union`], [`mod@crd`], [`freeze`] and [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -68,6 +68,8 @@ pub mod workflow;
 pub mod agent;
 
 pub mod roles;
+
+pub mod topology;
 
 pub mod trainer_groups;
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::gang::GangSpec;
 use crate::gpus;
 use crate::template::PodTemplate;
+use crate::topology::TopologySpec;
 use crate::trainer_groups::TrainerGroupSpec;
 
 /// Engines of `inference`, `evaluation` or a `model` reward. At most one of `sglang` and
@@ -286,6 +287,9 @@ pub struct SchedulingSpec {
     /// Schedules engines and trainers all together or not at all. Default each pod alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangSpec>,
+    /// Keeps pods together in domains of nodes. Default any nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<TopologySpec>,
 }
 
 fn one() -> i32 {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use rljob_crds::gang::GangScheduler;
+use serde_json::Value;
 
 /// A set of gang schedulers, written as their names separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -90,9 +91,37 @@ pub fn unserved(scheduler: GangScheduler) -> String {
     format!("it has no PodGroups of {api}; {remedy}, or remove spec.scheduling.gang")
 }
 
+/// Message about constraints of a desired PodGroup that the stored one lacks: an API server drops
+/// fields of features that are disabled.
+pub fn dropped(desired: &Value, stored: &Value) -> Option<String> {
+    let constraints = "/spec/schedulingConstraints";
+    let is_dropped =
+        desired.pointer(constraints).is_some() && stored.pointer(constraints).is_none();
+    is_dropped.then(|| {
+        "it has no topology constraints of PodGroups; enable the feature gate \
+            TopologyAwareWorkloadScheduling of the cluster, or remove \
+            spec.scheduling.gang.native.topologyKey"
+            .to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn constraints_that_an_api_server_drops_are_named() {
+        let (with, without) = (
+            json!({"spec": {"schedulingConstraints": {"topology": [{"key": "rack"}]}}}),
+            json!({"spec": {"schedulingPolicy": {}}}),
+        );
+        assert_eq!(dropped(&with, &with), None);
+        assert_eq!(dropped(&without, &without), None);
+        let message = dropped(&with, &without).unwrap();
+        assert!(message.contains("TopologyAwareWorkloadScheduling"), "{message}");
+    }
 
     #[test]
     fn a_set_is_read_from_names() {

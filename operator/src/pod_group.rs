@@ -8,8 +8,8 @@
 //! A PodGroup exists while the job has pods.
 
 use k8s_openapi::api::core::v1::PodSpec;
-use rljob_crds::gang::GangScheduler;
-use serde_json::json;
+use rljob_crds::gang::{GangScheduler, NativeGang, VolcanoGang, VolcanoTopology};
+use serde_json::{Value, json};
 
 use crate::children::{Child, ChildName, Kind};
 use crate::desired::gang::{MEMBERS, name, replicas, size};
@@ -34,6 +34,7 @@ pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool
     let mut spec = match gang.scheduler()? {
         GangScheduler::Native => json!({
             "schedulingPolicy": {"gang": {"minCount": least}},
+            "schedulingConstraints": gang.native.as_ref().and_then(topology),
             "priorityClassName": priority_class(job),
         }),
         GangScheduler::Coscheduling => json!({
@@ -44,6 +45,7 @@ pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool
         GangScheduler::Volcano => json!({
             "minMember": least,
             "queue": gang.volcano.as_ref().and_then(|settings| settings.queue.as_deref()),
+            "networkTopology": gang.volcano.as_ref().and_then(network_topology),
             "priorityClassName": priority_class(job),
         }),
     };
@@ -62,6 +64,18 @@ pub fn build_pod_group(job: &ValidatedJob, settings: &Settings, is_started: bool
         "spec": spec,
     });
     Some(Child { name: (kind, name), object })
+}
+
+fn topology(native: &NativeGang) -> Option<Value> {
+    native.topology_key.as_ref().map(|key| json!({"topology": [{"key": key}]}))
+}
+
+fn network_topology(volcano: &VolcanoGang) -> Option<Value> {
+    let VolcanoTopology { mode, highest_tier_allowed } = volcano.network_topology.as_ref()?;
+    Some(match highest_tier_allowed {
+        Some(tier) => json!({"mode": mode.as_str(), "highestTierAllowed": tier}),
+        None => json!({"mode": mode.as_str()}),
+    })
 }
 
 /// Resources of all members.
@@ -91,8 +105,6 @@ fn priority_class(job: &Job) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::validate::test_support::with_spec;
 
@@ -131,6 +143,22 @@ mod tests {
                 "priorityClassName": class,
             })
         );
+        let zone = "topology.kubernetes.io/zone";
+        assert_eq!(
+            spec(&json!({"native": {"topologyKey": zone}}), true),
+            json!({
+                "schedulingPolicy": {"gang": {"minCount": 1}}, "priorityClassName": "high",
+                "schedulingConstraints": {"topology": [{"key": zone}]},
+            })
+        );
+        let network = |topology: Value| {
+            spec(&json!({"volcano": {"networkTopology": topology}}), true)["networkTopology"].take()
+        };
+        assert_eq!(
+            network(json!({"mode": "Hard", "highestTierAllowed": 2})),
+            json!({"mode": "hard", "highestTierAllowed": 2})
+        );
+        assert_eq!(network(json!({"mode": "Soft"})), json!({"mode": "soft"}));
         let without = with_spec(&json!({}));
         assert_eq!(build_pod_group(&without, &Settings::new("rljob:7"), false), None);
     }

@@ -73,10 +73,12 @@ impl Cluster {
     }
 
     /// Starts the control plane of [`Self::start_strict`] with gangs: PodGroups of
-    /// `scheduling.k8s.io` and their scheduler. Nodes are those of [`crate::idle_node`].
+    /// `scheduling.k8s.io`, also with topologies, and their scheduler. Nodes are those of
+    /// [`crate::idle_node`].
     pub fn start_with_gangs(user: &str) -> Result<Self> {
         Self::start_with(0, |state| {
-            let gate = || "--feature-gates=GenericWorkload=true".to_owned();
+            let gates = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true";
+            let gate = || format!("--feature-gates={gates}");
             let api = "--runtime-config=scheduling.k8s.io/v1beta1=true".to_owned();
             let controllers = "--controllers=*,-node-lifecycle-controller".to_owned();
             Ok(Arguments {

@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 
 use crate::Cluster;
 
-/// Adds a ready node with this capacity. The cluster must have no node lifecycle controller, as
-/// those of [`Cluster::start_with_gangs`].
-pub fn add(cluster: &Cluster, name: &str, capacity: &Value) -> Result<()> {
+/// Adds a ready node with this capacity and these labels. The cluster must have no node lifecycle
+/// controller, as those of [`Cluster::start_with_gangs`].
+pub fn add(cluster: &Cluster, name: &str, capacity: &Value, labels: &Value) -> Result<()> {
     let api = cluster.api()?;
-    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let metadata = json!({"name": name, "labels": labels});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
     api.create("/api/v1/nodes", &node)?;
     let path = format!("/api/v1/nodes/{name}");
     let ready = json!({

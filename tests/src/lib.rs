@@ -8,6 +8,7 @@
 //!           └─ Image        OCI image of the workspace's binaries, imported without a registry
 //!  sglang                   image that runs the real SGLang on the CPU
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
+//!  account                  kubeconfigs of service accounts, and programs of Deployments
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
 //!  Helm                     the operator's chart: rendering, and releases on a cluster
 //!  gitops                   health and differences of objects as Argo CD and Flux see them
@@ -29,6 +30,7 @@
 //! Only `chaos` and `quickstart` know the project; the other modules are independent of what is
 //! tested. All programs are real; the harness only emulates the Hugging Face hub.
 
+pub mod account;
 pub mod api;
 pub mod audit;
 pub mod bench;

@@ -3,8 +3,8 @@
 //! configured control planes: plain StatefulSets ([`floor`]) and TrainJobs on Kubeflow Trainer with
 //! JobSet ([`kubeflow`]).
 //!
-//! With the argument `upgrade`, only an upgrade of the operator with 200 running jobs
-//! ([`upgrade`]).
+//! With the argument `upgrade`, only an upgrade of the chart with 200 running jobs ([`upgrade`]);
+//! with `scrape`, only the metrics of running jobs.
 //! `RLJOB_SCALE_JOBS` changes the number of jobs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
@@ -36,6 +36,9 @@ fn main() {
     runtime.block_on(async {
         if is_upgrade {
             return upgrade::measure(jobs).await;
+        }
+        if mode.as_deref() == Some("scrape") {
+            return rljobs::measure_scrape(jobs).await;
         }
         let ours = rljobs::measure(jobs).await;
         floor::measure(jobs).await;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rljob_tests::sandbox::Program;
-use rljob_tests::{Cluster, scrape};
+use rljob_tests::{Cluster, account, scrape};
 use rustix::process::Signal;
 
 use super::stage::{Usage, until};
@@ -28,15 +28,33 @@ pub struct Reading {
 impl Operator {
     /// Starts an operator whose default image this is, and waits until it is ready.
     pub async fn start(cluster: &Cluster, image: &str) -> Self {
-        let arguments = [
-            format!("KUBECONFIG={}", cluster.kubeconfig().display()),
-            env!("CARGO_BIN_EXE_rljob-operator").to_owned(),
-            format!("--image={image}"),
-            format!("--listen=0.0.0.0:{PORT}"),
-            "--allow-host-path".to_owned(), // the jobs have such volumes
-        ];
         let name = format!("operator-{}", image.replace(':', "-"));
-        let program = cluster.start_program(&name, "env".as_ref(), &arguments).unwrap();
+        // The jobs have volumes of hosts.
+        let more = [format!("--image={image}"), "--allow-host-path".to_owned()];
+        Self::start_program(cluster, &name, &cluster.kubeconfig().display().to_string(), more).await
+    }
+
+    /// Starts the operator of the Deployment in a namespace, with its arguments and service
+    /// account, and waits until it is ready. `name`: of its log.
+    pub async fn start_deployed(cluster: &Cluster, namespace: &str, name: &str) -> Self {
+        let (config, arguments) =
+            account::deployed_program(cluster, namespace, "rljob-operator").unwrap();
+        Self::start_program(cluster, name, &config, arguments).await
+    }
+
+    async fn start_program(
+        cluster: &Cluster,
+        name: &str,
+        config: &str,
+        more: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let first = [
+            format!("KUBECONFIG={config}"),
+            env!("CARGO_BIN_EXE_rljob-operator").to_owned(),
+            format!("--listen=0.0.0.0:{PORT}"),
+        ];
+        let arguments: Vec<String> = first.into_iter().chain(more).collect();
+        let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();
         let metrics = SocketAddr::from((cluster.address(), PORT));
         until("the operator", async || scrape::get(metrics, "/readyz").is_ok()).await;
         Self { program, metrics }

@@ -75,7 +75,12 @@ impl Bench {
             .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
             .unwrap();
         let operator = Operator::start(cluster, IMAGE).await;
-        let coordinators = start_coordinators(cluster);
+        Self::with(stage, operator, jobs)
+    }
+
+    /// A benchmark with a running operator.
+    pub fn with(stage: Stage, operator: Operator, jobs: usize) -> Self {
+        let coordinators = start_coordinators(&stage.cluster);
         let (rljobs, before) = (Api::default_namespaced(stage.client.clone()), operator.read());
         Self {
             _coordinators: coordinators,
@@ -236,6 +241,14 @@ fn start_coordinators(cluster: &Cluster) -> Program {
     let config = format!("KUBECONFIG={}", cluster.kubeconfig().display());
     let arguments = [config, own, "coordinators".to_owned()];
     cluster.start_program("coordinators", "env".as_ref(), &arguments).unwrap()
+}
+
+/// Measures a scrape of running jobs only.
+pub async fn measure_scrape(jobs: usize) {
+    let bench = Bench::start(jobs).await;
+    bench.create().await;
+    bench.wait_until_running().await;
+    bench.report_scrape();
 }
 
 /// Measures; returns the values for comparisons.

@@ -1,8 +1,9 @@
-//! An upgrade of the operator with running jobs: an operator with another default image replaces
-//! the first one, and reconciles every job.
+//! An upgrade of the chart with running jobs: the operator of the next revision has another default
+//! image for jobs, other arguments and replicas. It replaces the first one and reconciles all jobs.
 //!
 //! ```text
-//!  all jobs Running ─▶ objects before ─▶ the new operator, a pass of every job
+//!  helm install ─▶ all jobs Running ─▶ objects before ─▶ helm upgrade
+//!   ─▶ the operator of the new Deployment, a pass of every job
 //!   ─▶ objects after: scale-upgrade-pods, scale-upgrade-objects
 //! ```
 
@@ -15,10 +16,14 @@ use kube::core::ApiResource;
 use kube::{Api, ResourceExt};
 use rljob_crds::RLJob;
 use rljob_tests::bench::{Aim, note, row};
+use rljob_tests::{Cluster, Helm};
 
 use super::operator::Operator;
 use super::rljobs::{Bench, kinds};
-use super::stage::{SETTLE, until};
+use super::stage::{SETTLE, Stage, until};
+
+/// Namespace of the release.
+const SYSTEM: &str = "rljob-system";
 
 /// UID and resourceVersion by kind and name. The latter changes with every write that changes an
 /// object.
@@ -39,15 +44,36 @@ async fn objects(bench: &Bench) -> Objects {
     found
 }
 
+/// Installs or upgrades the chart with these values.
+fn release(helm: &Helm, command: &str, values: &str) {
+    let values = format!("--set={values}");
+    helm.run(&[command, "rljob", &Helm::chart(), "--create-namespace", &values]).unwrap();
+}
+
+/// Waits until the service account of the release may list jobs.
+async fn wait_for_permissions(cluster: &Cluster) {
+    let account = format!("--as=system:serviceaccount:{SYSTEM}:rljob-operator");
+    let ask = ["auth", "can-i", "list", "rljobs.rljob.dev", &account];
+    until("permissions", async || cluster.kubectl().run(&ask).is_ok()).await;
+}
+
 pub async fn measure(jobs: usize) {
-    let mut bench = Bench::start(jobs).await;
+    let stage = Stage::start("rljob.dev/job").await;
+    let helm = Helm::new(stage.cluster.kubeconfig(), SYSTEM).unwrap();
+    release(&helm, "install", "jobs.allowHostPath=true,jobs.image=rljob:bench");
+    wait_for_permissions(&stage.cluster).await;
+    let operator = Operator::start_deployed(&stage.cluster, SYSTEM, "operator-first").await;
+    let mut bench = Bench::with(stage, operator, jobs);
     bench.create().await;
     bench.wait_until_running().await;
     let before = objects(&bench).await;
 
     bench.operator.stop().await;
+    let values = "jobs.allowHostPath=true,jobs.image=rljob:next,replicas=3,jobs.metrics=false";
+    release(&helm, "upgrade", values);
     let start = Instant::now();
-    bench.operator = Operator::start(&bench.stage.cluster, "rljob:next").await;
+    let cluster = &bench.stage.cluster;
+    bench.operator = Operator::start_deployed(cluster, SYSTEM, "operator-next").await;
     until("a pass of each", async || {
         let reading = bench.operator.read();
         reading.jobs("Running") >= jobs && reading.passes() >= jobs as f64

@@ -1,13 +1,17 @@
 //! Commands and YAML of the documents: parsed by the program that they name.
 //!
-//! Not covered are the arguments of programs other than `rljob`, `make` and `helm`: lines of
-//! `kubectl` and of the tools in [`OTHER_PROGRAMS`] are only split. The integration tests
+//! Arguments of `rljob`, `make` and `helm` are parsed, and kubectl parses its own, which runs
+//! nothing with `--help`. Not covered are the tools in [`OTHER_PROGRAMS`], most of which are absent
+//! where tests run, and plugins of kubectl other than `rljob`. The integration tests
 //! `control_plane::releases`, `control_plane::gitops` and `control_plane::command_line` run
-//! commands of install.md and gitops.md, and those of cli.md that change a cluster.
+//! commands of install.md and gitops.md, and those of cli.md that change a cluster;
+//! `control_plane::runbooks` runs all that read one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use rljob_tests::files::{kubernetes, required};
 use serde_json::{Value, json};
 
 use super::program::parser;
@@ -15,8 +19,7 @@ use crate::validate::test_support::{MINIMAL, merge};
 use crate::validate::{Policy, parse_jobs, validate};
 
 /// Programs whose arguments no test of this file reads.
-const OTHER_PROGRAMS: [&str; 21] = [
-    "kubectl",
+const OTHER_PROGRAMS: [&str; 20] = [
     "podman",
     "skopeo",
     "cosign",
@@ -133,6 +136,24 @@ fn parse_make(arguments: &[&str]) -> Result<(), String> {
     if unknown.is_empty() { Ok(()) } else { Err(format!("no targets {unknown:?}")) }
 }
 
+/// Whether kubectl accepts the arguments, which it parses before it prints its help.
+fn parse_kubectl(kubectl: &Path, arguments: &[&str]) -> Result<(), String> {
+    let own: Vec<&str> = arguments.iter().copied().take_while(|word| *word != "--").collect();
+    let is_global = own.first() == Some(&"--namespace");
+    let Some(command) = own.get(if is_global { 2 } else { 0 }) else { return Ok(()) };
+    if *command == "krew" {
+        return Ok(());
+    }
+    let answer = Command::new(kubectl).args(&own).arg("--help").output().unwrap();
+    let text = String::from_utf8_lossy(&answer.stdout);
+    // Help about an unknown command is that of kubectl.
+    if answer.status.success() && text.contains(&format!("\n  kubectl {command}")) {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&answer.stderr).into_owned() + &text)
+    }
+}
+
 fn chart_values() -> Value {
     let text = fs::read_to_string(root().join("charts/rljob/values.yaml")).unwrap();
     serde_yaml::from_str(&text).unwrap()
@@ -169,6 +190,7 @@ fn parse_helm(arguments: &[&str]) -> Result<(), String> {
 
 #[test]
 fn commands_of_the_documents_are_accepted() {
+    let kubectl = required(kubernetes("kubectl"));
     let (mut problems, mut checked) = (Vec::new(), 0);
     for (page, block) in blocks("sh") {
         for command in commands(&block) {
@@ -176,6 +198,10 @@ fn commands_of_the_documents_are_accepted() {
             let result = match words.as_slice() {
                 ["rljob", rest @ ..] => parse_rljob(false, rest),
                 ["kubectl", "rljob", rest @ ..] => parse_rljob(true, rest),
+                ["kubectl", rest @ ..] => match &kubectl {
+                    Some(kubectl) => parse_kubectl(kubectl, rest),
+                    None => continue,
+                },
                 ["make", rest @ ..] => parse_make(rest),
                 ["helm", rest @ ..] => parse_helm(rest),
                 [program, ..] if OTHER_PROGRAMS.contains(program) => continue,

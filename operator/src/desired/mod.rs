@@ -27,6 +27,7 @@ use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
 pub mod certificates;
+mod command;
 mod config_map;
 mod disruption_budget;
 pub mod gang;
@@ -35,6 +36,7 @@ pub mod meta;
 pub mod network_policy;
 pub mod pin;
 mod pod;
+mod probes;
 pub(crate) mod requests;
 mod rewards;
 mod runner;
@@ -44,12 +46,13 @@ mod settings;
 mod stateful_set;
 mod template;
 pub mod tokens;
+pub mod topology;
 mod volumes;
 
+pub use command::PROGRAMS;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
-pub use pod::PROGRAMS;
 #[cfg(test)] // compared with the chart
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use settings::{Labels, Scrapers, Settings, labels};

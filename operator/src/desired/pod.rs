@@ -1,43 +1,34 @@
 //! Pod template of a role before the template of the job is merged: one container under the
 //! restricted pod security standard.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
-    ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector,
+    PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
+    SeccompProfile, SecurityContext, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
-    ANNOTATION_METRICS_SCHEME, CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE,
-    ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT,
-    TOKENS_MOUNT,
+    ANNOTATION_METRICS_SCHEME, DASHBOARD_PORT, DASHBOARD_VARIABLE, GATE_WEIGHTS_SYNCED,
+    HUB_TOKENS_MOUNT,
 };
-use rljob_crds::roles::{EngineKind, InferenceSpec};
 
+use super::command::{PROGRAMS, TRAINER_GRACE_SECONDS, command, config_arguments, is_sglang};
+use super::probes::with_probes;
 use super::settings::Settings;
-use super::{Role, log, meta, run_config, runner, template, volumes};
-use crate::served_model::ServedModel;
+use super::{Role, log, meta, runner, template, topology, volumes};
+use crate::sglang;
 use crate::validate::ValidatedJob;
-use crate::{embedded_engine, sglang};
 
 /// Default user and group: `nonroot` of distroless images.
 const USER: i64 = 65532;
 /// Seconds until a pod on an unreachable node is evicted. The node controller reports the node
 /// after 40 to 50 seconds.
 const NODE_AWAY_SECONDS: i64 = 5;
-/// Grace period of trainer pods: the rest of a step and a checkpoint.
-const TRAINER_GRACE_SECONDS: i64 = 125;
 /// Grace period of other pods.
 const GRACE_SECONDS: i64 = 30;
-/// Part of the grace period in which a supervisor kills its learners.
-const KILL_SECONDS: i64 = 5;
-/// Folder of the programs in the image.
-pub const PROGRAMS: &str = "/usr/local/bin";
 
 pub(super) fn build_template(
     job: &ValidatedJob,
@@ -78,8 +69,7 @@ pub(super) fn build_template(
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(meta::all_labels(job, Some(role))),
-            annotations: is_sglang(job, role)
-                .then(|| [(ANNOTATION_METRICS_SCHEME.to_owned(), "https".to_owned())].into()),
+            annotations: Some(annotations(job, role, settings)).filter(|all| !all.is_empty()),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {
@@ -91,6 +81,7 @@ pub(super) fn build_template(
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(grace_seconds(role)),
             priority_class_name: job.spec.scheduling.priority_class_name.clone(),
+            affinity: topology::affinity(job, role, settings),
             tolerations: Some(brief_tolerations()),
             readiness_gates: role
                 .is_engine()
@@ -98,6 +89,14 @@ pub(super) fn build_template(
             ..PodSpec::default()
         }),
     }
+}
+
+fn annotations(job: &ValidatedJob, role: Role, settings: &Settings) -> BTreeMap<String, String> {
+    let mut all = topology::annotations(job, role, settings);
+    if is_sglang(job, role) {
+        all.insert(ANNOTATION_METRICS_SCHEME.to_owned(), "https".to_owned());
+    }
+    all
 }
 
 pub(super) fn container_port(role: Role) -> ContainerPort {
@@ -129,10 +128,6 @@ fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirement
     (image.as_deref(), resources.clone())
 }
 
-fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
-    role.engines(&job.spec).is_some_and(|engines| engines.engine() == EngineKind::SGLang)
-}
-
 /// Whether the pods of a role have a supervisor with learners.
 fn is_trainer(role: Role) -> bool {
     matches!(role, Role::Trainer | Role::Group)
@@ -140,87 +135,6 @@ fn is_trainer(role: Role) -> bool {
 
 fn grace_seconds(role: Role) -> i64 {
     if is_trainer(role) { TRAINER_GRACE_SECONDS } else { GRACE_SECONDS }
-}
-
-/// Time that a supervisor gives its learners after SIGTERM.
-fn supervisor_grace_seconds(job: &ValidatedJob, role: Role) -> i64 {
-    let template = template::of_role(job, role);
-    let set = template.and_then(|template| template.spec.get("terminationGracePeriodSeconds"));
-    let seconds = set.and_then(serde_json::Value::as_i64).unwrap_or(TRAINER_GRACE_SECONDS);
-    seconds.saturating_sub(KILL_SECONDS).max(0)
-}
-
-fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
-    if let Some(engines) = role.engines(&job.spec).filter(|_| is_sglang(job, role)) {
-        return sglang_command(job, role, engines);
-    }
-    let arguments = match role {
-        Role::Inference | Role::Evaluation | Role::Reward => engine_arguments(job, role),
-        Role::Coordinator => {
-            let mut arguments = config_arguments();
-            arguments.extend([
-                format!("--listen=[::]:{COORDINATOR_PORT}"),
-                "--address=$(POD_IP)".to_owned(),
-            ]);
-            arguments
-        }
-        Role::Trainer | Role::Group => {
-            let mut arguments = config_arguments();
-            arguments.push(format!("--coordinator={}", meta::coordinator_url(job)));
-            // Reports carry the address, so that ranks do not wait for the DNS record of a new pod.
-            arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
-            arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
-            arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job, role)));
-            let group = job.spec.frozen_group().filter(|_| role == Role::Group);
-            arguments.extend(group.map(|group| format!("--group={}", group.name)));
-            arguments
-        }
-        Role::Verifier => runner::arguments(job),
-    };
-    let program = match role {
-        Role::Inference | Role::Evaluation | Role::Reward => embedded_engine::PROGRAM,
-        Role::Coordinator => "rljob-coordinator",
-        Role::Trainer | Role::Group => "rljob-supervisor",
-        Role::Verifier => runner::PROGRAM,
-    };
-    std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
-}
-
-fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Vec<String> {
-    let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
-    let flags = sglang::arguments(
-        &job.spec,
-        engines,
-        model,
-        // The server listens on one family of addresses only.
-        "$(POD_IP)",
-        Path::new(TOKENS_MOUNT),
-    );
-    let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
-    let service = meta::service_host(&job.namespace, &meta::role_name(job, role));
-    let command = sglang::across_pods(engines, &service, command);
-    model.when_complete(command)
-}
-
-/// The model of engines of a role. `policy` is the model folder of the run.
-fn served_model<'a>(job: &'a ValidatedJob, role: Role, policy: &'a Path) -> ServedModel<'a> {
-    let purpose = role.purpose().unwrap_or(EnginePurpose::Rollouts);
-    ServedModel::new(&job.spec, purpose, policy)
-}
-
-fn config_arguments() -> Vec<String> {
-    vec![format!("--config={CONFIG_MOUNT}/{RUN_CONFIG_FILE}"), format!("--tokens={TOKENS_MOUNT}")]
-}
-
-fn engine_arguments(job: &ValidatedJob, role: Role) -> Vec<String> {
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
-    let tokens = Path::new(TOKENS_MOUNT);
-    let mut arguments = embedded_engine::arguments(&job.spec, model, "::", tokens, &job.uid);
-    arguments.push(format!("--port={ENGINE_PORT}"));
-    arguments
 }
 
 /// Container that downloads the model into the scratch space of a pod. Pods of a run in a bucket
@@ -317,62 +231,6 @@ pub(super) fn with_default_requests(
         }
     }
     resources
-}
-
-/// Adds the probes of a role. An engine has no liveness probe, because a server that pauses for
-/// weights must not be killed; the coordinator detects hung engines. The start of an engine may
-/// take an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of
-/// another job. Of rljob's programs, probes get plain answers on the port of TLS; SGLang's port
-/// speaks TLS only, except in pods of an engine that do not serve: these listen, without TLS, once
-/// their ranks are ready.
-fn with_probes(job: &ValidatedJob, role: Role) -> Container {
-    let is_sglang = is_sglang(job, role);
-    let engines = role.engines(&job.spec);
-    let spans_pods = engines.is_some_and(|engines| engines.pods_per_engine() > 1);
-    let port = || IntOrString::String("http".to_owned());
-    let get = |path: &str, period: i32, failures: i32| Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: port(),
-            scheme: is_sglang.then(|| "HTTPS".to_owned()),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period),
-        timeout_seconds: Some(5),
-        failure_threshold: Some(failures),
-        ..Probe::default()
-    };
-    // A hung process fails three consecutive probes within 3 · 5 s + 4 s; a busy one answers one of
-    // them. A hung process ignores SIGTERM, so that it gets no grace period.
-    let alive = Probe {
-        timeout_seconds: Some(4),
-        termination_grace_period_seconds: Some(1),
-        ..get("/healthz", 5, 3)
-    };
-    let connect = Probe {
-        tcp_socket: Some(TCPSocketAction { port: port(), host: None }),
-        period_seconds: Some(5),
-        timeout_seconds: Some(5),
-        ..Probe::default()
-    };
-    match role {
-        Role::Inference | Role::Evaluation | Role::Reward => Container {
-            startup_probe: Some(if spans_pods {
-                Probe { period_seconds: Some(2), failure_threshold: Some(1800), ..connect.clone() }
-            } else {
-                get("/health", 2, 1800)
-            }),
-            readiness_probe: Some(connect),
-            ..Container::default()
-        },
-        Role::Coordinator | Role::Trainer | Role::Group => Container {
-            startup_probe: Some(get("/healthz", 1, 120)),
-            readiness_probe: Some(get("/healthz", 5, 3)),
-            liveness_probe: Some(alive),
-            ..Container::default()
-        },
-        Role::Verifier => Container::default(),
-    }
 }
 
 /// Tolerations of unreachable and unready nodes. The default of Kubernetes is 300 s, in which a

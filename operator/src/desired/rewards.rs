@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::names::{CONTAINER_BRIDGE, CONTAINER_REWARDS, TOKENS_MOUNT, VERIFIER_PORT};
 use rljob_http as tls;
 
-use super::pod::{PROGRAMS, container_port, container_security, with_default_requests};
+use super::command::PROGRAMS;
+use super::pod::{container_port, container_security, with_default_requests};
 use super::settings::Settings;
 use super::{Role, runner, volumes};
 use crate::validate::ValidatedJob;

@@ -1,9 +1,9 @@
 //! Pod template of a role: the operator's template, with the template of the job merged into it.
 //!
 //! Objects merge recursively. Lists merge by key as in a strategic merge patch: containers by name,
-//! environment variables and volumes by name, mounts by path. Tolerations and spread constraints
-//! are appended. Other values of the job replace those of the operator. Fields that the operator
-//! must own never reach this merge: [`validate`](crate::validate) rejects them.
+//! environment variables and volumes by name, mounts by path. Tolerations, spread constraints and
+//! terms of affinities are appended. Other values of the job replace those of the operator. Fields
+//! that the operator must own never reach this merge: [`validate`](crate::validate) rejects them.
 
 use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec};
 use rljob_crds::names::CONTAINER_COORDINATOR;
@@ -94,7 +94,12 @@ fn merge_lists(field: &str, ours: &mut Vec<Value>, theirs: &[Value]) {
             ours.retain(|ours| !is_replaced(ours));
             return ours.extend_from_slice(theirs);
         }
-        "topologySpreadConstraints" | "imagePullSecrets" | "envFrom" => {
+        // The last two are terms of affinities.
+        "topologySpreadConstraints"
+        | "imagePullSecrets"
+        | "envFrom"
+        | "requiredDuringSchedulingIgnoredDuringExecution"
+        | "preferredDuringSchedulingIgnoredDuringExecution" => {
             return ours.extend_from_slice(theirs);
         }
         _ => return theirs.clone_into(ours),

@@ -113,6 +113,9 @@ impl Target<'_> {
         let parameters = PatchParams::apply(MANAGED_BY).force().validation_strict();
         let response = api.patch(name, &parameters, &Patch::Apply(&object)).await;
         let stored = response.map_err(|error| self.failed(&child.name, error))?;
+        if let Some(message) = gang::dropped(&child.object, &stored.data) {
+            return Err(ApplyError::Rejected { kind: *kind, name: name.clone(), message });
+        }
         self.remember(child, &stored);
         Ok(())
     }

@@ -166,6 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn hints_request_the_topology_of_their_pod_sets() {
+        let mut job = queued_job();
+        let topology =
+            json!({"trainer": {"required": "rack"}, "inference": {"preferred": "block"}});
+        job.spec.scheduling.topology = serde_json::from_value(topology).unwrap();
+        let settings = Settings { kueue: true, ..Settings::new("rljob:7") };
+        let workload = build_workload(&job, &settings, None).unwrap();
+        let sets = workload["spec"]["podSets"].as_array().unwrap().iter();
+        let requests: Vec<&Value> = sets.map(|set| &set["topologyRequest"]).collect();
+        let index = "apps.kubernetes.io/pod-index";
+        let engines = json!({"preferred": "block", "podIndexLabel": index});
+        let trainer = json!({"required": "rack", "podIndexLabel": index});
+        assert_eq!(requests, [&engines, &Value::Null, &trainer]);
+    }
+
+    #[test]
     fn engines_may_be_admitted_partially() {
         let mut job = queued_job();
         let min_count = |job: &ValidatedJob| {

@@ -14,6 +14,7 @@
 //! no operator.
 
 use rljob_crds::names::{GROUP, LABEL_QUEUE};
+pub use rljob_crds::topology::topology_annotation;
 use sha2::{Digest, Sha256};
 
 use crate::validate::Job;
@@ -45,12 +46,6 @@ pub const NAME_PREFIX: &str = "rljob-";
 const NAME_LIMIT: usize = 63;
 /// Hexadecimal digits of the hash in a name.
 const HASH_DIGITS: usize = 5;
-
-/// Annotation of a pod template that requests a topology: `required`, `preferred` or
-/// `unconstrained`.
-pub fn topology_annotation(request: &str) -> String {
-    format!("{API_GROUP}/podset-{request}-topology")
-}
 
 /// Name of the job's LocalQueue.
 pub fn queue_name(job: &Job) -> Option<&str> {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::workload::Workload;
 use super::{ANNOTATION_WORKLOAD, LABEL_POD_SET, TOPOLOGY_GATE, topology_annotation};
 use crate::desired::Role;
+use crate::desired::topology::hint;
 
 /// Placement of each role's pods.
 pub type Placements = BTreeMap<Role, Placement>;
@@ -75,8 +76,8 @@ pub fn placements(
     placements
 }
 
-/// Placement of the roles whose templates request a topology, before the Workload of this name has
-/// nodes.
+/// Placement of the roles whose templates or hints request a topology, before the Workload of this
+/// name has nodes.
 pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let verifiers = spec.verifiers.as_ref();
     let templates = [
@@ -92,8 +93,9 @@ pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let is_requested = |template: &PodTemplate| {
         requests.iter().any(|request| template.metadata.annotations.contains_key(request))
     };
-    let requested =
-        templates.into_iter().filter(|(_, template)| template.is_some_and(is_requested));
+    let requested = templates.into_iter().filter(|(role, template)| {
+        hint(spec, *role).is_some() || template.is_some_and(is_requested)
+    });
     let gated = |(role, _): (Role, _)| {
         let labels = [(LABEL_POD_SET.to_owned(), role.as_str().to_owned())].into();
         let annotations = [(ANNOTATION_WORKLOAD.to_owned(), name.to_owned())].into();
@@ -111,7 +113,8 @@ impl Placement {
         }
     }
 
-    fn apply(&self, template: &mut PodTemplate) {
+    /// `has_hint`: the role has a topology hint, whose annotation its pods get.
+    fn apply(&self, template: &mut PodTemplate, has_hint: bool) {
         template.metadata.labels.extend(self.labels.clone());
         template.metadata.annotations.extend(self.annotations.clone());
         if !self.node_selector.is_empty() {
@@ -125,7 +128,8 @@ impl Placement {
             // Kueue ignores pods without one of these annotations.
             let requests = ["required", "preferred", "unconstrained"].map(topology_annotation);
             let annotations = &mut template.metadata.annotations;
-            if !requests.iter().any(|request| annotations.contains_key(request)) {
+            let is_requested = requests.iter().any(|request| annotations.contains_key(request));
+            if !is_requested && !has_hint {
                 annotations.insert(topology_annotation("unconstrained"), "true".to_owned());
             }
         }
@@ -152,6 +156,7 @@ fn fields(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Val
 /// Adds the placements to the templates of the job's roles.
 pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
     for (role, placement) in placements {
+        let has_hint = hint(spec, *role).is_some();
         let template = match role {
             Role::Inference => &mut spec.inference.template,
             Role::Evaluation => match &mut spec.evaluation {
@@ -173,7 +178,7 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
                 None => continue,
             },
         };
-        placement.apply(template.get_or_insert_default());
+        placement.apply(template.get_or_insert_default(), has_hint);
     }
 }
 
@@ -263,5 +268,16 @@ mod tests {
             })
         );
         assert_eq!(job.spec.inference.template.as_ref().unwrap().spec, Map::new());
+
+        // The pods of a role with a hint get its annotation.
+        let topology = json!({"trainer": {"required": "rack"}});
+        let mut job = with_spec(&json!({"scheduling": {"topology": topology}}));
+        let requested = requested("w", &job.spec);
+        assert_eq!(requested.keys().collect::<Vec<_>>(), [&Role::Trainer]);
+        place(&mut job.spec, &requested);
+        let template = job.spec.trainer.template.clone().unwrap();
+        let annotations = [("kueue.x-k8s.io/workload".to_owned(), "w".to_owned())].into();
+        assert_eq!(template.metadata.annotations, annotations);
+        assert_eq!(template.spec["schedulingGates"], json!([{"name": "kueue.x-k8s.io/topology"}]));
     }
 }

@@ -24,6 +24,7 @@ mod service_tokens;
 mod sources;
 mod suites;
 mod template;
+mod topology;
 mod tracking;
 mod verifiers;
 mod workflow;
@@ -76,6 +77,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     gang::check_gang(spec, policy, &mut problems);
+    topology::check_topology(spec, &mut problems);
     tracking::check_tracking(spec, &mut problems);
     if let Some(evaluation) = &spec.evaluation {
         evaluation::check_evaluation(spec, evaluation, &mut problems);

@@ -109,7 +109,8 @@ fn each_switch_adds_or_removes_its_objects() {
         let added: BTreeSet<String> = rendered.difference(&default).cloned().collect();
         assert_eq!((added, default.is_subset(&rendered)), ([own(kind)].into(), true), "{value}");
     }
-    let of_jobs = identities(&json!({"podMonitor": {"jobs": true}}));
+    let scrapers = json!({"scrapers": {"namespaceSelector": {"team": "monitoring"}}});
+    let of_jobs = identities(&json!({"podMonitor": {"jobs": true}, "jobs": scrapers}));
     let added: Vec<&String> = of_jobs.difference(&default).collect();
     assert_eq!(added, ["PodMonitor rljob-system/rljob-operator-jobs"]);
 }

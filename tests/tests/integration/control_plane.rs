@@ -37,6 +37,7 @@ mod queue;
 mod rbac;
 mod readme;
 mod releases;
+mod runbooks;
 mod scale;
 mod simulated_pods;
 mod spanning;

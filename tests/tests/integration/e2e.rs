@@ -23,6 +23,7 @@ mod groups;
 mod logs;
 mod network;
 mod pods;
+mod preemption;
 mod release;
 mod rewards;
 mod sglang;

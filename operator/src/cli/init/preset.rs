@@ -96,6 +96,8 @@ pub enum Preset {
     TrainerGroupCpu,
     /// Engines and trainers that get nodes all together or not at all.
     Gang,
+    /// Trainers that share a zone, with engines near them.
+    Topology,
     /// A job in a queue of Kueue.
     Queue,
 }
@@ -166,6 +168,7 @@ impl Preset {
             Self::TrainerGroup => sample!("trainer-group"),
             Self::TrainerGroupCpu => sample!("trainer-group-cpu"),
             Self::Gang => sample!("gang"),
+            Self::Topology => sample!("topology"),
             Self::Queue => sample!("kueue", "queued"),
         }
     }

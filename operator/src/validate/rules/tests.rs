@@ -6,6 +6,7 @@ use super::super::Policy;
 use super::super::test_support::{merge, minimal};
 use super::problems;
 
+mod algorithms;
 mod curriculum;
 mod devices;
 mod documents;
@@ -14,9 +15,11 @@ mod gangs;
 mod groups;
 mod lora;
 mod pairs;
+mod pods;
 mod rewards;
 mod service_tokens;
 mod teacher;
+mod topology;
 mod tracking;
 mod workflow;
 
@@ -48,90 +51,6 @@ fn names_that_become_folders_are_dns_labels() {
         let [problem] = &problems[..] else { panic!("{field}: {value}: {problems:?}") };
         assert_eq!(problem.path, format!("metadata.{field}"));
     }
-}
-
-#[test]
-fn a_group_of_one_sample_is_normalized_over_the_batch_or_not_at_all() {
-    let with = |grpo: Value| problems_with(&json!({"algorithm": {"grpo": grpo}}));
-    let group = |field: &str| {
-        format!(
-            "spec.algorithm.grpo.{field}: Group needs groupSize of at least 2: a group of one \
-                sample is normalized by nothing but itself"
-        )
-    };
-    let of_rewards = ["rewardNormalization.mean", "rewardNormalization.scaleLevel"].map(group);
-    assert_eq!(with(json!({"groupSize": 1})), of_rewards);
-    let none = json!({"mean": "None", "scale": "None"});
-    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": none})), Vec::<String>::new());
-    let divided = json!({"mean": "Batch", "scale": "Std"});
-    assert_eq!(with(json!({"groupSize": 1, "rewardNormalization": divided})), of_rewards[1..]);
-    let of_advantages =
-        ["advantageNormalization.mean", "advantageNormalization.scaleLevel"].map(group);
-    assert_eq!(
-        with(json!({
-            "groupSize": 1, "rewardNormalization": none, "advantageNormalization": {},
-        })),
-        of_advantages
-    );
-    let batch = json!({"mean": "Batch", "scale": "Std", "scaleLevel": "Batch"});
-    let spec = json!({
-        "algorithm": {"grpo": {"groupSize": 1, "rewardNormalization": batch}},
-        "rollout": {"dynamicSampling": {}},
-    });
-    let dynamic = "spec.rollout.dynamicSampling: needs algorithm.grpo.groupSize of at least 2: the \
-        rewards of one sample are equal";
-    assert_eq!(problems_with(&spec), [dynamic]);
-}
-
-#[test]
-fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
-    let steps = json!({"criticWarmupSteps": 5});
-    let with = |ppo: Value, steps: u32| {
-        problems_with(
-            &json!({"algorithm": {"grpo": null, "ppo": ppo}, "training": {"steps": steps}}),
-        )
-    };
-    assert_eq!(with(steps.clone(), 6), Vec::<String>::new());
-    let warmup = "spec.algorithm.ppo.criticWarmupSteps: must be below training.steps = 5: the \
-        policy would not be trained";
-    assert_eq!(with(steps, 5), [warmup]);
-    let adaptive =
-        |coefficient: f64| json!({"klCoefficient": coefficient, "adaptiveKl": {"target": 0.1}});
-    assert_eq!(with(adaptive(0.1), 5), Vec::<String>::new());
-    let begins = "spec.algorithm.ppo.adaptiveKl: needs a klCoefficient above 0, with which it \
-        begins";
-    assert_eq!(with(adaptive(0.0), 5), [begins]);
-    let head = json!({"valueHead": {}, "criticOptimizer": {"learningRate": 0.1}});
-    let not_used = "spec.algorithm.ppo.criticOptimizer: is not used with valueHead, which has the \
-        settings of spec.optimizer and valueHead.learningRate; remove it";
-    assert_eq!(with(head, 5), [not_used]);
-    assert_eq!(with(json!({"valueHead": {"learningRate": 0.1}}), 5), Vec::<String>::new());
-    let others = json!({
-        "rewardNormalization": {}, "overlongPenalty": {"tokens": 4096},
-        "criticOptimizer": {"warmupSteps": 6, "epsilon": 0.0},
-    });
-    assert_eq!(
-        with(others, 5),
-        [
-            "spec.algorithm.ppo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = \
-                1024",
-            "spec.algorithm.ppo.rewardNormalization.mean: Group needs groupSize of at least 2: a \
-                group of one sample is normalized by nothing but itself",
-            "spec.algorithm.ppo.rewardNormalization.scaleLevel: Group needs groupSize of at least \
-                2: a group of one sample is normalized by nothing but itself",
-            "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5: \
-                lower it to 5 or less",
-            "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
-        ]
-    );
-}
-
-#[test]
-fn a_limit_of_the_second_moment_needs_recomputed_log_probabilities() {
-    let grpo = json!({"secondMomentLimit": 0.04, "proximalLogprobs": "Sampler"});
-    let problem = "spec.algorithm.grpo.secondMomentLimit: needs proximalLogprobs Recompute: with \
-        the log-probabilities of the sampler, every moment is 0";
-    assert_eq!(problems_with(&json!({"algorithm": {"grpo": grpo}})), [problem]);
 }
 
 #[test]
@@ -201,194 +120,6 @@ fn a_workflow_has_one_kind_whose_template_is_valid() {
     let problems = workflow(json!({"multiTurn": {"feedback": "{{"}}));
     let expected = "spec.rollout.workflow.multiTurn.feedback: is not a valid template: ";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
-}
-
-#[test]
-fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
-    let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
-    let spec = json!({
-        "algorithm": {
-            "grpo": {
-                "proximalLogprobs": "Sampler", "behaviorWeight": weight,
-                "overlongPenalty": {"tokens": 2000, "factor": 1.0},
-            },
-        },
-    });
-    assert_eq!(
-        problems_with(&spec),
-        [
-            "spec.algorithm.grpo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = \
-                1024",
-            "spec.algorithm.grpo.behaviorWeight: needs proximalLogprobs Recompute: with the \
-                log-probabilities of the sampler, every weight is 1",
-            "spec.algorithm.grpo.behaviorWeight.lower: must not exceed upper = 2",
-            "spec.algorithm.grpo.behaviorWeight.metric: must be Ratio: action Clamp bounds the \
-                weight itself",
-        ]
-    );
-}
-
-#[test]
-fn host_paths_are_rejected_unless_the_operator_allows_them() {
-    let mut job = serde_json::to_value(minimal()).unwrap();
-    let host_path = json!({"path": "/srv"});
-    merge(
-        &mut job["spec"],
-        &json!({
-            "storage": {"persistentVolumeClaim": null, "hostPath": host_path},
-            "volumes": [{"name": "data", "mountPath": "/data", "hostPath": host_path}],
-            "trainer": {"template": {"spec": {"volumes": [{"name": "x", "hostPath": host_path}]}}},
-        }),
-    );
-    let job = serde_json::from_value(job).unwrap();
-    let paths = |policy| -> Vec<String> {
-        problems(&job, policy).into_iter().map(|problem| problem.path).collect()
-    };
-    assert_eq!(paths(Policy::LOCAL), Vec::<String>::new());
-    assert_eq!(
-        paths(Policy::of_operator(false)),
-        [
-            "spec.volumes[0].hostPath",
-            "spec.storage.hostPath",
-            "spec.trainer.template.spec.volumes[0].hostPath",
-        ]
-    );
-}
-
-#[test]
-fn pods_that_download_the_model_separately_need_a_commit() {
-    let commit = "0123456789abcdef0123456789abcdef01234567";
-    let rejected = |storage: Value, revision: &str, policy| -> Vec<String> {
-        let mut job = serde_json::to_value(minimal()).unwrap();
-        let hub = json!({"repo": "lab/tiny", "revision": revision});
-        let spec = json!({
-            "storage": storage,
-            "model": {"path": null, "huggingFace": hub},
-            "weightSync": {"method": "Distributed"},
-        });
-        merge(&mut job["spec"], &spec);
-        let job = serde_json::from_value(job).unwrap();
-        problems(&job, policy).into_iter().map(|problem| problem.to_string()).collect()
-    };
-    let bucket = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
-    let operator = Policy::of_operator(false);
-    assert_eq!(
-        rejected(bucket.clone(), "main", operator),
-        ["spec.model.huggingFace.revision: must be a commit of 40 hexadecimal digits with \
-                storage.s3: each pod downloads the model separately"]
-    );
-    assert_eq!(rejected(bucket.clone(), commit, operator), Vec::<String>::new());
-    assert_eq!(rejected(bucket, "main", Policy::LOCAL), Vec::<String>::new());
-    assert_eq!(rejected(json!({}), "main", operator), Vec::<String>::new());
-}
-
-#[test]
-fn a_template_cannot_override_fields_of_the_operator() {
-    let container = json!({
-        "name": "engine",
-        "command": ["sh"],
-        "image": "x",
-        "resources": {},
-        "env": [{"name": "POD_IP", "value": "::"}],
-        "volumeMounts": [{"name": "x", "mountPath": "/rljob/runs"}],
-    });
-    let template = json!({
-        "metadata": {"labels": {"rljob.dev/role": "x", "team": "a"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": [
-                container,
-                {"name": "proxy", "image": "proxy:1", "command": ["p"]},
-                {"name": "engin", "env": []},
-            ],
-            "initContainers": [{"name": "fetch", "image": ""}],
-            "volumes": [{"name": "rljob-tmp", "emptyDir": {}}, {"name": "models", "emptyDir": {}}],
-        },
-    });
-    let sets = "the operator sets this field; remove it";
-    let image = "is missing; the operator sets that of `engine` only";
-    let path = "spec.inference.template.spec";
-    assert_eq!(
-        problems_with(&json!({"inference": {"template": template}})),
-        [
-            format!("spec.inference.template.metadata.labels.rljob.dev/role: {sets}"),
-            format!("{path}.restartPolicy: {sets}"),
-            format!("{path}.containers[0].volumeMounts[0].mountPath: {sets}"),
-            format!("{path}.containers[0].command: {sets}"),
-            format!("{path}.containers[0].resources: {sets} and use spec.inference.resources"),
-            format!("{path}.containers[0].image: {sets} and use spec.inference.image"),
-            format!("{path}.containers[0].env[0]: {sets}"),
-            format!("{path}.containers[2].image: {image}"),
-            format!("{path}.initContainers[0].image: {image}"),
-            format!("{path}.volumes[0].name: names that start with `rljob-` are reserved"),
-            format!("{path}.volumes[1].name: `models` is the name of a volume of spec.volumes"),
-        ]
-    );
-    let wrong = json!({"inference": {"template": {"spec": {"nodeSelector": {"a": 1}}}}});
-    assert_eq!(
-        problems_with(&wrong),
-        [format!("{path}.nodeSelector.a: invalid type: integer `1`, expected a string")]
-    );
-}
-
-#[test]
-fn commands_of_rewards_cannot_be_let_out_of_their_container() {
-    let template = json!({"spec": {
-        "shareProcessNamespace": true, "hostPID": false, "automountServiceAccountToken": true,
-        "containers": [{
-            "name": "rewards", "args": ["x"], "image": "judge:1",
-            "volumeMounts": [{"name": "rljob-tokens", "mountPath": "/mnt"}],
-        }],
-    }});
-    let rewards = json!([{"name": "judge", "command": {"command": ["judge"]}}]);
-    let path = "spec.coordinator.template.spec";
-    let why = "must not be true: it gives the commands of rewards access to tokens";
-    assert_eq!(
-        problems_with(&json!({"rewards": rewards, "coordinator": {"template": template}})),
-        [
-            format!(
-                "{path}.containers[0].volumeMounts[0].name: \
-                 names that start with `rljob-` are reserved"
-            ),
-            format!("{path}.containers[0].args: the operator sets this field; remove it"),
-            format!("{path}.shareProcessNamespace: {why}"),
-            format!("{path}.automountServiceAccountToken: {why}"),
-        ]
-    );
-}
-
-#[test]
-fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
-    let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
-    let in_bucket = |more: Value| {
-        let mut spec = json!({
-            "storage": s3, "weightSync": {"method": "Distributed"},
-            "restoreFrom": {"s3": {"uri": "s3://other/lab/a/checkpoints/step-2.attempt-0"}},
-        });
-        merge(&mut spec, &more);
-        problems_with(&spec)
-    };
-    assert_eq!(in_bucket(json!({})), Vec::<String>::new());
-    assert_eq!(
-        in_bucket(json!({"weightSync": {"method": "Disk"}, "model": {
-            "path": null, "rljob": {"name": "warmup"},
-        }, "volumes": [
-            {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
-        ]})),
-        [
-            "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
-                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /rljob/secrets, \
-                /rljob/rewards, /tmp, /dev/shm",
-            "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy \
-                the export to a volume and set model.path",
-            "spec.weightSync.method: must be Distributed: engines cannot read weights from \
-                storage.s3; or store the run on a volume",
-        ]
-    );
-    assert_eq!(
-        in_bucket(json!({"storage": {"s3": null, "hostPath": {"path": "/srv"}}})),
-        ["spec.restoreFrom.s3: needs storage.s3, which configures the access"]
-    );
 }
 
 #[test]

@@ -98,7 +98,8 @@ fn kubeconform_accepts_what_the_chart_renders() {
     let all = json!({
         "podMonitor": {"enabled": true, "jobs": true}, "prometheusRule": {"enabled": true},
         "kueue": {"enabled": true}, "gangSchedulers": ["native", "coscheduling", "volcano"],
-        "jobs": {"metrics": false}, "priorityClassName": "system-cluster-critical",
+        "jobs": {"metrics": false, "scrapers": {"namespaceSelector": {"team": "monitoring"}}},
+        "priorityClassName": "system-cluster-critical",
     });
     let releases = [json!({}), all, json!({"jobs": {"namespace": "team-a"}})];
     let objects = releases.iter().flat_map(super::render);

@@ -168,15 +168,26 @@ fn values_of_other_objects_are_in_these_objects() {
 #[test]
 fn a_pod_monitor_of_jobs_selects_coordinators_and_engines() {
     let monitor = "PodMonitor rljob-system/rljob-operator-jobs";
+    let scrapers = json!({"namespaceSelector": {"team": "monitoring"}});
     let cases = [
         (
-            json!({"podMonitor": {"jobs": true, "labels": {"team": "a"}}}),
+            json!({
+                "podMonitor": {"jobs": true, "labels": {"team": "a"}},
+                "jobs": {"scrapers": scrapers},
+            }),
             "/metadata/labels/team",
             json!("a"),
         ),
-        (json!({"podMonitor": {"jobs": true}}), "/spec/namespaceSelector", json!({"any": true})),
         (
-            json!({"podMonitor": {"jobs": true, "interval": "15s"}, "jobs": {"namespace": "a"}}),
+            json!({"podMonitor": {"jobs": true}, "jobs": {"scrapers": scrapers}}),
+            "/spec/namespaceSelector",
+            json!({"any": true}),
+        ),
+        (
+            json!({
+                "podMonitor": {"jobs": true, "interval": "15s"},
+                "jobs": {"namespace": "a", "scrapers": scrapers},
+            }),
             "/spec",
             json!({
                 "namespaceSelector": {"matchNames": ["a"]},
@@ -302,6 +313,11 @@ fn invalid_values_are_rejected_with_their_place() {
         (
             json!({"jobs": {"scrapers": {"podSelector": {"app": "prometheus"}}}}),
             "jobs.scrapers.podSelector needs jobs.scrapers.namespaceSelector",
+        ),
+        (
+            json!({"podMonitor": {"jobs": true}}),
+            "podMonitor.jobs needs jobs.scrapers.namespaceSelector: the labels of the namespace of \
+                your Prometheus, which the NetworkPolicies of jobs reject otherwise",
         ),
     ];
     for (values, reason) in cases {

@@ -65,6 +65,10 @@ fn changes() -> Vec<(Mutability, Value)> {
         ),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"scheduling": {"gang": {"native": {}}}})),
+        (
+            WhileSuspended,
+            json!({"scheduling": {"topology": {"inference": {"preferred": "example.com/rack"}}}}),
+        ),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
         (
             WhileSuspended,

@@ -18,6 +18,7 @@ use super::operator::{
 mod foreign;
 mod lifecycle;
 mod native;
+mod topology;
 
 /// Pods of the gang of [`gang`].
 const SIZE: usize = 4;
@@ -73,9 +74,14 @@ fn start(prefix: &str, resource: &str, gang: &Value) -> Namespace {
 
 /// Adds a node with slots of a resource.
 fn add_node(name: &str, resource: &str, slots: usize) {
+    add_node_in(&json!({}), name, resource, slots);
+}
+
+/// Adds a node with labels.
+fn add_node_in(labels: &Value, name: &str, resource: &str, slots: usize) {
     let mut capacity = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
     merge(&mut capacity, &json!({ resource: slots.to_string() }));
-    idle_node::add(&gangs().cluster, name, &capacity).unwrap();
+    idle_node::add(&gangs().cluster, name, &capacity, labels).unwrap();
 }
 
 /// Names of the engines and trainers that have a node.

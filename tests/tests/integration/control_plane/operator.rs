@@ -2,7 +2,6 @@
 //! install.yaml's service account. There are no nodes: pods are created and deleted but never run;
 //! see the end-to-end tests for runs.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::wait_until;
 use rljob_tests::sandbox::Program;
-use rljob_tests::{Cluster, Kubectl, Namespace, scrape};
+use rljob_tests::{Cluster, Kubectl, Namespace, account, scrape};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -84,20 +83,10 @@ impl Operator {
 
     /// Starts the program of the Deployment in a namespace, with its arguments and service account.
     pub(super) fn start_deployed(cluster: &Cluster, namespace: &str) -> Self {
-        let kubectl = cluster.kubectl().in_namespace(namespace);
-        let deployment = kubectl.get(&["deployment/rljob-operator"]).unwrap();
-        let pod = &deployment["spec"]["template"]["spec"];
-        let account = pod["serviceAccountName"].as_str().unwrap();
-        let config = account_config(cluster, (namespace, account), namespace, None);
-        let command: Vec<&str> = pod["containers"][0]["command"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .filter(|argument| !argument.starts_with("--listen="))
-            .collect();
+        let (config, arguments) =
+            account::deployed_program(cluster, namespace, "rljob-operator").unwrap();
         let name = format!("deployed-{namespace}");
-        Self::start_program(cluster, &name, &config, owned(&command[1..]))
+        Self::start_program(cluster, &name, &config, arguments.into_iter())
     }
 
     fn start_program(
@@ -189,22 +178,11 @@ fn owned(arguments: &[&str]) -> impl Iterator<Item = String> {
 /// Writes a kubeconfig with a token of a service account, given by namespace and name.
 pub(super) fn account_config(
     cluster: &Cluster,
-    (namespace, account): (&str, &str),
+    account: (&str, &str),
     file: &str,
     server: Option<&str>,
 ) -> String {
-    let kubectl = cluster.kubectl().in_namespace(namespace);
-    let token = kubectl.run(&["create", "token", account, "--duration=1h"]).unwrap();
-    let admin = cluster.kubeconfig();
-    let mut config: Value = serde_json::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
-    config["users"][0]["user"] = json!({"token": token.trim()});
-    if let Some(server) = server {
-        config["clusters"][0]["cluster"] = json!({"server": server});
-    }
-    config["contexts"][0]["context"]["namespace"] = json!(namespace);
-    let path = admin.with_file_name(format!("{account}-{file}.kubeconfig"));
-    fs::write(&path, config.to_string()).unwrap();
-    path.display().to_string()
+    account::kubeconfig(cluster, account, file, server).unwrap()
 }
 
 /// Creates a namespace with the job `sample`, modified by a merge patch.

@@ -222,6 +222,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "gangSchedulers": ["native", "coscheduling", "volcano"],
             "networkPolicy": {"scrapers": peers},
             "podMonitor": {"enabled": true, "jobs": true, "labels": {"a": "b"}},
+            "jobs": {"scrapers": {"namespaceSelector": {"a": "b"}}},
             "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
         }),
     ]

@@ -2,6 +2,7 @@
 # `works` is 1 if what a command may do succeeds. Leaves an orphan in a separate session, and ends
 # after 24 completions.
 PATH=/usr/bin
+echo "reward.sh starts" >&2
 attempt() { if eval "$1" >/dev/null 2>&1; then echo 0; else echo 1; fi; }
 environment=$(attempt 'grep -q CREDENTIAL /proc/*/environ')
 processes=$(attempt 'grep -q rljob-coor[d]inator /proc/[0-9]*/cmdline')

@@ -2,11 +2,13 @@
 //! attempt is refused, and no process of an earlier command remains.
 
 use std::fs;
+use std::process::Command;
 
 use rljob_crds::names::METRICS_FILE;
 use rljob_tests::Namespace;
-use rljob_tests::process::wait_until;
-use serde_json::Value;
+use rljob_tests::files::binary;
+use rljob_tests::process::{self, wait_until};
+use serde_json::{Value, json};
 
 use super::{LIMIT, NODES, Run, cluster};
 
@@ -36,6 +38,18 @@ fn a_command_reaches_neither_tokens_nor_the_run_nor_the_network() {
         }
     }
     assert_eq!(run.status()["restarts"], 0);
+    let line = json!({"pod": "guarded-coordinator-0", "message": "reward.sh starts"});
+    let lines = log_of_rewards(&namespace);
+    assert!(lines.contains(&line), "{lines:?}");
+}
+
+/// The log of the container `rewards` as JSON: its lines are text of the commands.
+fn log_of_rewards(namespace: &Namespace) -> Vec<Value> {
+    let mut command = Command::new(binary("rljob").unwrap());
+    command.args(["logs", "--cluster", "--namespace", &namespace.name, "--kubeconfig"]);
+    command.arg(cluster().kubeconfig()).args(["guarded", "coordinator", "--container=rewards"]);
+    let text = process::run(command.arg("--output=json")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Command lines of the orphans that reward.sh leaves.

@@ -74,11 +74,15 @@ fn each_scheduler_gets_its_pod_group_and_needs_its_permissions() {
     let schedulers = (scheduler(&member), scheduler(&coordinator));
     assert_eq!(schedulers, (json!("scheduler-plugins-scheduler"), json!("default-scheduler")));
 
-    let gang = json!({"volcano": {"queue": "research"}});
+    let topology = json!({"mode": "Hard", "highestTierAllowed": 2});
+    let gang = json!({"volcano": {"queue": "research", "networkTopology": topology}});
     let [spec, member, coordinator] = run("volcano", &gang, "scheduling.volcano.sh");
     assert_eq!(
         spec,
-        json!({"minMember": 4, "minResources": resources("volcano"), "queue": "research"})
+        json!({
+            "minMember": 4, "minResources": resources("volcano"), "queue": "research",
+            "networkTopology": {"mode": "hard", "highestTierAllowed": 2},
+        })
     );
     let annotation =
         |pod: &Value| pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"].clone();

@@ -72,10 +72,11 @@ fn components_match_the_values_of_the_chart() {
     let template = |values: &Value| -> Vec<Value> {
         crate::chart::render(values).into_iter().map(as_floats).collect()
     };
-    let with = |component: &str| {
-        build(&format!(
-            "resources: [../manifests]\ncomponents: [../manifests/components/{component}]\n"
-        ))
+    let with = |components: &str| {
+        let folder = |name: &str| format!("../manifests/components/{name}");
+        let folders: Vec<String> = components.split(' ').map(folder).collect();
+        let folders = folders.join(", ");
+        build(&format!("resources: [../manifests]\ncomponents: [{folders}]\n"))
     };
     let sorted = |mut objects: Vec<Value>| {
         objects.retain(|object| object["kind"] != "Namespace");
@@ -85,7 +86,13 @@ fn components_match_the_values_of_the_chart() {
     let monitoring = json!({"kubernetes.io/metadata.name": "monitoring"});
     for (component, mut value) in [
         ("pod-monitor", json!({"podMonitor": {"enabled": true}})),
-        ("pod-monitor-jobs", json!({"podMonitor": {"jobs": true}})),
+        (
+            "pod-monitor-jobs scrapers",
+            json!({
+                "podMonitor": {"jobs": true},
+                "jobs": {"scrapers": {"namespaceSelector": monitoring}},
+            }),
+        ),
         ("prometheus-rule", json!({"prometheusRule": {"enabled": true}})),
         ("dashboards", json!({"dashboards": {"enabled": true}})),
         ("kueue", json!({"kueue": {"enabled": true}})),
