@@ -3,6 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::union::{Union, exactly_one};
+
 /// Pattern of the key of a label.
 pub(crate) const TOPOLOGY_KEY: &str =
     "^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
@@ -33,10 +35,7 @@ pub struct TopologySpec {
 /// Topology of trainer pods.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(
-    validation = Rule::new("[has(self.required), has(self.preferred)].filter(x, x).size() == 1")
-        .message("set exactly one of required and preferred")
-)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
 pub struct TrainerTopology {
     /// Key of the domain that holds all pods. Pods that find no room in it stay pending, also
     /// those that replace lost ones.
@@ -47,6 +46,10 @@ pub struct TrainerTopology {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317), regex(pattern = TOPOLOGY_KEY))]
     pub preferred: Option<String>,
+}
+
+impl Union for TrainerTopology {
+    const MEMBERS: &'static [&'static str] = &["required", "preferred"];
 }
 
 /// Topology of engines.

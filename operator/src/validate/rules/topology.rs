@@ -4,7 +4,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::template::PodTemplate;
 use rljob_crds::topology::topology_annotation;
 
-use super::common::exactly_one;
+use super::common::check_union;
 use crate::validate::Problem;
 
 const PATH: &str = "spec.scheduling.topology";
@@ -13,9 +13,7 @@ pub(super) fn check_topology(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(topology) = &spec.scheduling.topology else { return };
     if let Some(trainer) = &topology.trainer {
         let path = format!("{PATH}.trainer");
-        let members =
-            [("required", trainer.required.is_some()), ("preferred", trainer.preferred.is_some())];
-        exactly_one(&path, &members, problems);
+        check_union(&path, trainer, problems);
         if !spec.algorithm.has_learners() {
             let message = "must not be set: the algorithm has no trainer";
             problems.push(Problem::new(&path, message));
