@@ -99,7 +99,7 @@ pub fn peft_packages() -> Result<PathBuf> {
     let libraries = python.with_file_name("../lib");
     let mut folders = fs::read_dir(&libraries)?.collect::<std::io::Result<Vec<_>>>()?;
     folders.retain(|folder| folder.path().join("site-packages/peft").is_dir());
-    let folder = folders.pop().with_context(|| format!("{libraries:?} has no PEFT"))?;
+    let folder = folders.pop().with_context(|| format!("{} has no PEFT", libraries.display()))?;
     Ok(folder.path().join("site-packages"))
 }
 
