@@ -7,7 +7,8 @@ JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault 
 steps without one, `learner-killed-restored` after a checkpoint is complete. A row says how many
 seconds passed until the next step was trained, by phase: until the run restarted its learners,
 until they were ready, until the step. For engines there is one phase. A run that trains no step
-within --patience seconds after a fault has failed.
+within --patience seconds after a fault has failed. After 60 seconds without one, the stacks of SGLang's processes
+(`py-spy`, if it is installed) and the ends of all logs are written to DIR-FAULT.txt.
 
 Faults: `learner-killed`, `learner-killed-restored` and `learner-stopped` (SIGKILL and SIGSTOP for
 the first learner, after the engine got the weights of a step), `learner-killed-sending` (SIGKILL
@@ -37,6 +38,8 @@ FAULTS = [
     "receiver-stopped",
     "engine-killed",
 ]
+# Seconds without a trained step after which the state of the processes is written.
+STUCK = 60
 AIMS = {"learner-killed": 10, "learner-killed-restored": 10}
 TIME = re.compile(r"^(?:\[rank \d+\] )?(\d{4}-\d\d-\d\dT[\d:.]+)Z")
 
@@ -79,7 +82,11 @@ class Run:
         command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
         command += [argument for each in settings.set for argument in ("--set", each)]
         self.log = open(f"{settings.dir}.log", "w")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+        # The logs of a run that is stuck say what the coordinator waits for.
+        environment = dict(os.environ, RUST_LOG="info,rljob_coordinator=debug")
+        self.process = subprocess.Popen(
+            command, stdout=self.log, stderr=subprocess.STDOUT, env=environment
+        )
 
     def steps(self):
         """Steps that were trained, with their attempts, in the order in which they were."""
@@ -119,6 +126,24 @@ class Run:
                     times += [stamp - since] if stamp > since else []
         return round(min(times), 2) if times else None
 
+    def describe(self, fault):
+        """Writes what the processes of a stuck run do, and the end of its logs, to a file."""
+        with open(f"{self.settings.dir}-{fault}.txt", "w") as out:
+            for process in self.pids("sglang") + self.pids("rljob-learner"):
+                line = descendants(self.process.pid).get(process, "").replace("\0", " ")
+                print(f"== {process} {line[:120]}", file=out, flush=True)
+                dump = ["py-spy", "dump", "--native", "--pid", str(process)]
+                try:
+                    subprocess.run(dump, stdout=out, stderr=subprocess.STDOUT, timeout=30)
+                except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+                    print(error, file=out)
+                kernel = Path(f"/proc/{process}/wchan")
+                print("waits in", kernel.read_text() if kernel.exists() else "?", file=out)
+            for file in sorted(self.settings.dir.glob("*/*/logs/*.log")):
+                lines = file.read_text(errors="replace").splitlines()[-300:]
+                print(f"== {file}", *lines, sep="\n", file=out)
+        print(f"{fault}: no step for {STUCK} s: see {out.name}", flush=True)
+
     def strike(self, fault):
         """Strikes, and returns the time."""
         if fault.startswith("learner") and not fault.endswith("sending"):
@@ -156,7 +181,10 @@ class Run:
         else:
             # One step may have its samples already.
             done = lambda: any(each[1] > step + 1 for each in self.steps())
-        seconds = self.wait(done, self.settings.patience)
+        seconds = self.wait(done, min(STUCK, self.settings.patience))
+        if seconds is None:
+            self.describe(fault)
+            seconds = self.wait(done, self.settings.patience - STUCK)
         if seconds is None:
             return None
         figures = dict(seconds=round(time.time() - wall, 2), step=step, next=self.steps()[-1])

@@ -148,6 +148,8 @@ pub const INCIDENT_POD_LOST: &str = "PodLost";
 pub const INCIDENT_ENGINE_HUNG: &str = "EngineHung";
 /// Incident: another pod of the same engine was lost or restarted; the operator deletes this pod.
 pub const INCIDENT_ENGINE_INCOMPLETE: &str = "EngineIncomplete";
+/// Incident: a GPU of the pod reported a critical Xid error or an uncorrectable memory error.
+pub const INCIDENT_GPU_FAULT: &str = "GpuFault";
 /// Incident: the pod was deleted by a user or another controller.
 pub const INCIDENT_DELETED: &str = "Deleted";
 /// Incident: the pod disappeared for an unknown reason.
@@ -273,6 +275,8 @@ pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
 pub const EXPORT_ADAPTER_DIR: &str = "adapter";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
+/// In a folder of published weights: elements that an engine must hold that has read it.
+pub const WEIGHT_PROBES_FILE: &str = "probes.json";
 /// In the run directory: folders of weights that evaluations on separate engines need,
 /// `step-N.attempt-K` each.
 pub const EVALUATION_WEIGHTS_DIR: &str = "evaluation-weights";

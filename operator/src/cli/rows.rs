@@ -217,6 +217,8 @@ mod tests {
             name: "trainer-frozen-0".to_owned(),
             alive: true,
             learners,
+            uid: None,
+            gpu_fault: None,
         };
         let plan = serde_json::from_value(serde_json::json!({
             "parts": [{"name": "reference model", "bytes": 3_u64 << 30}],

@@ -104,8 +104,13 @@ mod tests {
     }
 
     fn status(alive: bool, silent_seconds: Option<u32>) -> CoordinatorStatus {
-        let supervisors =
-            vec![SupervisorState { name: "trainer-0".to_owned(), alive, learners: 1 }];
+        let supervisors = vec![SupervisorState {
+            name: "trainer-0".to_owned(),
+            alive,
+            learners: 1,
+            uid: None,
+            gpu_fault: None,
+        }];
         let engines = vec![EngineState {
             name: "inference-0".to_owned(),
             state: EngineCondition::Stale,

@@ -9,7 +9,7 @@ use rljob_crds::names::{
     REASON_PODS_CANNOT_START,
 };
 use rljob_crds::roles::InferenceSpec;
-use rljob_crds::status::RLJobStatus;
+use rljob_crds::status::{Incident, RLJobStatus};
 use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity, VerifierEndpoint};
 use rljob_protocol::status::{CoordinatorStatus, EngineState};
 
@@ -20,7 +20,7 @@ use crate::cache::Pod;
 use crate::children::ChildName;
 use crate::decide::{Exit, Facts, Obstacle, Roles, Silence, Waiting, assign_epoch};
 use crate::desired::{Role, pin};
-use crate::pods::{self, PodFacts, PodPlan, SeenPod};
+use crate::pods::{self, PodFacts, PodPlan, Removal, SeenPod};
 use crate::status;
 use crate::validate::{InvalidSpec, Job};
 
@@ -100,13 +100,13 @@ impl Objects {
             generation: job.generation,
             recorded,
             epoch,
+            incidents: incidents(&pods, &pod_plan.removals, &vanished, acting),
             coordinator: report,
             coordinator_identity: identity,
             coordinator_unasked: !remembered.was_asked && has_address,
             silence: remembered.silence,
             directory_in_use: self.directory_in_use(),
             waiting,
-            incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
             exit: pods::newest_exit(&pods),
             exits: pods::failures(&pods),
             exits_under_rules: exits_under_rules(&pods, old, job),
@@ -189,6 +189,19 @@ impl Objects {
         let pods = self.pods.get(&role).into_iter().flatten();
         pods.filter(serves).filter_map(endpoint).collect()
     }
+}
+
+/// Incidents of pods, and faults of their GPUs.
+fn incidents(
+    pods: &[PodFacts],
+    removals: &[Removal],
+    vanished: &[SeenPod],
+    report: Option<&CoordinatorStatus>,
+) -> Vec<Incident> {
+    let mut incidents = pods::incidents(pods, removals, vanished);
+    let supervisors = report.iter().flat_map(|report| report.all_supervisors());
+    incidents.extend(pods::gpu_faults(pods, supervisors, &incidents));
+    incidents
 }
 
 /// All engines in the report of a coordinator.

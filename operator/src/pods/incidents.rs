@@ -3,11 +3,11 @@
 
 use rljob_crds::names::{
     INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_ENGINE_INCOMPLETE,
-    INCIDENT_EVICTED, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED,
-    INCIDENT_POD_LOST, INCIDENT_PREEMPTED, INCIDENT_VANISHED,
+    INCIDENT_EVICTED, INCIDENT_GPU_FAULT, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY,
+    INCIDENT_NODE_TAINTED, INCIDENT_POD_LOST, INCIDENT_PREEMPTED, INCIDENT_VANISHED,
 };
 use rljob_crds::status::Incident;
-use rljob_protocol::status::HUNG_SECONDS;
+use rljob_protocol::status::{HUNG_SECONDS, SupervisorState};
 
 use super::facts::{Cause, PodFacts};
 use super::plan::{Removal, RemovalReason};
@@ -27,6 +27,24 @@ pub fn incidents(pods: &[PodFacts], removals: &[Removal], vanished: &[SeenPod]) 
         incident(INCIDENT_VANISHED, &message, &pod.name, &pod.uid, pod.node.as_ref())
     });
     existing.chain(vanished).collect()
+}
+
+/// Faults of GPUs that supervisors report, of pods without another incident: a pod has one.
+pub fn gpu_faults<'a>(
+    pods: &[PodFacts],
+    supervisors: impl Iterator<Item = &'a SupervisorState>,
+    others: &[Incident],
+) -> Vec<Incident> {
+    let of_pod = |supervisor: &SupervisorState| {
+        let (uid, fault) = (supervisor.uid.as_ref()?, supervisor.gpu_fault.as_ref()?);
+        let pod = pods.iter().find(|pod| pod.uid == *uid)?;
+        let is_known = others.iter().any(|incident| incident.uid == *uid);
+        let message = format!("has a faulty GPU: {fault}");
+        let incident =
+            || incident(INCIDENT_GPU_FAULT, &message, &pod.name, &pod.uid, pod.node.as_ref());
+        (!is_known).then(incident)
+    };
+    supervisors.filter_map(of_pod).collect()
 }
 
 fn incident(reason: &str, message: &str, name: &str, uid: &str, node: Option<&String>) -> Incident {
@@ -111,6 +129,7 @@ fn text(cause: &Cause) -> &str {
 #[cfg(test)]
 mod tests {
     use rljob_crds::failure_policy::FailurePolicy;
+    use rljob_protocol::gpu_fault::GpuFault;
 
     use super::super::plan;
     use super::super::test_support::{inference_of, pod, terminating};
@@ -197,6 +216,32 @@ mod tests {
         let failed = Some(Cause { reason: String::new(), message: String::new() });
         let pod = PodFacts { failed, ..terminating(pod("sums-trainer-0"), 9, 30) };
         assert_eq!(reported(pod).map(|(reason, _)| reason).as_deref(), Some("Deleted"));
+    }
+
+    #[test]
+    fn the_newest_fault_of_a_gpu_is_an_incident_of_its_pod_unless_it_has_another() {
+        let pods = [pod("sums-trainer-0"), pod("sums-trainer-1")];
+        let supervisor = |name: &str, uid: Option<&str>, xid| SupervisorState {
+            name: name.to_owned(),
+            alive: true,
+            learners: 1,
+            uid: uid.map(str::to_owned),
+            gpu_fault: Some(GpuFault { number: 2, gpu: "GPU-8f2e".to_owned(), xid }),
+        };
+        let supervisors = [
+            supervisor("sums-trainer-0", Some(&pods[0].uid), Some(94)),
+            supervisor("sums-trainer-1", Some("of an earlier pod"), Some(79)),
+            supervisor("trainer-2", None, Some(79)),
+        ];
+        let found = gpu_faults(&pods, supervisors.iter(), &[]);
+        let found: Vec<_> =
+            found.iter().map(|found| (found.reason.as_str(), found.message.as_str())).collect();
+        let message = "pod sums-trainer-0 on node-2 has a faulty GPU: GPU GPU-8f2e reported Xid \
+            94, a contained memory error: only the process on it is affected, and restarts; reset \
+            the GPU when its jobs have ended";
+        assert_eq!(found, [("GpuFault", message)]);
+        let evicted = incident("Evicted", "was evicted", "sums-trainer-0", &pods[0].uid, None);
+        assert_eq!(gpu_faults(&pods, supervisors.iter(), &[evicted]), []);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use facts::{
     Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read, restarts,
 };
 pub use gate::GateChange;
-pub use incidents::incidents;
+pub use incidents::{gpu_faults, incidents};
 pub use plan::{PodPlan, Removal, RemovalReason, plan};
 pub use vanished::{SeenPod, stable, vanished};
 pub use waiting::{waiting, warned};

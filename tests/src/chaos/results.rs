@@ -20,10 +20,15 @@ use crate::process::run;
 /// larger difference means that the sample came from other weights.
 const MISMATCH: f64 = 1e-3;
 /// Fields that depend on time or on the attempt.
-const NONDETERMINISTIC_FIELDS: [&str; 7] = [
+const NONDETERMINISTIC_FIELDS: [&str; 12] = [
     "attempt",
     "seconds",
     "rolloutSeconds",
+    "syncStageSeconds",
+    "syncJoinSeconds",
+    "syncPauseSeconds",
+    "syncTransferSeconds",
+    "syncResumeSeconds",
     "trainSeconds",
     "syncSeconds",
     "tokensPerSecond",

@@ -133,6 +133,11 @@ pub(crate) fn untimed_lines(file: &Path) -> Vec<Value> {
             "trainSeconds",
             "waitSeconds",
             "syncSeconds",
+            "syncStageSeconds",
+            "syncJoinSeconds",
+            "syncPauseSeconds",
+            "syncTransferSeconds",
+            "syncResumeSeconds",
             "tokensPerSecond",
         ]
         .into_iter()

@@ -76,10 +76,12 @@ void settle(Nccl& group, ncclResult_t code) {
 
 ncclDataType_t type_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
+    case at::kDouble: return ncclFloat64;
     case at::kFloat: return ncclFloat;
     case at::kBFloat16: return ncclBfloat16;
     case at::kByte: return ncclUint8;
-    default: throw std::runtime_error("the tensor must be float32, bfloat16 or uint8");
+    default: 
+      throw std::runtime_error("the tensor must be float64, float32, bfloat16 or uint8");
   }
 }
 
@@ -173,8 +175,9 @@ char* rljob_nccl_copy(Nccl* group, at::Tensor* out, at::Tensor* in) {
   });
 }
 
-// Waits on the host until every operation of the group is complete.
-char* rljob_nccl_finish(Nccl* group) {
+// Waits on the host until every operation of the group is complete, or `given_up` is true, which may
+// be null.
+char* rljob_nccl_finish(Nccl* group, const bool* given_up) {
   return guarded([&] {
     const auto deadline = Clock::now() + group->timeout;
     for (cudaError_t code; (code = cudaStreamQuery(group->stream.stream())) != cudaSuccess;) {
@@ -183,6 +186,9 @@ char* rljob_nccl_finish(Nccl* group) {
       ncclCommGetAsyncError(usable(*group), &state);
       if (state != ncclSuccess && state != ncclInProgress) {
         abort_with(*group, described(group->comm, state));
+      }
+      if (given_up != nullptr && __atomic_load_n(given_up, __ATOMIC_RELAXED)) {
+        abort_with(*group, "the peer was given up");
       }
       if (Clock::now() > deadline) abort_with(*group, "timed out; a peer may have ended");
       std::this_thread::sleep_for(std::chrono::microseconds(50));

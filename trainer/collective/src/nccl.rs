@@ -8,6 +8,7 @@
 //! operations; the host waits in [`DeviceGroup::finish`] only. Without feature `cuda`, joining is
 //! an error.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tch::Tensor;
@@ -37,7 +38,7 @@ pub enum Stream<'a> {
 }
 
 /// A member's handle of a process group on GPUs. Every member must make the same calls in the same
-/// order with tensors of the same shapes and kinds: float32, bfloat16 or uint8, contiguous.
+/// order with contiguous tensors of the same shapes and kinds: float64, float32, bfloat16 or uint8.
 #[derive(Debug)]
 pub struct DeviceGroup {
     handle: NcclHandle,
@@ -159,7 +160,17 @@ impl DeviceGroup {
     /// # Errors
     /// The group failed or timed out. Its operations are aborted.
     pub fn finish(&self) -> Result<(), CollectiveError> {
-        self.member.result("complete operations".to_owned(), self.handle.finish())
+        self.member.result("complete operations".to_owned(), self.handle.finish(None))
+    }
+
+    /// As [`Self::finish`], until `given_up` is true: a peer that ended or was replaced never takes
+    /// its part, and operations that wait for it hold up others of this GPU that need all of it,
+    /// such as releasing memory.
+    ///
+    /// # Errors
+    /// The group failed, timed out or was given up. Its operations are aborted.
+    pub fn finish_unless(&self, given_up: &AtomicBool) -> Result<(), CollectiveError> {
+        self.member.result("complete operations".to_owned(), self.handle.finish(Some(given_up)))
     }
 }
 
@@ -203,7 +214,7 @@ fn failed(action: &str, message: String) -> CollectiveError {
 
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
-    use super::{Duration, EventHandle, NcclHandle, Store, Tensor};
+    use super::{AtomicBool, Duration, EventHandle, NcclHandle, Store, Tensor};
 
     fn missing<T>() -> Result<T, String> {
         Err("this build has no CUDA".to_owned())
@@ -245,7 +256,7 @@ mod without_cuda {
             match *self {}
         }
 
-        pub fn finish(&self) -> Result<(), String> {
+        pub fn finish(&self, _: Option<&AtomicBool>) -> Result<(), String> {
             match *self {}
         }
     }

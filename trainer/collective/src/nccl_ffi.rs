@@ -6,7 +6,8 @@
 )]
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tch::Tensor;
@@ -57,7 +58,7 @@ mod raw {
             out: *mut c_void,
             input: *mut c_void,
         ) -> *mut c_char;
-        pub fn rljob_nccl_finish(group: *mut c_void) -> *mut c_char;
+        pub fn rljob_nccl_finish(group: *mut c_void, given_up: *const bool) -> *mut c_char;
         pub fn rljob_event_new(out: *mut *mut c_void) -> *mut c_char;
         pub fn rljob_event_free(event: *mut c_void);
         pub fn rljob_event_record(event: *mut c_void, group: *mut c_void) -> *mut c_char;
@@ -137,9 +138,10 @@ impl NcclHandle {
         check(unsafe { raw::rljob_nccl_copy(self.0.as_ptr(), tensor(out), tensor(input)) })
     }
 
-    pub fn finish(&self) -> Result<(), String> {
-        // SAFETY: the group is alive.
-        check(unsafe { raw::rljob_nccl_finish(self.0.as_ptr()) })
+    pub fn finish(&self, given_up: Option<&AtomicBool>) -> Result<(), String> {
+        let given_up = given_up.map_or(null(), |flag| flag.as_ptr().cast_const());
+        // SAFETY: the group is alive, and the flag outlives the call, which reads it atomically.
+        check(unsafe { raw::rljob_nccl_finish(self.0.as_ptr(), given_up) })
     }
 }
 

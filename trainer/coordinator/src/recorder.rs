@@ -48,8 +48,8 @@ struct Newest {
     step_ended: Option<Now>,
     /// Seconds of rollouts by step.
     rollout_seconds: BTreeMap<u32, f64>,
-    /// Seconds of the weight sync before a step's rollouts, by step.
-    sync_seconds: BTreeMap<u32, f64>,
+    /// Seconds of the weight sync before a step's rollouts and of its phases, by step.
+    sync_seconds: BTreeMap<u32, Vec<(&'static str, f64)>>,
 }
 
 impl Recorder {
@@ -81,10 +81,9 @@ impl Recorder {
         }
     }
 
-    /// An engine holds `version`, whose publication was issued at `issued`. The first engine ends
-    /// the sync time of the step.
-    pub fn weights_arrived(&self, version: Version, issued: Now) {
-        let seconds = self.clock.now().saturating_sub(issued).as_secs_f64();
+    /// An engine holds `version`; `seconds` are those of its sync, as metrics of a step. The first
+    /// engine ends the sync of the step.
+    pub fn weights_arrived(&self, version: Version, seconds: Vec<(&'static str, f64)>) {
         let mut newest = self.newest();
         newest.sync_seconds.entry(version.step.saturating_add(1)).or_insert(seconds);
         newest.sync_seconds.retain(|step, _| *step > version.step);
@@ -174,7 +173,9 @@ impl Recorder {
         let scalars = &mut metrics.scalars;
         let rollout_seconds = newest.rollout_seconds.remove(&metrics.step);
         scalars.set_option(metrics::ROLLOUT_SECONDS, rollout_seconds);
-        scalars.set_option(metrics::SYNC_SECONDS, newest.sync_seconds.remove(&metrics.step));
+        for (name, seconds) in newest.sync_seconds.remove(&metrics.step).unwrap_or_default() {
+            scalars.set(name, seconds);
+        }
         let seconds = newest.step_ended.map_or_else(
             || scalars.get_or_zero(metrics::TRAIN_SECONDS),
             |ended| now.saturating_sub(ended).as_secs_f64(),

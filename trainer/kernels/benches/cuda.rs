@@ -134,6 +134,7 @@ fn optimizer(length: i64) {
         first_moment: &all[2],
         second_moment: &all[3],
         copy: Some(&copy),
+        scale: None,
     };
     let settings = AdamW {
         learning_rate: 1e-3,

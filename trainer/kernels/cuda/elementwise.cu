@@ -85,11 +85,16 @@ __device__ inline void update(float& p, float g, float& m, float& v, const AdamW
   p -= s.learning_rate / s.correction1 * m / (sqrtf(v) / s.root_correction2 + s.epsilon);
 }
 
-// Four values per thread. `copy` may be null.
+// Four values per thread. `copy` may be null, and `scale`, which replaces that of the settings. A
+// scale that is not a number updates nothing.
 __global__ void adamw(float4* p, float4* g, float4* m, float4* v, __nv_bfloat162* copy,
-                      int64_t quads, AdamW settings) {
+                      int64_t quads, AdamW settings, const float* scale) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
   if (at >= quads) return;
+  if (scale != nullptr) {
+    settings.scale = *scale;
+    if ((__float_as_uint(settings.scale) & 0x7fffffffu) > 0x7f800000u) return;
+  }
   float4 weight = p[at], first = m[at], second = v[at];
   const float4 gradient = g[at];
   update(weight.x, gradient.x, first.x, second.x, settings);
@@ -163,14 +168,15 @@ extern "C" int rljob_rotate(void* x, const float* cosines, const float* sines, i
 
 // The length is a multiple of four.
 extern "C" int rljob_adamw(float* p, float* g, float* m, float* v, void* copy, int64_t length,
-                           const float settings[8], cudaStream_t stream) {
+                           const float settings[8], const float* scale, cudaStream_t stream) {
   const rljob::AdamW all{settings[0], settings[1], settings[2], settings[3],
                          settings[4], settings[5], settings[6], settings[7]};
   const int64_t quads = length / 4;
   if (quads == 0) return 0;
   rljob::adamw<<<rljob::blocks(quads), rljob::kThreads, 0, stream>>>(
       reinterpret_cast<float4*>(p), reinterpret_cast<float4*>(g), reinterpret_cast<float4*>(m),
-      reinterpret_cast<float4*>(v), static_cast<__nv_bfloat162*>(copy), quads, all);
+      reinterpret_cast<float4*>(v), static_cast<__nv_bfloat162*>(copy), quads, all,
+      scale);
   return cudaGetLastError();
 }
 

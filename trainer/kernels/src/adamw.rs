@@ -19,6 +19,10 @@ pub fn update(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelErr
 pub fn plain(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
     let [correction1, correction2] = settings.corrections();
     let AdamW { learning_rate, beta1, beta2, weight_decay, epsilon, scale, .. } = *settings;
+    let scale = operands.scale.map_or(Ok(scale), |scale| scale.f_double_value(&[]))?;
+    if scale.is_nan() {
+        return Ok(());
+    }
     let mut weights = operands.weights.shallow_clone();
     let mut first = operands.first_moment.shallow_clone();
     let mut second = operands.second_moment.shallow_clone();
@@ -48,8 +52,14 @@ mod tests {
         let before = tensors.each_ref().map(|tensor| values(&tensor.copy()));
         let copy = Tensor::zeros([8], (Kind::BFloat16, tch::Device::Cpu));
         let [weights, gradient, first_moment, second_moment] = &tensors;
-        let operands =
-            Operands { weights, gradient, first_moment, second_moment, copy: Some(&copy) };
+        let operands = Operands {
+            weights,
+            gradient,
+            first_moment,
+            second_moment,
+            copy: Some(&copy),
+            scale: None,
+        };
         let settings = AdamW {
             learning_rate: 0.1,
             beta1: 0.9,
@@ -70,5 +80,17 @@ mod tests {
             assert!((f64::from(values(weights)[index]) - p).abs() < 1e-5);
         }
         assert_eq!(copy, weights.to_kind(Kind::BFloat16));
+        let after = tensors.each_ref().map(values);
+        let none = Tensor::from(f32::NAN);
+        update(&Operands { scale: Some(&none), ..operands }, &settings).unwrap();
+        assert_eq!(tensors.each_ref().map(values), after, "nothing is updated");
+        let half = Tensor::from(0.5_f32);
+        let again: [Tensor; 4] = tensors.each_ref().map(Tensor::copy);
+        let [weights, gradient, first_moment, second_moment] = &again;
+        let repeated = Operands { weights, gradient, first_moment, second_moment, ..operands };
+        update(&Operands { scale: Some(&half), ..repeated }, &AdamW { scale: 9.0, ..settings })
+            .unwrap();
+        update(&operands, &settings).unwrap();
+        assert_eq!(again, tensors, "the scale of the operands is that of the update");
     }
 }

@@ -67,6 +67,9 @@ pub struct Operands<'a> {
     pub second_moment: &'a Tensor,
     /// Receives the new weights.
     pub copy: Option<&'a Tensor>,
+    /// Factor of the gradient in place of that of the settings, fp32 of one element on the device
+    /// of the weights. If it is not a number, nothing is updated.
+    pub scale: Option<&'a Tensor>,
 }
 
 /// Discount γ and λ of advantages.

@@ -194,6 +194,7 @@ fn operands(all: &[Tensor]) -> Operands<'_> {
         first_moment: &all[2],
         second_moment: &all[3],
         copy: Some(&all[4]),
+        scale: None,
     }
 }
 
@@ -221,6 +222,15 @@ fn adamw_with_a_copy_in_bfloat16() {
         assert_close(&found[at], &expected[at], 1e-6);
     }
     assert_eq!(found[4], found[0].to_kind(Kind::BFloat16));
+    let before: Vec<Tensor> = found.iter().map(Tensor::copy).collect();
+    let none = Tensor::from(f32::NAN).to_device(GPU);
+    adamw::update(&Operands { scale: Some(&none), ..operands(&found) }, &settings).unwrap();
+    assert_eq!(found, before, "a scale that is not a number updates nothing");
+    let scale = Tensor::from(0.25_f32).to_device(GPU);
+    let other = AdamW { scale: 7.0, ..settings };
+    adamw::update(&Operands { scale: Some(&scale), ..operands(&before) }, &other).unwrap();
+    adamw::update(&operands(&found), &settings).unwrap();
+    assert_eq!(found, before, "a scale on the device is that of the settings");
 }
 
 #[test]

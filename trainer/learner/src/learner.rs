@@ -20,9 +20,11 @@ use crate::checkpoint::{
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
 use crate::memory::Phase;
+use crate::model::ModelError;
 use crate::publish::adapters::{AdapterConfig, StagedAdapters};
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
+use crate::publish::probes::Probes;
 use crate::publish::writer::WeightsWriter;
 use crate::publish::{PublishError, Staged};
 use crate::trainer::{StepError, Trainer};
@@ -70,6 +72,7 @@ pub struct Learner {
     pub exports: Exporter,
     pub weights: WeightsWriter,
     pub broadcaster: Broadcaster,
+    pub probes: Probes,
 }
 
 impl Learner {
@@ -192,7 +195,7 @@ impl Learner {
         }
         // At most one publication holds a copy of the weights.
         self.weights.wait()?;
-        let staged = self.stage(&[0])?;
+        let staged = self.stage_with_probes(&[0], version)?;
         Ok(self.weights.begin(version, path, staged)?)
     }
 
@@ -231,7 +234,8 @@ impl Learner {
             .into_iter()
             .filter(|transfer| transfer.sender == self.trainer.ranks.rank())
             .collect();
-        match self.stage(&senders)? {
+        self.broadcaster.give_up_replaced(&mine);
+        match self.stage_with_probes(&senders, version)? {
             Some(staged) => Ok(self.broadcaster.begin(version, mine, staged)?),
             None => Ok(()),
         }
@@ -279,6 +283,18 @@ impl Learner {
             let policy = &mut trainer.models.policy;
             Staged::gather(&mut policy.parameters, policy.model.layout(), keep)
         })
+    }
+
+    /// As [`Self::stage`], with elements by which engines are checked.
+    fn stage_with_probes(
+        &mut self,
+        keepers: &[u32],
+        version: Version,
+    ) -> Result<Option<Staged>, PublishError> {
+        let Some(staged) = self.stage(keepers)? else { return Ok(None) };
+        let config = self.trainer.models.policy.model.config();
+        let probes = self.probes.choose(&staged.tensors(), config, version.step as usize);
+        Ok(Some(staged.with_probes(probes.map_err(ModelError::from)?)))
     }
 
     fn check_step(&self, version: Version) -> Result<(), LearnerError> {

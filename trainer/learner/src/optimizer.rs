@@ -1,5 +1,13 @@
 //! AdamW over shards with global gradient clipping. An update is skipped if the loss or the
 //! gradient norm is not finite.
+//!
+//! ```text
+//!  CPUs   sum of the loss ─▶ sum of squares ─▶ scale ─▶ AdamW, block by block
+//!  GPUs   squares ─▶ loss and squares in one all-reduce ─▶ scale ─▶ AdamW, all on the device
+//!                                         └──────────▶ one copy to the host, with other sums
+//! ```
+
+mod on_device;
 
 use std::rc::Rc;
 
@@ -11,6 +19,7 @@ use tch::{Kind, Tensor};
 use crate::checkpoint::OptimizerProgress;
 use crate::fsdp::{DeviceVectors, Flat, Shard, ShardedParameters};
 use crate::model::ModelError;
+use crate::objective::Deferred;
 use crate::ranks::Ranks;
 
 /// Number of consecutive skipped updates after which the run fails.
@@ -35,9 +44,27 @@ pub enum OptimizerError {
     Torch(#[from] tch::TchError),
 }
 
+/// An update that is made, or skipped, once its numbers are computed.
+#[derive(Debug, Default)]
+pub struct PendingUpdate {
+    /// Loss of the minibatch over all ranks.
+    loss: Deferred,
+    /// Sum of the squares of the gradient over all ranks and parameters, before clipping.
+    squares: Deferred,
+}
+
+impl PendingUpdate {
+    /// Its numbers, to be read together with others.
+    pub fn numbers_mut(&mut self) -> [&mut Deferred; 2] {
+        [&mut self.loss, &mut self.squares]
+    }
+}
+
 /// Outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
+    /// Loss of the minibatch over all ranks.
+    pub loss: f64,
     /// L2 norm of the gradient over all ranks and parameters, before clipping.
     pub gradient_norm: f64,
     /// Whether it was skipped because loss or gradient was not finite.
@@ -125,34 +152,72 @@ impl Optimizer {
         self.progress
     }
 
-    /// Updates the parameters and sets their gradients to zero. `loss` is the loss of the minibatch
-    /// summed over ranks, so that all ranks skip the same updates.
+    /// Updates the parameters and sets their gradients to zero, unless `loss`, this rank's part of
+    /// the loss of the minibatch, or the gradient is not finite on any rank. On a GPU the numbers
+    /// of the result are pending, so that the host waits once for them and others.
     ///
     /// A collective. Clipping is PyTorch's `clip_grad_norm_`: gradients are scaled by clip ÷ (norm
     /// + 1e-6) if that is below 1.
     ///
     /// # Errors
     /// A collective or the kernel fails.
-    pub fn update(
+    pub fn begin_update(
         &mut self,
         parameters: &mut ShardedParameters,
         learning_rate: f64,
-        loss: f64,
-    ) -> Result<Update, OptimizerError> {
+        loss: &Deferred,
+    ) -> Result<PendingUpdate, OptimizerError> {
+        if let (Some(_), Some(_)) = (parameters.device_vectors(), &self.vectors) {
+            return self.begin_on_device(parameters, learning_rate, loss);
+        }
+        let [loss] = self.ranks.sum([loss.value()]).map_err(sum_failed)?;
         parameters.finish_gradients()?;
-        let gradient_norm = self.gradient_norm(parameters)?;
-        let skipped = !(loss.is_finite() && gradient_norm.is_finite());
+        let squares = self.sum_of_squares(parameters)?;
+        let norm = squares.sqrt();
+        if is_finite(loss, norm) {
+            let clip = self.spec.gradient_clipping;
+            let scale = if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
+            self.apply(parameters, learning_rate, scale)?;
+        }
+        parameters.end_update()?;
+        Ok(PendingUpdate { loss: loss.into(), squares: squares.into() })
+    }
+
+    /// Sums, clips and updates on the device, without a wait of the host.
+    fn begin_on_device(
+        &self,
+        parameters: &mut ShardedParameters,
+        learning_rate: f64,
+        loss: &Deferred,
+    ) -> Result<PendingUpdate, OptimizerError> {
+        parameters.finish_gradients()?;
+        if let (Some(vectors), Some(moments)) = (parameters.device_vectors(), &self.vectors) {
+            let squares = on_device::squares(&vectors.gradient, NORM_ELEMENTS)?;
+            let sums = Tensor::f_stack(&[loss.on(self.ranks.device())?, squares], 0)?;
+            self.ranks.sum_on_device(&sums).map_err(sum_failed)?;
+            let [loss, squares] = [sums.f_get(0)?, sums.f_get(1)?];
+            let scale = on_device::scale(&loss, &squares, self.spec.gradient_clipping)?;
+            self.apply_on_device(vectors, moments, learning_rate, &scale)?;
+            parameters.end_update()?;
+            return Ok(PendingUpdate {
+                loss: Deferred::Gpu(loss),
+                squares: Deferred::Gpu(squares),
+            });
+        }
+        Ok(PendingUpdate::default())
+    }
+
+    /// Counts an update whose numbers were read.
+    pub fn end_update(&mut self, update: &PendingUpdate) -> Update {
+        let (loss, gradient_norm) = (update.loss.value(), update.squares.value().sqrt());
+        let skipped = !is_finite(loss, gradient_norm);
         if skipped {
             self.progress.skipped_in_a_row += 1;
         } else {
             self.progress.skipped_in_a_row = 0;
             self.progress.updates += 1;
-            let clip = self.spec.gradient_clipping;
-            let scale = if clip > 0.0 { (clip / (gradient_norm + 1e-6)).min(1.0) } else { 1.0 };
-            self.apply(parameters, learning_rate, scale)?;
         }
-        parameters.end_update()?;
-        Ok(Update { gradient_norm, skipped })
+        Update { loss, gradient_norm, skipped }
     }
 
     fn apply(
@@ -161,9 +226,6 @@ impl Optimizer {
         learning_rate: f64,
         scale: f64,
     ) -> Result<(), OptimizerError> {
-        if let (Some(vectors), Some(moments)) = (parameters.device_vectors(), &self.vectors) {
-            return self.apply_on_device(vectors, moments, learning_rate, scale);
-        }
         let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
         let settings = AdamW { learning_rate, beta1, beta2, weight_decay, epsilon };
         for (block, (shard, [exp_avg, exp_avg_sq])) in
@@ -177,7 +239,7 @@ impl Optimizer {
                 &shard.gradient,
                 exp_avg,
                 exp_avg_sq,
-                self.progress.updates,
+                self.progress.updates + 1,
                 &settings,
             )
             .map_err(|source| OptimizerError::Update { block: Some(block), source })?;
@@ -191,7 +253,7 @@ impl Optimizer {
         vectors: &DeviceVectors,
         [first_moment, second_moment]: &[Flat; 2],
         learning_rate: f64,
-        scale: f64,
+        scale: &Tensor,
     ) -> Result<(), OptimizerError> {
         let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
         let operands = Operands {
@@ -200,34 +262,36 @@ impl Optimizer {
             first_moment: &first_moment.whole,
             second_moment: &second_moment.whole,
             copy: vectors.copy.as_ref(),
+            scale: Some(scale),
         };
-        let step = self.progress.updates;
+        let step = self.progress.updates + 1;
         let settings =
-            adamw::AdamW { learning_rate, beta1, beta2, weight_decay, epsilon, step, scale };
+            adamw::AdamW { learning_rate, beta1, beta2, weight_decay, epsilon, step, scale: 1.0 };
         Ok(adamw::update(&operands, &settings)?)
     }
 
-    fn gradient_norm(&self, parameters: &ShardedParameters) -> Result<f64, OptimizerError> {
-        let norm = |gradient: &Tensor| {
-            gradient.f_norm_scalaropt_dtype(2, Kind::Double)?.f_double_value(&[])
-        };
+    /// Sum of the squares of the gradient over all ranks, on the host.
+    fn sum_of_squares(&self, parameters: &ShardedParameters) -> Result<f64, OptimizerError> {
         let mut squares = 0.0;
-        if let Some(vectors) = parameters.device_vectors() {
-            squares = sum_of_squares(&vectors.gradient, NORM_ELEMENTS)?;
-        } else {
-            for shard in parameters.shards() {
-                let norm = norm(&shard.gradient)?;
-                squares += norm * norm;
-            }
+        for shard in parameters.shards() {
+            let norm = shard.gradient.f_norm_scalaropt_dtype(2, Kind::Double)?;
+            let norm = norm.f_double_value(&[])?;
+            squares += norm * norm;
         }
         // Replicas have the same gradients.
         let counted = if self.ranks.is_of_first_replica() { squares } else { 0.0 };
-        let [sum] = self
-            .ranks
-            .sum([counted])
-            .map_err(|source| OptimizerError::Update { block: None, source })?;
-        Ok(sum.sqrt())
+        let [sum] = self.ranks.sum([counted]).map_err(sum_failed)?;
+        Ok(sum)
     }
+}
+
+fn sum_failed(source: CollectiveError) -> OptimizerError {
+    OptimizerError::Update { block: None, source }
+}
+
+/// Whether a minibatch with these numbers is an update.
+fn is_finite(loss: f64, gradient_norm: f64) -> bool {
+    loss.is_finite() && gradient_norm.is_finite()
 }
 
 /// Zeros for a moment of blocks of these lengths, where the spec wants it.
@@ -237,20 +301,6 @@ fn flat(lengths: &[i64], ranks: &Ranks, spec: &OptimizerSpec) -> Result<Flat, Mo
     } else {
         Flat::zeros(lengths, Kind::Float, ranks.device())
     }
-}
-
-/// Sum of the squares of `flat` in fp32, `part` elements at a time, added in fp64. In fp64 alone,
-/// libtorch makes a copy first, which takes five times as long. Waits for the device once.
-fn sum_of_squares(flat: &Tensor, part: i64) -> Result<f64, tch::TchError> {
-    let length = flat.numel() as i64;
-    let sum = Tensor::f_zeros([], (Kind::Double, flat.device()))?;
-    for start in (0..length).step_by(part as usize) {
-        let norm = flat
-            .f_narrow(0, start, part.min(length - start))?
-            .f_norm_scalaropt_dtype(2, Kind::Float)?;
-        let _ = sum.shallow_clone().f_add_(&norm.f_to_kind(Kind::Double)?.f_square()?)?;
-    }
-    sum.f_double_value(&[])
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use rljob_collective::{CollectiveError, DeviceGroup, Group, Store};
+use rljob_collective::{CollectiveError, DeviceEvent, DeviceGroup, Group, Store, Stream};
 use tch::{Device, Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
@@ -181,6 +181,24 @@ impl Ranks {
         let tensor = Tensor::from_slice(values);
         group.all_reduce(&tensor)?;
         tensor.copy_data(values, values.len());
+        Ok(())
+    }
+
+    /// Sums fp64 `numbers` of a GPU in place, over the ranks of a replica, and then the first of
+    /// them over the replicas: after libtorch's earlier operations and before its later ones.
+    /// Nothing waits for the device.
+    pub fn sum_on_device(&self, numbers: &Tensor) -> Result<(), CollectiveError> {
+        let of_all = numbers.narrow(0, 0, 1);
+        let groups = [(self.shard_device_group(), numbers), (self.replica_device_group(), &of_all)];
+        for (group, numbers) in groups {
+            let Some(group) = group else { continue };
+            let event = DeviceEvent::new()?;
+            event.record(Stream::Compute)?;
+            event.wait(Stream::Of(group))?;
+            group.all_reduce(numbers)?;
+            event.record(Stream::Of(group))?;
+            event.wait(Stream::Compute)?;
+        }
         Ok(())
     }
 

@@ -51,6 +51,7 @@ use crate::models::{Models, RoleModel, TrainedModel, adapters_shape};
 use crate::objective;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
+use crate::publish::probes::Probes;
 use crate::publish::writer::WeightsWriter;
 use crate::ranks::Ranks;
 use crate::spans::Spans;
@@ -94,6 +95,7 @@ pub fn start(
             arguments.address.clone(),
             trainer.ranks.device(),
         ),
+        probes: Probes::default(),
         trainer,
         model_directory,
         client,

@@ -42,6 +42,7 @@ use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 use micro_batch::{MicroBatch, check_groups, check_place, micro_batches};
 use sums::Sums;
+use update::Updated;
 
 /// A step's batch, ready for its minibatches.
 struct Prepared<'a> {
@@ -207,11 +208,15 @@ impl Trainer {
         tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance_after(self.ranks.device())?;
         self.phase = Phase::Update;
-        let mut sums = sums.read();
-        let [loss] = self.ranks.sum([sums.loss.value()])?;
-        let is_updated = trains_policy && self.update_policy(loss, minibatch, prepared, report)?;
+        let Updated { mut sums, loss, norm } = if trains_policy {
+            self.update_policy(sums, minibatch, prepared, report)?
+        } else {
+            let sums = sums.read();
+            let [loss] = self.ranks.sum([sums.loss.value()])?;
+            Updated { sums, loss, norm: None }
+        };
         let critic = self.update_critic(of_head, minibatch, prepared, report, began)?;
-        if trains_policy && !is_updated {
+        if trains_policy && norm.is_none() {
             return Ok(Sums { statistics: critic, ..Sums::default() });
         }
         sums.statistics = sums.statistics.plus(critic);

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{EvaluationMetrics, PAIR_ACCURACY, PAIR_MARGIN, PERPLEXITY};
+use crate::probe::WeightProbe;
 use crate::status::StepMetrics;
 use crate::trace::LearnerSpan;
 use crate::version::Version;
@@ -140,6 +141,9 @@ pub enum WeightsReady {
         /// broadcast for each tensor, after which the sender leaves the group.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         buckets: Vec<u32>,
+        /// Elements that engines must hold afterwards. Since protocol version 3.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        probes: Vec<WeightProbe>,
     },
 }
 

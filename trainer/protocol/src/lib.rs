@@ -44,6 +44,10 @@ pub mod trace;
 
 pub mod learner;
 
+pub mod probe;
+
+pub mod gpu_fault;
+
 pub mod group;
 
 pub mod memory;

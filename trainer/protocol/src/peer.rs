@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 ///   configuration, whose spec has the second shape of the API.
 /// - 3: broadcasts in buckets, whose process groups are kept for later publications;
 ///   `rollout.workflow`; memory plans of learners, and their spans of a step; samples that a limit
-///   ended, in batches; verifier pods; engines that only evaluate; groups of the trainer.
+///   ended, in batches; verifier pods; engines that only evaluate; groups of the trainer; elements
+///   of published weights; faults of GPUs.
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The protocol version that introduced buckets of broadcasts.

@@ -7,6 +7,7 @@ use rljob_crds::trainer_groups::MAX_GROUPS;
 use serde::{Deserialize, Serialize};
 
 pub use self::engines::{EngineCondition, EngineState, HUNG_SECONDS, RequestCounts};
+use crate::gpu_fault::GpuFault;
 use crate::memory::MemoryPlan;
 pub use crate::metrics::{EvaluationMetrics, StepMetrics};
 use crate::peer::ProtocolUnsupported;
@@ -97,6 +98,11 @@ pub struct CoordinatorStatus {
 }
 
 impl CoordinatorStatus {
+    /// Supervisors of the trainer and of the groups of `trainer.groups`.
+    pub fn all_supervisors(&self) -> impl Iterator<Item = &SupervisorState> {
+        self.supervisors.iter().chain(self.groups.iter().flat_map(|group| &group.supervisors))
+    }
+
     /// Engines of rollouts, those that only evaluate, and those of the reward model.
     pub fn all_engines(&self) -> impl Iterator<Item = &EngineState> {
         self.engines.iter().chain(&self.evaluation_engines).chain(&self.reward_engines)
@@ -159,6 +165,10 @@ impl CoordinatorStatus {
         {
             return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
         }
+        let faults = |supervisor: &SupervisorState| supervisor.gpu_fault.clone();
+        if !self.all_supervisors().filter_map(faults).all(|fault| fault.is_valid()) {
+            return Err("the name of a GPU in its status is too long".to_owned());
+        }
         let of_groups = self.groups.iter().filter_map(|group| group.memory.as_ref());
         self.memory.iter().chain(of_groups).try_for_each(MemoryPlan::check)
     }
@@ -177,6 +187,9 @@ impl CoordinatorStatus {
             self.reward_engines.clear();
             self.pending_evaluations = None;
             self.groups.clear();
+            self.supervisors.iter_mut().for_each(|supervisor| {
+                (supervisor.uid, supervisor.gpu_fault) = (None, None);
+            });
             self.engines.iter_mut().for_each(|engine| {
                 (engine.uid, engine.unsuitable) = (None, None);
             });
@@ -337,6 +350,12 @@ pub struct SupervisorState {
     pub alive: bool,
     /// Number of its running learners of the current attempt.
     pub learners: u32,
+    /// UID of its pod; none for a process of a local run. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Newest fault of its GPUs. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_fault: Option<GpuFault>,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_fault::GpuFault;
 use crate::version::Version;
 
 /// Environment variable with the process id of the supervisor. A learner exits with it.
@@ -46,6 +47,9 @@ pub struct SupervisorReport {
     /// write a checkpoint.
     #[serde(default)]
     pub terminating: bool,
+    /// The newest faults of its GPUs, oldest first. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_faults: Vec<GpuFault>,
 }
 
 impl SupervisorReport {
@@ -54,6 +58,7 @@ impl SupervisorReport {
     pub fn for_peer(mut self, version: u32) -> Self {
         if version < 2 {
             self.uid = None;
+            self.gpu_faults.clear();
         }
         self
     }

@@ -6,6 +6,7 @@
 //!                                            └ a group of frozen models failed: the run fails
 //! ```
 
+use rljob_protocol::gpu_fault::{GpuFault, MAX_GPU_FAULTS};
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{Order, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
@@ -35,6 +36,21 @@ impl Run {
         }
         self.tick(now);
         Ok(self.order(group.as_deref(), name))
+    }
+
+    /// Faults of GPUs in a report that earlier reports of the same supervisor process lack.
+    pub fn new_gpu_faults(&self, name: &str, report: &SupervisorReport) -> Vec<GpuFault> {
+        let group = match &report.group {
+            None => Some(&self.trainer),
+            Some(group) => self.frozen.get(group),
+        };
+        let known = group
+            .and_then(|group| group.supervisors.get(name))
+            .filter(|known| known.instance == report.instance)
+            .and_then(|known| known.gpu_faults.last())
+            .map_or(0, |fault| fault.number);
+        let newest = report.gpu_faults.iter().rev().take(MAX_GPU_FAULTS).rev();
+        newest.filter(|fault| fault.number > known && fault.is_valid()).cloned().collect()
     }
 
     /// Advances the groups as time passes.

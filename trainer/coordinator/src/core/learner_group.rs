@@ -305,6 +305,8 @@ impl LearnerGroup {
             name: name.to_owned(),
             alive,
             learners: if report.attempt == current { supervisors::running(report) } else { 0 },
+            uid: report.uid.clone(),
+            gpu_fault: report.gpu_faults.last().cloned(),
         };
         self.supervisors.all(now).into_iter().map(state).collect()
     }

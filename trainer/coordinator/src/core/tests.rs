@@ -100,6 +100,7 @@ pub(super) fn report(
         attempt,
         learners,
         terminating: false,
+        gpu_faults: Vec::new(),
     }
 }
 

@@ -8,8 +8,8 @@ use hyper::{Method, StatusCode};
 use rljob_http::ClientTls;
 use rljob_protocol::sglang::{
     AbortRequest, Classified, ClassifyRequest, ContinueGeneration, DestroyWeightsUpdateGroup,
-    GenerateRequest, InitWeightsUpdateGroup, ModelInfo, PauseGeneration, ServerInfo,
-    UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
+    GenerateRequest, GetWeightsByName, InitWeightsUpdateGroup, ModelInfo, PauseGeneration,
+    ServerInfo, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -163,6 +163,21 @@ impl EngineClient {
     pub async fn destroy_group(&self, url: &str, group: &str) -> Result<(), EngineError> {
         let body = DestroyWeightsUpdateGroup { group_name: group.to_owned() };
         self.change(url, "/destroy_weights_update_group", &body, CONTROL_TIMEOUT).await
+    }
+
+    /// `POST /get_weights_by_name`: the first `entries` of a parameter, numbers of a vector or rows
+    /// of a matrix.
+    pub async fn weights_by_name(
+        &self,
+        url: &str,
+        name: &str,
+        entries: u32,
+    ) -> Result<serde_json::Value, EngineError> {
+        let body = GetWeightsByName {
+            name: name.to_owned(),
+            truncate_size: usize::try_from(entries).unwrap_or(usize::MAX),
+        };
+        self.control(url, "/get_weights_by_name", &body, SCHEDULER_TIMEOUT).await
     }
 
     async fn get<T: DeserializeOwned>(

@@ -39,6 +39,18 @@ pub enum EngineError {
         found: String,
         expected: String,
     },
+    #[error(
+        "the engine holds {found} at position {position} of `{name}`, the learners sent {expected}"
+    )]
+    WrongElement {
+        /// Hugging Face name.
+        name: String,
+        /// In a vector, or in the first row of a matrix.
+        position: u32,
+        expected: f32,
+        /// As in the engine's response.
+        found: String,
+    },
 }
 
 impl EngineError {
@@ -52,5 +64,10 @@ impl EngineError {
     pub fn is_hang(&self) -> bool {
         matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. }
             if *deadline >= SCHEDULER_TIMEOUT)
+    }
+
+    /// Whether the process must be replaced: it hangs, or holds other weights than it reports.
+    pub fn needs_replacement(&self) -> bool {
+        self.is_hang() || matches!(self, Self::WrongElement { .. })
     }
 }

@@ -63,6 +63,8 @@ pub struct Slot {
     hung: Option<String>,
     /// Process group of the last broadcast to this process.
     pub group: Option<KeptGroup>,
+    /// Updates since elements of the weights of this process were read back; `None` before.
+    unchecked: Option<u32>,
     /// Cancelled when the engine is lost.
     pub lost: CancellationToken,
 }
@@ -92,6 +94,7 @@ impl Slot {
             streams: Streams::default(),
             hung: None,
             group: None,
+            unchecked: None,
             lost: CancellationToken::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Slot {
             self.resumed &= is_update;
             self.limits = self.limits.take().filter(|_| is_update);
             self.group = self.group.take().filter(|_| is_update);
+            self.unchecked = self.unchecked.filter(|_| is_update);
         }
         self.missed = 0;
         self.answers = true;
@@ -164,6 +168,7 @@ impl Slot {
         self.limits = None;
         self.resumed = false;
         self.group = None;
+        self.unchecked = None;
         self.lost.cancel();
         self.lost = CancellationToken::new();
     }
@@ -203,10 +208,31 @@ impl Slot {
                 self.label = Some(version.to_string());
                 self.resumed = true;
                 self.tainted = false;
+                self.unchecked = self.unchecked.map(|updates| updates.saturating_add(1));
                 self.succeeded();
             }
             None => self.failed(now),
         }
+    }
+
+    /// Whether elements of the weights of this process were never read back.
+    pub fn was_never_checked(&self) -> bool {
+        self.unchecked.is_none()
+    }
+
+    /// Updates since elements were read back; 0 of a process whose first update is pending.
+    pub fn updates_unchecked(&self) -> u32 {
+        self.unchecked.unwrap_or(0)
+    }
+
+    /// Records that elements were read back.
+    pub fn checked(&mut self) {
+        self.unchecked = Some(0);
+    }
+
+    /// Whether the engine has this version, and no update is in progress.
+    pub fn holds(&self, version: Version) -> bool {
+        !self.syncing && self.version() == Some(version)
     }
 
     /// The version that the engine reported last.

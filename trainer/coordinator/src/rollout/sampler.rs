@@ -330,7 +330,8 @@ impl<'s> Sampler<'s> {
             }
             EngineError::Unreachable { .. }
             | EngineError::Rejected { .. }
-            | EngineError::InvalidResponse { .. } => {
+            | EngineError::InvalidResponse { .. }
+            | EngineError::WrongElement { .. } => {
                 self.fleet.update(engine, |slot| slot.failed(now));
             }
         }

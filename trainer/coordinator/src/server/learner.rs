@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use rljob_crds::algorithm::Algorithm;
+use rljob_crds::names::INCIDENT_GPU_FAULT;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
@@ -37,7 +38,15 @@ pub async fn supervisor(
     Path(name): Path<String>,
     Json(report): Json<SupervisorReport>,
 ) -> Result<Json<Order>, ApiError> {
-    Ok(Json(coordinator.run.change(|run, now| run.handle_report(&name, report, now)).await??))
+    let faults = coordinator.run.read(|run| run.new_gpu_faults(&name, &report)).await;
+    let handled =
+        coordinator.run.change(|run, now| run.handle_report(&name, report, now)).await??;
+    for fault in faults {
+        tracing::error!(supervisor = name, %fault, "a GPU failed");
+        let detail = serde_json::json!({"supervisor": name, "error": fault.to_string()});
+        coordinator.recorder.event(INCIDENT_GPU_FAULT, detail).await;
+    }
+    Ok(Json(handled))
 }
 
 /// Query of a request for an instruction: attempt and completed steps.
@@ -263,6 +272,7 @@ pub async fn weights(
             store_port: port,
             tensors,
             buckets,
+            probes,
         } => {
             let sender = distributed::Sender {
                 attempt,
@@ -271,6 +281,7 @@ pub async fn weights(
                 port,
                 tensors,
                 buckets,
+                probes,
             };
             if !sender.is_consistent() {
                 return Err(Rejection::Invalid("buckets do not have the tensors".to_owned()).into());

@@ -7,12 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rljob_protocol::probe::WeightProbe;
 use rljob_protocol::sglang::UpdateWeightsFromDisk;
 use rljob_protocol::version::Version;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Target, WeightSync, begin, book, pause, verify_and_continue};
+use super::phases::Phase;
+use super::{Target, WeightSync, begin, book, later, pause, probes, verify_and_continue};
 use crate::engines::{EngineError, check_epoch};
 
 /// Cooling engines become usable by time alone.
@@ -50,9 +52,29 @@ async fn start_updates(sync: &Arc<WeightSync>, updates: &mut JoinSet<()>) {
         let Some(target) = begin(sync, &engine.name, version) else { continue };
         let (sync, folder) = (Arc::clone(sync), folder.clone());
         updates.spawn(async move {
-            let result = target.or_lost(update(&sync, &target, version, &folder)).await;
-            book(&sync, &engine.name, (version, target.began), result).await;
+            let probes = elements(&folder).await;
+            let update = update(&sync, &target, version, (&folder, &probes));
+            let result = target.or_lost(update).await;
+            book(&sync, &target, version, result).await;
+            later::check(&sync, &engine.name, version, &probes).await;
         });
+    }
+}
+
+/// The elements in a folder. Without them its weights are not checked.
+async fn elements(folder: &Path) -> Vec<WeightProbe> {
+    let path = folder.to_owned();
+    match tokio::task::spawn_blocking(move || probes::of_folder(&path)).await {
+        Ok(Ok(probes)) => probes,
+        Ok(Err(error)) => {
+            let folder = folder.display();
+            tracing::warn!(%folder, %error, "failed to read the elements to check weights by");
+            Vec::new()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "failed to read the elements to check weights by");
+            Vec::new()
+        }
     }
 }
 
@@ -60,7 +82,7 @@ async fn update(
     sync: &WeightSync,
     target: &Target,
     version: Version,
-    folder: &Path,
+    (folder, probes): (&Path, &[WeightProbe]),
 ) -> Result<(), EngineError> {
     let (client, url) = (&sync.fleet.client, &target.url);
     pause::pause(sync, target).await?;
@@ -71,5 +93,6 @@ async fn update(
         flush_cache: !sync.keeps_cache(),
     };
     client.update_from_disk(url, &body).await?;
-    verify_and_continue(sync, url, version).await
+    target.phases.end(Phase::Transfer, sync.clock.now());
+    verify_and_continue(sync, target, version, probes).await
 }

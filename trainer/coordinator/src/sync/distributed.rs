@@ -14,13 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_protocol::learner::{TensorInfo, Transfer};
+use rljob_protocol::probe::WeightProbe;
 use rljob_protocol::sglang::{
     FLATTENED_BUCKET, InitWeightsUpdateGroup, UpdateWeightsFromDistributed,
 };
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use super::{Target, WeightSync, begin, book, deadline, pause, verify_and_continue};
+use super::phases::Phase;
+use super::{Target, WeightSync, begin, book, deadline, later, pause, verify_and_continue};
 use crate::core::instruct::KeptGroup;
 use crate::engines::{EngineClient, EngineError, check_epoch};
 
@@ -47,6 +49,8 @@ pub struct Sender {
     pub tensors: Vec<TensorInfo>,
     /// Number of tensors of each bucket; empty if every tensor is a broadcast.
     pub buckets: Vec<u32>,
+    /// Elements that engines hold afterwards.
+    pub probes: Vec<WeightProbe>,
 }
 
 impl Sender {
@@ -109,13 +113,14 @@ async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
     if let Some(target) = begin(sync, &transfer.engine, sender.version) {
         let result = target.or_lost(update(sync, &target, sender, transfer)).await;
         settle_group(sync, &target, sender, transfer, result.as_ref().err()).await;
-        book(sync, &transfer.engine, (sender.version, target.began), result).await;
+        book(sync, &target, sender.version, result).await;
     }
     if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
         tracing::error!(
             error = %crate::error_line(&error), "failed to record the end of a transfer",
         );
     }
+    later::check(sync, &transfer.engine, sender.version, &sender.probes).await;
 }
 
 async fn update(
@@ -130,6 +135,7 @@ async fn update(
         check_group(client, target, transfer).await?;
     } else {
         join_group(sync, target, sender, transfer).await?;
+        target.phases.end(Phase::Join, sync.clock.now());
     }
     pause::pause(sync, target).await?;
     check_epoch(&sync.fence).await?;
@@ -139,7 +145,8 @@ async fn update(
     if !sender.keeps_groups() {
         client.destroy_group(url, &transfer.group).await?;
     }
-    verify_and_continue(sync, url, sender.version).await
+    target.phases.end(Phase::Transfer, sync.clock.now());
+    verify_and_continue(sync, target, sender.version, &sender.probes).await
 }
 
 /// Checks that the engine is still the process that joined the group: SGLang exits at an update in
@@ -201,7 +208,11 @@ async fn settle_group(
             };
             sync.fleet.update(&transfer.engine, |slot| slot.group = Some(group));
         }
-        Some(EngineError::Rejected { .. } | EngineError::WrongWeights { .. }) => {
+        Some(
+            EngineError::Rejected { .. }
+            | EngineError::WrongWeights { .. }
+            | EngineError::WrongElement { .. },
+        ) => {
             leave_group(&sync.fleet.client, &target.url, &transfer.group).await;
         }
         // An engine that does not respond cannot leave.
@@ -241,6 +252,7 @@ mod tests {
             port: 1,
             tensors: ["a", "b", "c"].map(tensor).to_vec(),
             buckets: buckets.to_vec(),
+            probes: Vec::new(),
         }
     }
 

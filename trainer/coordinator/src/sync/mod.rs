@@ -1,5 +1,6 @@
 //! Weight sync of engines: abort → pause → update → verify → continue, independently per engine,
-//! with a deadline per call.
+//! with a deadline per call. Verified are the version, and elements of the weights
+//! ([`probes`]).
 //!
 //! An engine whose update fails is not routed to, whatever version it reports, until a later update
 //! succeeds: from the newest folder, or by the next broadcast, which the learners are instructed to
@@ -9,19 +10,25 @@ mod deadline;
 pub mod disk;
 pub mod distributed;
 pub mod folders;
+mod later;
 pub mod orphans;
 mod pause;
+mod phases;
+pub mod probes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rljob_crds::job::RunningCompletions;
+use rljob_protocol::probe::WeightProbe;
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
+use self::phases::{Phase, Phases};
 use crate::clock::Clock;
 use crate::core::instruct::KeptGroup;
 use crate::core::{Now, Run};
+use crate::engines::slot::Slot;
 use crate::engines::streams::Streams;
 use crate::engines::{EngineError, Fleet, check_epoch};
 use crate::persistence::fence::Fence;
@@ -82,6 +89,7 @@ pub struct SyncError {
 
 /// An engine during an update.
 struct Target {
+    engine: String,
     url: String,
     /// When the update began.
     began: Now,
@@ -92,6 +100,9 @@ struct Target {
     label: Option<String>,
     /// The process group that its process is in.
     group: Option<KeptGroup>,
+    /// Whether elements of its weights were never read back.
+    is_unchecked: bool,
+    phases: Phases,
 }
 
 impl Target {
@@ -115,70 +126,86 @@ fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     sync.fleet.update(engine, |slot| {
         slot.update_begins();
         Target {
+            engine: engine.to_owned(),
             url: slot.url.clone(),
             began: sync.clock.now(),
             lost: slot.lost.clone(),
             streams: slot.streams.clone(),
             label: slot.label().map(ToOwned::to_owned),
             group: slot.group.take(),
+            is_unchecked: slot.was_never_checked(),
+            phases: Phases::default(),
         }
     })
 }
 
-/// Checks that the engine reports `version` and resumes it.
+/// Checks that the engine reports `version` and, at the first update of its process, that it holds
+/// the elements `probes`, and resumes it.
 async fn verify_and_continue(
     sync: &WeightSync,
-    url: &str,
+    target: &Target,
     version: Version,
+    probes: &[WeightProbe],
 ) -> Result<(), EngineError> {
-    let client = &sync.fleet.client;
+    let (client, url) = (&sync.fleet.client, target.url.as_str());
     let found = client.model_info(url).await?.weight_version;
     if found != version.to_string() {
         return Err(EngineError::WrongWeights { found, expected: version.to_string() });
     }
+    let is_first = target.is_unchecked && !probes.is_empty();
+    if is_first {
+        probes::check(client, url, probes).await?;
+    }
     check_epoch(&sync.fence).await?;
-    client.resume(url).await
+    client.resume(url).await?;
+    if is_first {
+        sync.fleet.update(&target.engine, Slot::checked);
+    }
+    target.phases.end(Phase::Resume, sync.clock.now());
+    Ok(())
 }
 
 /// Records the result of an update.
 async fn book(
     sync: &WeightSync,
-    engine: &str,
-    (version, began): (Version, Now),
+    target: &Target,
+    version: Version,
     result: Result<(), EngineError>,
 ) {
-    let now = sync.clock.now();
-    sync.recorder.timeline.add(engine, format!("update to {version}"), (began, now));
+    let (now, engine) = (sync.clock.now(), target.engine.as_str());
+    let timeline = &sync.recorder.timeline;
+    timeline.add(engine, format!("update to {version}"), (target.began, now));
+    for (name, times) in target.phases.spans(target.began) {
+        timeline.add(engine, format!("{name} for {version}"), times);
+    }
     let held = result.is_ok().then_some(version);
-    let hangs = result.as_ref().is_err_and(EngineError::is_hang);
-    sync.fleet.update(engine, |slot| {
-        slot.update_ends(held, now);
-        if hangs {
-            slot.mark_hung(now);
-        }
-    });
+    sync.fleet.update(engine, |slot| slot.update_ends(held, now));
     match result {
         Ok(()) => {
             tracing::info!(engine, %version, "updated an engine's weights");
             if sync.purpose == Purpose::Rollouts
                 && let Some(issued) = sync.run.read(|run| run.publication_issued(version)).await
             {
-                sync.recorder.weights_arrived(version, issued);
+                let seconds = target.phases.seconds(issued, target.began, now);
+                sync.recorder.weights_arrived(version, seconds);
             }
         }
-        Err(source) => {
-            let error = SyncError { engine: engine.to_owned(), version, source };
-            tracing::warn!(
-                error = %crate::error_line(&error),
-                "failed to update weights; the engine stays out of routing");
-            sync.recorder
-                .event(
-                    "EngineUpdateFailed",
-                    serde_json::json!({
-                        "engine": engine, "version": version, "error": crate::error_line(&error),
-                    }),
-                )
-                .await;
-        }
+        Err(source) => fail(sync, engine, version, source).await,
     }
+}
+
+/// Records a failed update. A process that must be replaced counts as hung.
+async fn fail(sync: &WeightSync, engine: &str, version: Version, source: EngineError) {
+    if source.needs_replacement() {
+        let now = sync.clock.now();
+        sync.fleet.update(engine, |slot| slot.mark_hung(now));
+    }
+    let error = SyncError { engine: engine.to_owned(), version, source };
+    tracing::warn!(
+        error = %crate::error_line(&error),
+        "failed to update weights; the engine stays out of routing");
+    let details = serde_json::json!({
+        "engine": engine, "version": version, "error": crate::error_line(&error),
+    });
+    sync.recorder.event("EngineUpdateFailed", details).await;
 }

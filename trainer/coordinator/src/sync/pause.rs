@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rljob_crds::job::RunningCompletions;
 
+use super::phases::Phase;
 use super::{Target, WeightSync};
 use crate::engines::{EngineClient, EngineError, check_epoch};
 
@@ -38,7 +39,9 @@ pub(super) async fn pause(sync: &WeightSync, target: &Target) -> Result<(), Engi
         tracing::warn!(url, "requests did not end in time; the pause waits for them");
     }
     check_epoch(&sync.fence).await?;
-    client.pause(url).await
+    client.pause(url).await?;
+    target.phases.end(Phase::Pause, sync.clock.now());
+    Ok(())
 }
 
 /// Aborts requests until no stream is open.

@@ -75,6 +75,7 @@ async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     pause::a_pause_without_an_abort_ends_requests_too(server).await;
     pause::a_pause_after_an_abort_does_not_sleep(server, models).await;
     weights::a_folder_replaces_weights_and_version(server, models).await;
+    weights::elements_tell_the_loaded_weights_from_others(server, models).await;
     weights::a_broadcast_gives_the_same_weights_as_the_folder(server, models).await;
     weights::buckets_of_two_publications_share_a_process_group(server, models).await;
     weights::a_group_whose_sender_left_is_replaced_by_another(server, models).await;

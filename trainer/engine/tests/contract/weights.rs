@@ -3,7 +3,13 @@
 use std::path::Path;
 
 use rljob_collective::{Group, Store};
+use rljob_coordinator::engines::EngineClient;
+use rljob_coordinator::sync::probes;
+use rljob_coordinator::tokens::Token;
+use rljob_learner::model::ModelConfig;
 use rljob_learner::model::hugging_face::named_tensors;
+use rljob_learner::publish::probes::Probes;
+use rljob_protocol::probe::WeightProbe;
 use serde_json::{Value, json};
 
 use crate::models::blocks;
@@ -47,6 +53,36 @@ pub async fn a_folder_replaces_weights_and_version(server: &Server, models: &Pat
     assert_eq!(answer["meta_info"]["weight_version"], json!("step-1.attempt-0"));
     load(server, &models.join("first"), "step-2.attempt-0").await;
     assert_eq!((output(server).await, first_weights(server).await), (first, row));
+}
+
+/// The coordinator's check after an update: elements that a server holds are those of the weights
+/// that it loaded, and others are noticed.
+pub async fn elements_tell_the_loaded_weights_from_others(server: &Server, models: &Path) {
+    let tokens = tempfile::tempdir().unwrap();
+    std::fs::write(tokens.path().join("key"), "any").unwrap();
+    let key = || Token::open(tokens.path(), "key").unwrap();
+    let client = EngineClient::new(key(), key(), None);
+    let published = |seed| {
+        let (layout, blocks) = blocks(seed);
+        let config = ModelConfig::from_folder(&models.join("first")).unwrap();
+        Probes::default().choose(&named_tensors(&layout, &blocks), &config, seed as usize).unwrap()
+    };
+    let (first, second) = (published(1), published(2));
+    load(server, &models.join("second"), "step-20.attempt-0").await;
+    assert!(probes::check(&client, &server.url, &second).await.unwrap());
+    let error = probes::check(&client, &server.url, &first).await.unwrap_err();
+    let (name, sent) = (&first[1].name, first[1].values[0]);
+    let row = json!({"name": name, "truncate_size": 1});
+    let held = server.post("/get_weights_by_name", &row).await.1[0][0].clone();
+    assert_eq!(
+        error.to_string(),
+        format!("the engine holds {held} at position 0 of `{name}`, the learners sent {sent}")
+    );
+    assert!(error.needs_replacement());
+    let unknown = WeightProbe { name: "model.unknown".to_owned(), ..second[0].clone() };
+    assert!(!probes::check(&client, &server.url, &[unknown]).await.unwrap());
+    load(server, &models.join("first"), "step-21.attempt-0").await;
+    assert!(probes::check(&client, &server.url, &first).await.unwrap());
 }
 
 /// Publishes like the learner: this process hosts the store and is rank 0.

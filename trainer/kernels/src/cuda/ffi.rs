@@ -76,6 +76,7 @@ unsafe extern "C" {
         copy: *mut c_void,
         length: i64,
         settings: *const f32,
+        scale: *const f32,
         stream: Stream,
     ) -> c_int;
     pub fn rljob_distribution(

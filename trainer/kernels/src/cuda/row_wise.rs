@@ -1,7 +1,7 @@
 //! Kernels that compute rows or elements independently.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use tch::{Kind, Tensor};
 
@@ -136,7 +136,8 @@ pub fn rotate(
 
 pub fn adamw(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelError> {
     let numbers = settings.numbers();
-    // SAFETY: the tensors are alive, contiguous and of one length; a null copy is not written.
+    // SAFETY: the tensors are alive, contiguous and of one length, the scale has one element; null
+    // as a copy is not written, and a null scale not read.
     let code = unsafe {
         ffi::rljob_adamw(
             pointer(operands.weights),
@@ -146,6 +147,7 @@ pub fn adamw(operands: &Operands<'_>, settings: &AdamW) -> Result<(), KernelErro
             operands.copy.map_or(null_mut(), pointer),
             operands.weights.numel() as i64,
             numbers.as_ptr(),
+            operands.scale.map_or(null(), |scale| pointer::<f32>(scale).cast_const()),
             stream(),
         )
     };

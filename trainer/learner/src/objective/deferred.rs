@@ -29,6 +29,17 @@ impl Deferred {
         }
     }
 
+    /// A tensor without dimensions on `device`.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub fn on(&self, device: Device) -> Result<Tensor, tch::TchError> {
+        match self {
+            Self::Host(value) => Tensor::f_full([], *value, (Kind::Double, device)),
+            Self::Gpu(value) => value.f_to_device(device),
+        }
+    }
+
     /// The number; waits for a GPU.
     pub fn value(&self) -> f64 {
         match self {

@@ -12,8 +12,9 @@
 //! An engine may never join, because it or the coordinator that instructs it failed. Only the
 //! transfer's thread waits for it, without a copy of the weights.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use rljob_collective::{CollectiveError, Store};
 use rljob_protocol::learner::{Transfer, WeightsReady};
 use rljob_protocol::peer::PROTOCOL_BUCKETS;
+use rljob_protocol::probe::WeightProbe;
 use rljob_protocol::version::Version;
 use tch::{Device, Tensor};
 
@@ -39,11 +41,21 @@ const MAX_OFFERS: usize = 2;
 struct Offer {
     staged: Mutex<Option<Staged>>,
     parts: Parts,
+    /// Whether the transfer to an engine was given up, by its name.
+    given_up: HashMap<String, AtomicBool>,
 }
 
 impl Offer {
-    fn new(staged: Staged, parts: Parts) -> Arc<Self> {
-        Arc::new(Self { staged: Mutex::new(Some(staged)), parts })
+    fn new(staged: Staged, parts: Parts, transfers: &[Transfer]) -> Arc<Self> {
+        let given_up = |transfer: &Transfer| (transfer.engine.clone(), AtomicBool::new(false));
+        let given_up = transfers.iter().map(given_up).collect();
+        Arc::new(Self { staged: Mutex::new(Some(staged)), parts, given_up })
+    }
+
+    fn give_up(&self, engine: &str) {
+        if let Some(given_up) = self.given_up.get(engine) {
+            given_up.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A handle of the copy for one transfer, unless it was withdrawn.
@@ -75,6 +87,11 @@ impl Parts {
             Self::Buckets => staged.buckets().iter().map(|bucket| bucket.tensors).collect(),
             Self::Tensors => Vec::new(),
         }
+    }
+
+    /// Elements by which engines are checked, for a coordinator that does so.
+    fn probes(self, staged: &Staged) -> Vec<WeightProbe> {
+        if self == Self::Buckets { staged.probes.clone() } else { Vec::new() }
     }
 
     /// Content of each broadcast.
@@ -139,8 +156,9 @@ impl Broadcaster {
             store_port: store.port(),
             tensors: staged.infos(),
             buckets: parts.counts(&staged),
+            probes: parts.probes(&staged),
         };
-        let (client, offer) = (self.client.clone(), Offer::new(staged, parts));
+        let (client, offer) = (self.client.clone(), Offer::new(staged, parts, &transfers));
         let offered = Arc::clone(&offer);
         let ends = Ends { store, place: self.place.clone(), groups: Arc::clone(&self.groups) };
         let publish = move || match client.report_weights(&ready) {
@@ -156,6 +174,15 @@ impl Broadcaster {
             offer,
         ));
         Ok(())
+    }
+
+    /// Ends earlier transfers to the engines of `transfers` that join another process group: the
+    /// coordinator asks for one after a failure, or once the engine's process was replaced. On a
+    /// GPU, a broadcast to an engine that ended would last until its timeout.
+    pub fn give_up_replaced(&self, transfers: &[Transfer]) {
+        for transfer in transfers.iter().filter(|transfer| !transfer.kept) {
+            self.in_flight.iter().for_each(|(_, offer)| offer.give_up(&transfer.engine));
+        }
     }
 
     /// Waits up to [`EXIT_TIMEOUT`] for transfers in flight. An engine that has not joined by then
@@ -214,7 +241,9 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
         Ok(Some(time)) => {
             tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights");
         }
-        Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones exist"),
+        Ok(None) => {
+            tracing::info!(engine, group, "weights were not sent: the transfer is superseded");
+        }
         Err(error) => {
             tracing::warn!(
                 engine,
@@ -234,10 +263,16 @@ fn send(
     offer: &Offer,
 ) -> Result<Option<Duration>, CollectiveError> {
     let group = ends.groups.take_or_join(&ends.store, &ends.place, transfer)?;
-    let Some(staged) = offer.take() else { return Ok(None) };
+    let (Some(staged), Some(given_up)) = (offer.take(), offer.given_up.get(&transfer.engine))
+    else {
+        return Ok(None);
+    };
+    if given_up.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
-    group.send(&offer.parts.contents(&staged), staged.copied.as_deref())?;
+    group.send(&offer.parts.contents(&staged), staged.copied.as_deref(), given_up)?;
     if offer.parts == Parts::Buckets {
         ends.groups.keep(transfer, group);
     }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rljob_crds::names::{EXPORT_ADAPTER_DIR, EXPORT_COMPLETE_FILE};
+use rljob_crds::names::{EXPORT_ADAPTER_DIR, EXPORT_COMPLETE_FILE, WEIGHT_PROBES_FILE};
 use rljob_protocol::version::Version;
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ struct Complete {
     version: Version,
 }
 
-/// Writes weights for engines to `path`, without tokenizer. An existing folder is kept, because it
-/// has the same version and engines may be reading it.
+/// Writes weights for engines to `path`, without tokenizer, and the elements to check them by. An
+/// existing folder is kept, because it has the same version and engines may be reading it.
 ///
 /// # Errors
 /// A file operation fails.
@@ -47,6 +47,12 @@ pub fn write_weights(
     }
     let partial = start_partial(path)?;
     write_folder(&partial, model_directory, &staged.layout, staged.memory.blocks(), staged.kind)?;
+    if !staged.probes.is_empty() {
+        let file = partial.join(WEIGHT_PROBES_FILE);
+        let json = serde_json::to_vec(&staged.probes)
+            .map_err(|error| PublishError::io("encode", &file)(error.into()))?;
+        fs::write(&file, json).map_err(PublishError::io("write", &file))?;
+    }
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 

@@ -1,6 +1,7 @@
 //! Process groups of a sender with its engines, kept between broadcasts.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -40,14 +41,15 @@ impl EngineGroup {
         }
     }
 
-    /// Sends `contents` in order, on a GPU after `copied`.
+    /// Sends `contents` in order, on a GPU after `copied` and until `given_up` is true.
     ///
     /// # Errors
-    /// The engine leaves the group, or does not receive in time.
+    /// The engine leaves the group, does not receive in time, or was given up.
     pub fn send(
         &self,
         contents: &[Tensor],
         copied: Option<&DeviceEvent>,
+        given_up: &AtomicBool,
     ) -> Result<(), CollectiveError> {
         match self {
             Self::Host(group) => {
@@ -60,7 +62,7 @@ impl EngineGroup {
                 for content in contents {
                     group.broadcast(content, 0)?;
                 }
-                group.finish()
+                group.finish_unless(given_up)
             }
         }
     }

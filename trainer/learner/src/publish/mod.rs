@@ -15,6 +15,7 @@ pub mod buckets;
 pub mod disk;
 mod engine_groups;
 pub mod export;
+pub mod probes;
 pub mod writer;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use adapters::StagedAdapters;
 use buckets::{Bucket, MAX_BUCKET, StagedMemory};
 use rljob_collective::{DeviceEvent, Stream};
 use rljob_protocol::learner::TensorInfo;
+use rljob_protocol::probe::WeightProbe;
 use tch::{Kind, Tensor};
 
 use crate::background::ThreadError;
@@ -76,6 +78,8 @@ pub struct Staged {
     copied: Option<Arc<DeviceEvent>>,
     /// Adapters that the weights contain, for an export.
     adapters: Option<StagedAdapters>,
+    /// Elements by which engines are checked, for a publication.
+    probes: Vec<WeightProbe>,
 }
 
 impl Staged {
@@ -104,13 +108,19 @@ impl Staged {
         let on_gpu = memory.blocks().iter().any(|block| block.device().is_cuda());
         let copied = on_gpu.then(end_of_copying).transpose()?;
         let (layout, kind) = (layout.clone(), parameters.compute());
-        Ok(Some(Self { layout, kind, memory, copied, adapters: None }))
+        Ok(Some(Self { layout, kind, memory, copied, adapters: None, probes: Vec::new() }))
     }
 
     /// The same copy with the adapters that it contains.
     #[must_use]
     pub fn with_adapters(self, adapters: Option<StagedAdapters>) -> Self {
         Self { adapters, ..self }
+    }
+
+    /// The same copy with elements by which engines are checked.
+    #[must_use]
+    pub fn with_probes(self, probes: Vec<WeightProbe>) -> Self {
+        Self { probes, ..self }
     }
 
     /// Every tensor by its Hugging Face name, in order of blocks.
@@ -136,7 +146,7 @@ impl Staged {
             .collect()
     }
 
-    /// Another handle of the same weights, without adapters, for another thread.
+    /// Another handle of the same weights, without adapters and probes, for another thread.
     fn share(&self) -> Self {
         Self {
             layout: self.layout.clone(),
@@ -144,6 +154,7 @@ impl Staged {
             memory: self.memory.share(),
             copied: self.copied.clone(),
             adapters: None,
+            probes: Vec::new(),
         }
     }
 }

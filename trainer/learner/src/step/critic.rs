@@ -9,6 +9,7 @@ use tch::Tensor;
 
 use super::Prepared;
 use super::sums::Sums;
+use super::update::Updated;
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::objective::{Objective, Statistics, TokenStreams};
@@ -92,11 +93,11 @@ impl Trainer {
         let optimizer = optimizer.as_ref().unwrap_or(&self.spec.optimizer);
         let learning_rate = learning_rate(optimizer, report.step, self.spec.training.steps);
         self.phase = Phase::Update;
-        let sums = sums.read();
-        let [loss] = self.ranks.sum([sums.loss.value()])?;
-        let loss_and_rate = (loss, learning_rate);
-        let norm = self.update(ModelRole::Critic, loss_and_rate, minibatch, prepared, report)?;
-        let Some(norm) = norm else { return Ok(Statistics::default()) };
+        let sums_and_rate = (sums, learning_rate);
+        let updated = self.update(ModelRole::Critic, sums_and_rate, minibatch, prepared, report)?;
+        let Updated { sums, norm: Some(norm), .. } = updated else {
+            return Ok(Statistics::default());
+        };
         report.scalars.set(metrics::CRITIC_GRADIENT_NORM, norm);
         report.scalars.set(metrics::CRITIC_LEARNING_RATE, learning_rate);
         Ok(sums.statistics)

@@ -8,6 +8,7 @@ use super::critic::value_loss;
 use super::entropy::policy_loss;
 use super::micro_batch::MicroBatch;
 use super::sums::Sums;
+use super::update::Updated;
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::model::{Chunk, TokenGradient, ValueHead};
@@ -92,19 +93,19 @@ impl Trainer {
         Ok(sums)
     }
 
-    /// The optimizer update of the policy; returns whether it was made, not skipped.
+    /// The optimizer update of the policy after passes with these sums.
     pub(super) fn update_policy(
         &mut self,
-        loss: f64,
+        sums: Sums,
         minibatch: u32,
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
-    ) -> Result<bool, StepError> {
-        let loss_and_rate = (loss, report.scalars.get_or_zero(metrics::LEARNING_RATE));
-        let norm = self.update(ModelRole::Policy, loss_and_rate, minibatch, prepared, report)?;
-        if let Some(norm) = norm {
+    ) -> Result<Updated, StepError> {
+        let sums_and_rate = (sums, report.scalars.get_or_zero(metrics::LEARNING_RATE));
+        let updated = self.update(ModelRole::Policy, sums_and_rate, minibatch, prepared, report)?;
+        if let Some(norm) = updated.norm {
             report.scalars.set(metrics::GRADIENT_NORM, norm);
         }
-        Ok(norm.is_some())
+        Ok(updated)
     }
 }

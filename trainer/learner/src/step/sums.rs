@@ -22,9 +22,14 @@ impl Sums {
     }
 
     /// The sums on the host; waits once for a GPU.
-    pub fn read(mut self) -> Self {
+    pub fn read(self) -> Self {
+        self.read_with([])
+    }
+
+    /// As [`Self::read`], with other numbers.
+    pub fn read_with<const N: usize>(mut self, others: [&mut Deferred; N]) -> Self {
         let own = [&mut self.loss, &mut self.entropy];
-        Deferred::read(own.into_iter().chain(self.statistics.numbers_mut()));
+        Deferred::read(own.into_iter().chain(self.statistics.numbers_mut()).chain(others));
         self
     }
 

@@ -4,29 +4,47 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::Prepared;
+use super::sums::Sums;
 use crate::models::TrainedModel;
-use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
+use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, Update};
 use crate::trainer::{StepError, Trainer};
 
+/// What is known after an update.
+pub(super) struct Updated {
+    /// This rank's sums, on the host.
+    pub sums: Sums,
+    /// The loss on all ranks.
+    pub loss: f64,
+    /// Norm of the gradient; none if the update was skipped.
+    pub norm: Option<f64>,
+}
+
 impl Trainer {
-    /// Updates the model of a role with its gradients of a minibatch, whose loss on all ranks is
-    /// `loss`. Returns the norm of the gradient, or none if the update is skipped.
+    /// Updates the model of a role with its gradients of a minibatch, whose passes had these sums
+    /// on this rank. Waits once for a GPU.
     ///
     /// # Errors
     /// The optimizer fails, or has skipped [`MAX_SKIPPED_IN_A_ROW`] updates.
     pub(super) fn update(
         &mut self,
         role: ModelRole,
-        (loss, learning_rate): (f64, f64),
+        (sums, learning_rate): (Sums, f64),
         minibatch: u32,
         prepared: &Prepared<'_>,
         report: &mut StepMetrics,
-    ) -> Result<Option<f64>, StepError> {
-        let Some(trained) = self.models.trained_mut(role) else { return Ok(None) };
+    ) -> Result<Updated, StepError> {
+        let Some(trained) = self.models.trained_mut(role) else {
+            let sums = sums.read();
+            let [loss] = self.ranks.sum([sums.loss.value()])?;
+            return Ok(Updated { sums, loss, norm: None });
+        };
         let TrainedModel { parameters, optimizer, .. } = trained;
-        let update = optimizer.update(parameters.trained_mut(), learning_rate, loss)?;
-        if !update.skipped {
-            return Ok(Some(update.gradient_norm));
+        let mut pending =
+            optimizer.begin_update(parameters.trained_mut(), learning_rate, &sums.loss)?;
+        let sums = sums.read_with(pending.numbers_mut());
+        let Update { loss, gradient_norm, skipped } = optimizer.end_update(&pending);
+        if !skipped {
+            return Ok(Updated { sums, loss, norm: Some(gradient_norm) });
         }
         report.scalars.add(metrics::SKIPPED, 1.0);
         tracing::warn!(
@@ -34,12 +52,12 @@ impl Trainer {
             minibatch,
             model = ?role,
             loss,
-            gradient_norm = update.gradient_norm,
+            gradient_norm,
             "skipped an update because loss or gradient is not finite"
         );
         if optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
             return Err(StepError::NotFinite { samples: prepared.samples(minibatch) });
         }
-        Ok(None)
+        Ok(Updated { sums, loss, norm: None })
     }
 }

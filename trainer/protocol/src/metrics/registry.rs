@@ -150,6 +150,16 @@ registry! {
         "Time from the step's first prompt to its last reward; absent for `sft` and replays.";
     SYNC_SECONDS, "syncSeconds", "s", Coordinator, 1,
         "Time from publication of weights to the first engine with them; absent without a sync.";
+    SYNC_STAGE_SECONDS, "syncStageSeconds", "s", Coordinator, 3,
+        "Part of `syncSeconds` until the learners offer the weights and an update begins.";
+    SYNC_JOIN_SECONDS, "syncJoinSeconds", "s", Coordinator, 3,
+        "Part of `syncSeconds` in which the engine joins a process group; absent if it is in one.";
+    SYNC_PAUSE_SECONDS, "syncPauseSeconds", "s", Coordinator, 3,
+        "Part of `syncSeconds` in which the engine's requests end.";
+    SYNC_TRANSFER_SECONDS, "syncTransferSeconds", "s", Coordinator, 3,
+        "Part of `syncSeconds` in which the engine receives or reads the weights, and loads them.";
+    SYNC_RESUME_SECONDS, "syncResumeSeconds", "s", Coordinator, 3,
+        "Part of `syncSeconds` in which the engine is checked and samples again.";
     TOKENS_PER_SECOND, "tokensPerSecond", "tokens/s", Coordinator, 1,
         "Tokens of the batch divided by the time from the end of the previous step.";
 }

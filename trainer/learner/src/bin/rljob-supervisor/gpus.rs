@@ -4,7 +4,7 @@
 use rljob_crds::roles::TrainerSpec;
 
 /// Devices that a process may use: indices or UUIDs, separated by commas.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Settings of a learner on a GPU, unless the supervisor's environment has others.
 const DEFAULTS: [(&str, &str); 2] = [
     // cuBLAS repeats results bit for bit only with a workspace of fixed size.

@@ -8,6 +8,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
+mod gpu_faults;
 mod gpus;
 mod health;
 mod heartbeat;
@@ -163,6 +164,7 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         learner,
         group: arguments.group.clone(),
         processes: trainer.processes(),
+        on_gpus: trainer.gpus() > 0,
         environments: gpus::environments(trainer, |name| std::env::var(name).ok())?,
         grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),

@@ -30,6 +30,8 @@ pub struct Settings {
     pub learner: PathBuf,
     /// Number of learner processes.
     pub processes: u32,
+    /// Whether learners are on GPUs.
+    pub on_gpus: bool,
     /// Additional environment of each learner.
     pub environments: Vec<Environment>,
     /// Random id of this process.
@@ -98,6 +100,7 @@ mod tests {
             address: "10.0.0.2".into(),
             learner: "/bin/rljob-learner".into(),
             processes: 2,
+            on_gpus: false,
             environments: vec![device("6"), device("7")],
             instance: "a".into(),
             started_at: 1,

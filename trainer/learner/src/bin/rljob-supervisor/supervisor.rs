@@ -8,14 +8,18 @@
 //! ```
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rljob_http::ClientTls;
 use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::gpu_faults::{self, GpuFaults};
+use crate::gpus;
 use crate::order::{Action, SupervisorState, decide};
 use crate::process::LearnerProcess;
 use crate::reap::reap_orphans;
@@ -57,6 +61,9 @@ pub struct Supervisor {
     responded: Instant,
     /// Start of the termination, by SIGTERM or SIGINT.
     terminating: Option<Instant>,
+    gpu_faults: Arc<Mutex<GpuFaults>>,
+    /// Number of faults when the learners started.
+    faults_before: u32,
 }
 
 impl Supervisor {
@@ -74,13 +81,18 @@ impl Supervisor {
         let Settings { coordinator, name, tokens, .. } = &settings;
         let reporter = Reporter::new(coordinator, name, tokens, resolver, tls)
             .map_err(SupervisorError::Client)?;
+        let changed = watch::channel(()).0;
+        let visible = || std::env::var(gpus::VISIBLE).ok();
+        let gpu_faults = settings.on_gpus.then(|| gpu_faults::watch(visible(), changed.clone()));
         Ok(Self {
             settings,
             reporter,
             state: SupervisorState::default(),
             learners: Vec::new(),
             rendezvous_port: free_port()?,
-            changed: watch::channel(()).0,
+            gpu_faults: gpu_faults.unwrap_or_default(),
+            faults_before: 0,
+            changed,
             beat,
             report_error: None,
             responded: Instant::now(),
@@ -166,6 +178,8 @@ impl Supervisor {
     }
 
     fn report(&self) -> SupervisorReport {
+        let faults = self.gpu_faults.lock();
+        let learners = self.learners.iter().map(LearnerProcess::state);
         SupervisorReport {
             instance: self.settings.instance.clone(),
             started_at: self.settings.started_at,
@@ -175,8 +189,9 @@ impl Supervisor {
             rendezvous_port: self.rendezvous_port,
             processes: self.settings.processes,
             attempt: self.state.attempt,
-            learners: self.learners.iter().map(LearnerProcess::state).collect(),
+            learners: learners.map(|state| faults.explain(state, self.faults_before)).collect(),
             terminating: self.is_terminating(),
+            gpu_faults: faults.newest(),
         }
     }
 
@@ -207,6 +222,7 @@ impl Supervisor {
         );
         self.state.attempt = Some(group.attempt);
         self.rendezvous_port = free_port()?;
+        self.faults_before = self.gpu_faults.lock().count();
         let ranks = group.first_rank..group.first_rank.saturating_add(self.settings.processes);
         self.learners = ranks
             .map(|rank| {

@@ -63,7 +63,8 @@ fn engines_in_separate_groups_receive_every_part_in_order() {
         let ends = ends();
         let names = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
         let engines = names.map(|name| engine(ends.store.port(), name, sizes.clone()));
-        send_all(&ends, &names.map(transfer), &Offer::new(staged, parts));
+        let transfers = names.map(transfer);
+        send_all(&ends, &transfers, &Offer::new(staged, parts, &transfers));
         for engine in engines {
             assert_eq!(engine.join().unwrap(), expected, "{parts:?}");
         }
@@ -77,25 +78,35 @@ fn expected_tensors() -> u32 {
 }
 
 #[test]
-fn withdrawn_weights_are_not_sent() {
+fn withdrawn_weights_and_those_of_a_superseded_transfer_are_not_sent() {
     let (_source, layout, blocks) = source();
-    let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16), Parts::Buckets);
-    offer.withdraw();
-    let ends = ends();
-    let engine = engine(ends.store.port(), "late", vec![4]);
-    assert!(send(&ends, &transfer("late"), &offer).unwrap().is_none());
-    assert_eq!(engine.join().unwrap(), Vec::<Tensor>::new());
+    let late = transfer("late");
+    let offered = || {
+        let staged = staged(&layout, &blocks, Kind::BFloat16);
+        Offer::new(staged, Parts::Buckets, std::slice::from_ref(&late))
+    };
+    let (withdrawn, superseded) = (offered(), offered());
+    withdrawn.withdraw();
+    superseded.give_up("another");
+    superseded.give_up("late");
+    for offer in [withdrawn, superseded] {
+        let ends = ends();
+        let engine = engine(ends.store.port(), "late", vec![4]);
+        assert!(send(&ends, &late, &offer).unwrap().is_none());
+        assert_eq!(engine.join().unwrap(), Vec::<Tensor>::new());
+    }
 }
 
 #[test]
 fn a_later_broadcast_uses_the_kept_group_and_a_failure_ends_it() {
     let (_source, layout, blocks) = source();
-    let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16), Parts::Buckets);
+    let first = transfer("kept");
+    let staged = staged(&layout, &blocks, Kind::BFloat16);
+    let offer = Offer::new(staged, Parts::Buckets, std::slice::from_ref(&first));
     let content = bytes(&Parts::Buckets.contents(&offer.take().unwrap())[0]);
     let ends = ends();
     let sizes = vec![content.numel() as i64; 2];
     let engine = engine(ends.store.port(), "kept", sizes);
-    let first = transfer("kept");
     let later = Transfer { kept: true, ..first.clone() };
     for transfer in [&first, &later] {
         assert!(send(&ends, transfer, &offer).unwrap().is_some());

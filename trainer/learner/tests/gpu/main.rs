@@ -1,6 +1,13 @@
 //! Training on a GPU against the same steps on a CPU. Needs a GPU (`make build-cuda` builds it).
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests fail by panicking, or say why \
+    they are skipped"
+)]
+
+mod two_gpus;
 
 use std::path::Path;
 
