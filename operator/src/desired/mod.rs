@@ -38,6 +38,7 @@ mod pod;
 pub(crate) mod requests;
 mod rewards;
 mod runner;
+mod runner_copy;
 mod secret;
 mod service;
 mod settings;

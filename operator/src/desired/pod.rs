@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
     ANNOTATION_METRICS_SCHEME, CONFIG_MOUNT, COORDINATOR_PORT, DASHBOARD_PORT, DASHBOARD_VARIABLE,
     ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT, RUN_CONFIG_FILE, SUPERVISOR_PORT,
     TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, InferenceSpec};
+use rljob_crds::{EnginePurpose, RunConfig};
 
 use super::settings::Settings;
 use super::{Role, log, meta, run_config, runner, template, volumes};
@@ -188,8 +188,8 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
 
 fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
+    let config = run_config(job);
+    let model = served_model(&config, role);
     let flags = sglang::arguments(
         &job.spec,
         engines,
@@ -204,10 +204,9 @@ fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Ve
     model.when_complete(command)
 }
 
-/// The model of engines of a role. `policy` is the model folder of the run.
-fn served_model<'a>(job: &'a ValidatedJob, role: Role, policy: &'a Path) -> ServedModel<'a> {
-    let purpose = role.purpose().unwrap_or(EnginePurpose::Rollouts);
-    ServedModel::new(&job.spec, purpose, policy)
+/// The model of engines of a role.
+fn served_model(config: &RunConfig, role: Role) -> ServedModel<'_> {
+    ServedModel::new(config, role.purpose().unwrap_or(EnginePurpose::Rollouts))
 }
 
 fn config_arguments() -> Vec<String> {
@@ -215,8 +214,8 @@ fn config_arguments() -> Vec<String> {
 }
 
 fn engine_arguments(job: &ValidatedJob, role: Role) -> Vec<String> {
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
+    let config = run_config(job);
+    let model = served_model(&config, role);
     let tokens = Path::new(TOKENS_MOUNT);
     let mut arguments = embedded_engine::arguments(&job.spec, model, "::", tokens, &job.uid);
     arguments.push(format!("--port={ENGINE_PORT}"));
