@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use rljob_crds::data::{EvaluationDataset, PromptFormat, Suite, TrainDataset};
 use rljob_crds::reward::{MathReward, RewardSpec};
+use rljob_protocol::evaluation::row_digest;
+use serde_json::json;
 
 use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
 use crate::reward::{Rewards, Runner};
@@ -97,6 +99,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        row_digest: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
 }
@@ -153,6 +156,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        row_digest: json!({"q": text, "a": answer}).as_object().map(row_digest),
     };
     assert_eq!(
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
