@@ -3,9 +3,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
-	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart test lint build \
-	unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards krew objectives learning gangs thorough images check-images e2e-images
+	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart \
+	test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
+	dashboards krew objectives two-turns learning gangs thorough images check-images e2e-images
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -86,6 +86,11 @@ objectives: setup-libtorch ## Train the quick start's model with every objective
 	cargo build --profile quick --locked $(QUICKSTART)
 	rm -rf target/objectives
 	python3 bench/objectives.py target/quick/rljob target/objectives
+
+two-turns: setup-libtorch ## Train a task that only a second turn can solve (minutes)
+	cargo build --profile quick --locked $(QUICKSTART)
+	rm -rf target/two-turns
+	python3 bench/two_turns.py target/quick/rljob target/two-turns
 
 # Objectives of the figure besides GRPO, whose run comes first.
 CURVES := gspo reinforce-plus-plus ppo ppo-value-head lora

@@ -217,6 +217,10 @@ pub const CONTAINER_COORDINATOR: &str = "coordinator";
 pub const CONTAINER_REWARDS: &str = "rewards";
 /// Name of the container of a verifier pod that connects the coordinator with the reward runner.
 pub const CONTAINER_BRIDGE: &str = "bridge";
+/// Name of the init container that copies the reward runner into a pod whose image may lack it.
+pub const CONTAINER_RUNNER: &str = "reward-runner";
+/// Mount path of the copy.
+pub const RUNNER_MOUNT: &str = "/rljob/runner";
 /// Mount path of the folder with the socket of the reward runner.
 pub const REWARDS_MOUNT: &str = "/rljob/rewards";
 /// Socket of the reward runner in its folder.

@@ -24,8 +24,9 @@ pub struct VerifiersSpec {
     /// Most pods, for which a queue of Kueue reserves quota. May change while the run is active.
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: i32,
-    /// Container image of the programs, which has `rljob-reward-runner`. Default the image of the
-    /// operator.
+    /// Container image of the programs, with a C library (glibc) that is not older than that of
+    /// Debian 12. An init container copies `rljob-reward-runner` of the operator's release into the
+    /// pod. Default the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,

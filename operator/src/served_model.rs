@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::EXPORT_COMPLETE_FILE;
-use rljob_crds::{EnginePurpose, RLJobSpec};
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR};
+use rljob_crds::{EnginePurpose, RLJobSpec, RunConfig};
 
 /// Becomes the command `$@` once the file `$0` exists. As process 1 of a container a shell ignores
 /// SIGTERM unless it has a handler.
@@ -18,14 +18,22 @@ pub struct ServedModel<'a> {
     spec: &'a RLJobSpec,
     folder: &'a Path,
     is_reward_model: bool,
+    /// Whether another job writes the folder.
+    is_exported: bool,
 }
 
 impl<'a> ServedModel<'a> {
-    /// The model that engines of a purpose serve. `policy` is the model folder of the run.
-    pub fn new(spec: &'a RLJobSpec, purpose: EnginePurpose, policy: &'a Path) -> Self {
+    /// The model that engines of a purpose serve.
+    pub fn new(config: &'a RunConfig, purpose: EnginePurpose) -> Self {
+        let spec = &config.spec;
         let served = spec.served_reward_model().filter(|_| purpose == EnginePurpose::Reward);
-        let folder = served.map_or(policy, |model| Path::new(model.path));
-        Self { spec, folder, is_reward_model: served.is_some() }
+        let reward_model = served.map(|model| Path::new(model.path));
+        let is_exported = match reward_model {
+            Some(folder) => is_export(folder, &config.run_directory),
+            None => spec.model.rljob.is_some(),
+        };
+        let folder = reward_model.unwrap_or(&config.model_directory);
+        Self { spec, folder, is_reward_model: reward_model.is_some(), is_exported }
     }
 
     /// Whether it scores texts instead of completing them.
@@ -60,8 +68,7 @@ impl<'a> ServedModel<'a> {
     /// Starts `command` once the folder is complete, if the coordinator downloads it or another job
     /// exports it.
     pub fn when_complete(self, command: impl IntoIterator<Item = String>) -> Vec<String> {
-        let is_exported = !self.is_reward_model && self.spec.model.rljob.is_some();
-        let wait = (self.is_downloaded() || is_exported).then(|| {
+        let wait = (self.is_downloaded() || self.is_exported).then(|| {
             let marker = self.folder.join(EXPORT_COMPLETE_FILE).display().to_string();
             ["sh".to_owned(), "-c".to_owned(), WAIT_SCRIPT.to_owned(), marker]
         });
@@ -69,25 +76,37 @@ impl<'a> ServedModel<'a> {
     }
 }
 
+/// Whether a folder is an export in one of the run directories beside this one,
+/// `RUNS/NAMESPACE/NAME/export` or `RUNS/NAMESPACE/NAME/exports/step-N`.
+fn is_export(folder: &Path, run_directory: &Path) -> bool {
+    let runs = run_directory.ancestors().nth(2);
+    let Some(in_runs) = runs.and_then(|runs| folder.strip_prefix(runs).ok()) else { return false };
+    let parts: Vec<_> = in_runs.iter().skip(2).collect();
+    matches!(parts[..], [last] if last == EXPORT_DIR)
+        || matches!(parts[..], [parent, _] if parent == EXPORTS_DIR)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::desired::run_config;
     use crate::validate::test_support::{validated, with_spec};
 
     #[test]
     fn a_server_starts_when_the_model_folder_is_complete() {
-        let mut spec = validated().spec.clone();
-        let command = |spec: &RLJobSpec, folder: &Path| {
-            let model = ServedModel::new(spec, EnginePurpose::Rollouts, folder);
+        let mut config = run_config(&validated());
+        let command = |config: &RunConfig| {
+            let model = ServedModel::new(config, EnginePurpose::Rollouts);
             model.when_complete(["echo".to_owned(), "a b".to_owned()])
         };
-        assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
+        assert_eq!(command(&config), ["echo", "a b"]);
         for model in [json!({"huggingFace": {"repo": "a/b"}}), json!({"rljob": {"name": "sft"}})] {
-            spec.model = serde_json::from_value(model).unwrap();
+            config.spec.model = serde_json::from_value(model).unwrap();
             let folder = tempfile::tempdir().unwrap();
-            let words = command(&spec, folder.path());
+            config.model_directory = folder.path().to_owned();
+            let words = command(&config);
             let mut child = std::process::Command::new(&words[0])
                 .args(&words[1..])
                 .stdout(std::process::Stdio::piped())
@@ -101,13 +120,32 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_a_reward_model_waits_for_the_export_of_another_job() {
+        let waits = |path: &str| {
+            let model = json!({"path": path, "engines": {}, "text": "{{completion}}"});
+            let config =
+                run_config(&with_spec(&json!({"rewards": [{"name": "scored", "model": model}]})));
+            let command = ServedModel::new(&config, EnginePurpose::Reward)
+                .when_complete(["serve".to_owned()]);
+            let marker = format!("{path}/complete.json");
+            command.len() > 1 && command.contains(&marker)
+        };
+        for path in ["/rljob/runs/lab/judge/export", "/rljob/runs/lab/judge/exports/step-20"] {
+            assert!(waits(path), "{path}");
+        }
+        for path in ["/judge/export", "/rljob/runs/lab/judge", "/rljob/runs/lab/judge/export/a/b"] {
+            assert!(!waits(path), "{path}");
+        }
+    }
+
+    #[test]
     fn a_reward_model_has_another_folder_and_another_head() {
         let model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
-        let spec = &with_spec(&json!({
+        let mut config = run_config(&with_spec(&json!({
             "model": {"weights": "Random"}, "rewards": [{"name": "scored", "model": model}],
-        }))
-        .spec;
-        let of = |purpose| ServedModel::new(spec, purpose, Path::new("/policy")).arguments("::");
+        })));
+        config.model_directory = "/policy".into();
+        let of = |purpose| ServedModel::new(&config, purpose).arguments("::");
         let policy = of(EnginePurpose::Rollouts);
         assert_eq!(policy[0], "--model-path=/policy");
         assert_eq!(policy[2], "--load-format=dummy");

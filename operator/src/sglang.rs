@@ -145,13 +145,20 @@ pub fn own_flag(argument: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::EnginePurpose;
     use rljob_crds::algorithm::Precision;
     use rljob_crds::model::InitialWeights;
+    use rljob_crds::{EnginePurpose, RunConfig};
     use serde_json::json;
 
     use super::*;
+    use crate::desired::run_config;
     use crate::validate::test_support::validated;
+
+    /// A run of the spec with the model in this folder.
+    fn served(spec: &RLJobSpec, folder: &str) -> RunConfig {
+        let model_directory = folder.into();
+        RunConfig { spec: spec.clone(), model_directory, ..run_config(&validated()) }
+    }
 
     #[test]
     fn the_flags_follow_the_spec_and_hold_no_key() {
@@ -174,7 +181,8 @@ mod tests {
         ];
         let tokens = Path::new("/tokens");
         let of = |spec: &RLJobSpec, folder: &str, host: &str| {
-            let model = ServedModel::new(spec, EnginePurpose::Rollouts, Path::new(folder));
+            let config = served(spec, folder);
+            let model = ServedModel::new(&config, EnginePurpose::Rollouts);
             arguments(spec, &spec.inference, model, host, tokens)
         };
         assert_eq!(of(&spec, "/models/tiny", "0.0.0.0"), plain);
@@ -226,7 +234,8 @@ mod tests {
             "sglang": {}, "podsPerReplica": 3, "resources": {"limits": {"nvidia.com/gpu": 8}},
         }))
         .unwrap();
-        let model = ServedModel::new(&spec, EnginePurpose::Rollouts, Path::new("/m"));
+        let config = served(&spec, "/m");
+        let model = ServedModel::new(&config, EnginePurpose::Rollouts);
         let flags = arguments(&spec, &spec.inference, model, "::", Path::new("/tokens"));
         assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);

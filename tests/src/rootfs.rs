@@ -43,6 +43,17 @@ pub fn image(reference: &str, output: &Path) -> Result<Image> {
     )
 }
 
+/// Builds an image with the C library of this machine and no program, as users bring for their
+/// agents.
+pub fn image_without_programs(reference: &str, output: &Path) -> Result<Image> {
+    let root = tempfile::tempdir_in(output)?;
+    skeleton(root.path())?;
+    let libraries = loaded_libraries(&files::binary("rljob-reward-runner")?)?;
+    libraries.iter().try_for_each(|library| copy_library(root.path(), library))?;
+    let config = json!({"Env": ["PATH=/usr/local/bin"], "User": "65532:65532"});
+    image::build(reference, root.path(), &config, output)
+}
+
 /// Writes the image's files below `root`.
 fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
     skeleton(root)?;

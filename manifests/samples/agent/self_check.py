@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Agent that answers a question and checks its answer in a second turn. `rewards` scores it."""
 
 import json

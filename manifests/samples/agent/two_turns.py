@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Agent of two turns: asks a question, and asks it again if the answer is wrong."""
 
 import json

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the model folder and data of tools.yaml: two-digit additions with a tool that adds.
+"""Writes the model folder and data of tools.yaml: two-digit additions with a tool.
 
-    make_data.py FOLDER
+    make_data.py FOLDER [TOOL]
 
+    TOOL                   `add` (default), which adds two numbers, or `python`, which runs a
+                           program, for code-agent.yaml
     FOLDER/model/          config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja: a
                            Llama of 0.4M parameters, without weights, with tool calls as Qwen's
     FOLDER/teacher.jsonl   {"messages": conversation, "tools": list}: a teacher that calls the tool
@@ -19,7 +21,9 @@ The output is deterministic: the generator's seed is fixed. Only the standard li
 
 import json
 import random
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 SEED = 1
@@ -29,31 +33,57 @@ TEST_LINES = 512
 CALLS = 1 / 3
 
 SPECIAL = ["<pad>", "<eos>", "<system>", "<user>", "<assistant>", "<tool>"]
-# Parts of a call, each of which is a token.
-START = '<tool_call>\n{"name": "add", "arguments": {"a": "'
-MIDDLE = '", "b": "'
-END = '"}}\n</tool_call>'
-WORDS = ["add", START, MIDDLE, END, *"0123456789+="]
-# Parts, digits, and all other text in runs, which are unknown tokens.
-PATTERN = (
-    '<tool_call>\n\\{"name": "add", "arguments": \\{"a": "|", "b": "|"\\}\\}\n</tool_call>'
-    "|add|[0-9+=]|[^0-9+=<]+|<"
-)
+DIGITS = list("0123456789+=")
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "description": "Adds two numbers.",
-            "parameters": {
-                "type": "object",
-                "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
-                "required": ["a", "b"],
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool, and the tokens of its calls."""
+
+    name: str
+    description: str
+    # Names of its arguments, which are texts.
+    parameters: list[str]
+    # Text of the arguments before, between and after the two numbers, each of which is a token with
+    # the text of the call around it.
+    before: str
+    between: str
+    after: str
+    # Digits of results and answers.
+    width: int
+
+    def parts(self):
+        head = f'<tool_call>\n{{"name": "{self.name}", "arguments": {{{self.before}'
+        return [head, self.between, f"{self.after}}}}}\n</tool_call>"]
+
+    def arguments(self, a, b):
+        return json.loads(f"{{{self.before}{a:02}{self.between}{b:02}{self.after}}}")
+
+    def schema(self):
+        properties = {name: {"type": "string"} for name in self.parameters}
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": self.parameters,
+                },
             },
-        },
-    }
-]
+        }
+
+    def number(self, value):
+        return f"{value:0{self.width}}"
+
+
+ADD = Tool("add", "Adds two numbers.", ["a", "b"], '"a": "', '", "b": "', '"', 3)
+# Floats may start with a zero, as some numbers of the questions do.
+PYTHON = Tool(
+    "python", "Runs a Python program.", ["code"], '"code": "print(round(', ".+", '.))"', 1
+)
+TOOLS = {tool.name: tool for tool in (ADD, PYTHON)}
 
 # The tools are their names: the vocabulary has no other words.
 TEMPLATE = """\
@@ -112,8 +142,11 @@ TOKENIZER_CONFIG = {
 }
 
 
-def tokenizer():
-    vocabulary = {token: index for index, token in enumerate(SPECIAL + WORDS)}
+def tokenizer(tool):
+    """Parts of calls, digits, and all other text in runs, which are unknown tokens."""
+    parts = [re.sub(r"([{}().+])", r"\\\1", part) for part in tool.parts()]
+    pattern = "|".join([*parts, tool.name, "[0-9+=]", "[^0-9+=<]+", "<"])
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, tool.name, *tool.parts(), *DIGITS])}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
         "version": "1.0",
@@ -126,7 +159,7 @@ def tokenizer():
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Split",
-            "pattern": {"Regex": PATTERN},
+            "pattern": {"Regex": pattern},
             "behavior": "Isolated",
             "invert": False,
         },
@@ -136,17 +169,17 @@ def tokenizer():
     }
 
 
-def lesson(a, b, generator):
+def lesson(tool, a, b, generator):
     """A conversation with a call, its result and the answer, or with a guess."""
     question = {"role": "user", "content": f"{a:02}+{b:02}="}
     if generator.random() >= CALLS:
-        guess = {"role": "assistant", "content": f"{generator.randrange(199):03}"}
-        return {"messages": [question, guess], "tools": TOOLS}
-    function = {"name": "add", "arguments": {"a": f"{a:02}", "b": f"{b:02}"}}
+        guess = {"role": "assistant", "content": tool.number(generator.randrange(199))}
+        return {"messages": [question, guess], "tools": [tool.schema()]}
+    function = {"name": tool.name, "arguments": tool.arguments(a, b)}
     call = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
-    result = f"{a + b:03}"
+    result = tool.number(a + b)
     answer = [{"role": "tool", "content": result}, {"role": "assistant", "content": result}]
-    return {"messages": [question, call, *answer], "tools": TOOLS}
+    return {"messages": [question, call, *answer], "tools": [tool.schema()]}
 
 
 def write_json(path, value):
@@ -158,13 +191,14 @@ def write_lines(path, rows):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: make_data.py FOLDER")
+    if len(sys.argv) not in (2, 3) or sys.argv[2:3] not in ([], ["add"], ["python"]):
+        sys.exit("usage: make_data.py FOLDER [add|python]")
+    tool = TOOLS[sys.argv[2] if len(sys.argv) == 3 else "add"]
     folder = Path(sys.argv[1])
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     write_json(model / "config.json", CONFIG)
-    write_json(model / "tokenizer.json", tokenizer())
+    write_json(model / "tokenizer.json", tokenizer(tool))
     write_json(model / "tokenizer_config.json", TOKENIZER_CONFIG)
     (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
@@ -176,12 +210,12 @@ def main():
         ("teacher.jsonl", train, LESSONS),
         ("lessons.jsonl", test, HELD_OUT_LESSONS),
     ):
-        rows = [lesson(*generator.choice(sums), generator) for _ in range(count)]
+        rows = [lesson(tool, *generator.choice(sums), generator) for _ in range(count)]
         write_lines(folder / name, rows)
     for name, sums in (("train.jsonl", train), ("test.jsonl", test)):
-        rows = [{"question": f"{a:02}+{b:02}=", "answer": f"{a + b:03}"} for a, b in sums]
+        rows = [{"question": f"{a:02}+{b:02}=", "answer": tool.number(a + b)} for a, b in sums]
         write_lines(folder / name, rows)
-        by_row = [{**row, "tools": [[], ["add"]][index % 2]} for index, row in enumerate(rows)]
+        by_row = [{**row, "tools": [[], [tool.name]][index % 2]} for index, row in enumerate(rows)]
         write_lines(folder / name.replace(".", "-by-row."), by_row)
 
 

@@ -39,6 +39,7 @@ mod table;
 mod top;
 mod trace;
 mod tree;
+mod waiting;
 mod with_parent;
 
 pub use change::{ResumeArgs, ScaleArgs, SuspendArgs, resume, scale, suspend};

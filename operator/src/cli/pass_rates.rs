@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use rljob_crds::names::EVALUATION_PROMPTS_FILE;
 use rljob_dashboard::records::Tail;
-use rljob_protocol::evaluation::PromptResult;
+use rljob_protocol::evaluation::{PromptResult, row_digest};
 use serde_json::{Map, Value};
 
 use crate::local::inspect::find_one;
@@ -22,7 +22,7 @@ const MAX_ROW: u64 = 64 << 20;
 /// The run has evaluated these rows (`rljob evaluate -f job.yaml --data FILE`, with `samples`). Its
 /// newest evaluation counts: the pass rate of a row is the share of its samples that were correct.
 /// Rows without one, since the evaluation has a `limit` or no sample got a reward, are omitted and
-/// counted.
+/// counted. Rows whose fields differ from those that were evaluated are an error.
 #[derive(clap::Args, Debug)]
 pub struct PassRatesArgs {
     /// Run directory, or a folder with one run (default: `runs`).
@@ -48,7 +48,7 @@ pub struct PassRatesArgs {
 /// The run has no results, or they are not of these rows.
 pub fn pass_rates(arguments: &PassRatesArgs) -> anyhow::Result<String> {
     let directory = find_one(&arguments.target)?;
-    let rates = measured(&directory, arguments.suite.as_deref())?;
+    let results = measured(&directory, arguments.suite.as_deref())?;
     let mut rows = Rows::default();
     for path in &arguments.data {
         let failed = || format!("failed to read {}", path.display());
@@ -57,9 +57,9 @@ pub fn pass_rates(arguments: &PassRatesArgs) -> anyhow::Result<String> {
             "{} is not JSONL: convert it before its evaluation",
             path.display()
         );
-        rows.read(path, &rates, &arguments.field).with_context(failed)?;
+        rows.read(path, &results, &arguments.field).with_context(failed)?;
     }
-    if let Some((last, _)) = rates.last_key_value().filter(|(last, _)| **last >= rows.count) {
+    if let Some((last, _)) = results.last_key_value().filter(|(last, _)| **last >= rows.count) {
         bail!(
             "the evaluation has row {last}, from 0, but the data {} rows: name the files that were \
              evaluated",
@@ -73,30 +73,42 @@ pub fn pass_rates(arguments: &PassRatesArgs) -> anyhow::Result<String> {
         0 => String::new(),
         omitted => format!("; {omitted} rows that were not measured are omitted"),
     };
-    Ok(format!("{written} rows with pass rates in {}{omitted}", arguments.output.display()))
+    let unchecked = match results.values().filter(|result| result.digest.is_none()).count() {
+        0 => "",
+        _ => "; their contents were not compared, since the evaluation is of an earlier release",
+    };
+    let output = arguments.output.display();
+    Ok(format!("{written} rows with pass rates in {output}{omitted}{unchecked}"))
 }
 
-/// Pass rates by row in the newest evaluation.
-fn measured(directory: &Path, suite: Option<&str>) -> anyhow::Result<BTreeMap<u64, f64>> {
+/// Result of a row.
+struct Measured {
+    rate: f64,
+    /// Of the row that was evaluated.
+    digest: Option<String>,
+}
+
+/// Results by row in the newest evaluation.
+fn measured(directory: &Path, suite: Option<&str>) -> anyhow::Result<BTreeMap<u64, Measured>> {
     let path = directory.join(EVALUATION_PROMPTS_FILE);
-    let (mut rates, mut newest, mut suites) = (BTreeMap::new(), None, BTreeSet::new());
+    let (mut results, mut newest, mut suites) = (BTreeMap::new(), None, BTreeSet::new());
     let read = Tail::new(path.clone()).each(|result: PromptResult| {
         suites.insert(result.suite.clone());
         if result.suite.as_deref() != suite || newest.is_some_and(|newest| result.step < newest) {
             return Ok(());
         }
         if newest != Some(result.step) {
-            (newest, rates) = (Some(result.step), BTreeMap::new());
+            (newest, results) = (Some(result.step), BTreeMap::new());
         }
         if result.samples > 0 {
             let rate = f64::from(result.correct) / f64::from(result.samples);
-            rates.insert(result.row, rate);
+            results.insert(result.row, Measured { rate, digest: result.row_digest });
         }
         Ok(())
     });
     read.with_context(|| format!("failed to read {}", path.display()))?;
-    if !rates.is_empty() {
-        return Ok(rates);
+    if !results.is_empty() {
+        return Ok(results);
     }
     let names: Vec<String> = suites.into_iter().flatten().collect();
     match (suite, names.is_empty()) {
@@ -120,7 +132,12 @@ struct Rows {
 
 impl Rows {
     /// Reads a file as runs do: blank lines are not rows.
-    fn read(&mut self, path: &Path, rates: &BTreeMap<u64, f64>, field: &str) -> anyhow::Result<()> {
+    fn read(
+        &mut self,
+        path: &Path,
+        results: &BTreeMap<u64, Measured>,
+        field: &str,
+    ) -> anyhow::Result<()> {
         let mut file = BufReader::new(File::open(path)?);
         let (mut line, mut number) = (String::new(), 0_u64);
         loop {
@@ -135,8 +152,8 @@ impl Rows {
             if row.is_empty() {
                 continue;
             }
-            if let Some(rate) = rates.get(&self.count) {
-                let with_rate = with_field(row, field, *rate);
+            if let Some(result) = results.get(&self.count) {
+                let with_rate = with_rate(row, field, result);
                 self.lines.push(with_rate.with_context(|| format!("line {number}"))?);
             }
             self.count = self.count.saturating_add(1);
@@ -145,8 +162,17 @@ impl Rows {
 }
 
 /// The row with a further field at its end. The others keep their text.
-fn with_field(row: &str, field: &str, rate: f64) -> anyhow::Result<String> {
+///
+/// # Errors
+/// It is not the row that was evaluated.
+fn with_rate(row: &str, field: &str, result: &Measured) -> anyhow::Result<String> {
     let fields: Map<String, Value> = serde_json::from_str(row).context("not a JSON object")?;
+    ensure!(
+        result.digest.as_ref().is_none_or(|digest| *digest == row_digest(&fields)),
+        "the row is not the one that was evaluated: its place or its fields have changed; name the \
+         files that were evaluated, or evaluate these"
+    );
+    let rate = result.rate;
     ensure!(!fields.contains_key(field), "the row has the field {field}: set --field");
     let body = row.strip_suffix('}').unwrap_or(row).trim_end();
     let comma = if fields.is_empty() { "" } else { ", " };
@@ -170,13 +196,16 @@ mod tests {
     use super::*;
     use crate::local::inspect::test_support::run_directory;
 
-    /// A run with two evaluations of rows 0, 1 and 3, and arguments for `data`.
-    fn arguments(folder: &Path, data: &str) -> PassRatesArgs {
+    /// A run with two evaluations of rows 0, 1 and 3, the digests of `rows`, and arguments for
+    /// `data`.
+    fn arguments(folder: &Path, rows: &[Map<String, Value>], data: &str) -> PassRatesArgs {
         let directory = run_directory(&folder.join("runs"));
+        let digests: Vec<Value> = rows.iter().map(|row| json!(row_digest(row))).collect();
         let line = |step: u32, row: u64, correct: u32, samples: u32| {
+            let digest = digests.get(row as usize).cloned().unwrap_or_default();
             json!({
                 "step": step, "row": row, "prompt": format!("p{row}"), "samples": samples,
-                "correct": correct,
+                "correct": correct, "rowDigest": digest,
             })
             .to_string()
         };
@@ -197,7 +226,10 @@ mod tests {
     fn rows_get_the_rates_of_the_newest_evaluation_and_keep_their_text() {
         let folder = tempfile::tempdir().unwrap();
         let data = "{\"q\": \"1+1\", \"a\": 2.0}\n\n{\"q\": \"b\"}\n{\"q\": \"c\"}\n  {}  ";
-        let arguments = arguments(folder.path(), data);
+        // The order of keys is not compared.
+        let lines = ["{\"a\":2.0,\"q\":\"1+1\"}", "{\"q\":\"b\"}", "{\"q\":\"c\"}", "{}"];
+        let rows = lines.map(|line| serde_json::from_str(line).unwrap());
+        let arguments = arguments(folder.path(), &rows, data);
         let line = pass_rates(&arguments).unwrap();
         let path = arguments.output.display();
         let expected =
@@ -225,11 +257,30 @@ mod tests {
             ("{}\n", Some("hard"), "no sampled results of suite hard"),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let mut arguments = arguments(folder.path(), data);
+            let mut arguments = arguments(folder.path(), &[], data);
             arguments.suite = suite.map(str::to_owned);
             let error = format!("{:#}", pass_rates(&arguments).unwrap_err());
             assert!(error.contains(expected), "{error}");
             assert!(!arguments.output.exists());
         }
+    }
+
+    #[test]
+    fn rows_that_have_changed_since_the_evaluation_are_an_error() {
+        let rows = ["{\"q\": \"a\"}", "{\"q\": \"b\"}", "{\"q\": \"c\"}", "{\"q\": \"d\"}"];
+        let parsed = rows.map(|line| serde_json::from_str(line).unwrap());
+        let swapped = [rows[3], rows[1], rows[2], rows[0]];
+        for (data, line) in [(swapped, 1), ([rows[0], rows[1], rows[2], "{\"q\": \"e\"}"], 4)] {
+            let folder = tempfile::tempdir().unwrap();
+            let arguments = arguments(folder.path(), &parsed, &data.join("\n"));
+            let error = format!("{:#}", pass_rates(&arguments).unwrap_err());
+            let expected = format!("line {line}: the row is not the one that was evaluated");
+            assert!(error.contains(&expected), "{error}");
+            assert!(!arguments.output.exists());
+        }
+        // An evaluation of an earlier release has no digests.
+        let folder = tempfile::tempdir().unwrap();
+        let answer = pass_rates(&arguments(folder.path(), &[], &swapped.join("\n"))).unwrap();
+        assert!(answer.ends_with("since the evaluation is of an earlier release"), "{answer}");
     }
 }

@@ -7,12 +7,13 @@ use kube::ResourceExt;
 use rljob_crds::RLJob;
 use rljob_crds::names::CONDITION_SUCCEEDED;
 use rljob_crds::status::{MemoryStatus, RoleStatus, TrainerGroupStatus};
-use rljob_protocol::status::{EngineCondition, EngineState, GroupState};
+use rljob_protocol::status::GroupState;
 use serde::Serialize;
 
 use super::job_view::outcome;
 use super::table;
 use super::tree::memory_parts;
+use super::waiting::{ready_engines, waits_for};
 use crate::local::inspect::{self, Run};
 use crate::local::lines;
 use crate::status::planned;
@@ -60,7 +61,10 @@ pub fn runs(dir: &Path) -> anyhow::Result<Vec<Row>> {
 fn run_row(run: &Run) -> Row {
     let message = match &run.state.failure {
         Some(cause) if !run.running => cause.clone(),
-        _ => run.directory.display().to_string(),
+        _ => {
+            let report = run.report.as_ref().filter(|_| run.running);
+            report.and_then(waits_for).unwrap_or_else(|| run.directory.display().to_string())
+        }
     };
     let plan = run.report.as_ref().and_then(|report| report.memory.as_ref());
     // The last report of a run that has ended is about processes that have exited.
@@ -81,13 +85,6 @@ fn run_row(run: &Run) -> Row {
             .and_then(|metrics| metrics.get(rljob_protocol::metrics::REWARD)),
         message,
     }
-}
-
-/// Counts of a set of engines; none in runs without them.
-fn ready_engines(engines: &[EngineState]) -> Option<RoleStatus> {
-    let ready = engines.iter().filter(|engine| engine.state == EngineCondition::Ready);
-    let (desired, ready) = (number(engines.len()), number(ready.count()));
-    (desired > 0).then_some(RoleStatus { desired, ready })
 }
 
 fn group(group: &GroupState) -> TrainerGroupStatus {
@@ -198,7 +195,9 @@ fn push_memory(text: &mut String, name: &str, memory: Option<&MemoryStatus>) {
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::{CoordinatorStatus, SupervisorState};
+    use rljob_protocol::status::{
+        CoordinatorStatus, EngineCondition, EngineState, SupervisorState,
+    };
 
     use super::*;
     use crate::decide::test_support::report;

@@ -164,7 +164,7 @@ impl Local {
         let mut rest: Vec<String> =
             self.steps.values().last().map(|step| lines::step(step, total)).into_iter().collect();
         let newest = run.evaluation.iter();
-        rest.extend(newest.flat_map(|newest| results::evaluation(newest, total)));
+        rest.extend(newest.flat_map(|newest| results::evaluation(newest, total, &run.config.spec)));
         rest.extend(run.state.failure.clone().filter(|_| !run.running));
         Ok(Frame {
             title: format!("{}/{}  {}", run.config.namespace, run.config.name, run.status()),

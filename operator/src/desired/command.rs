@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
     CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, InferenceSpec};
+use rljob_crds::{EnginePurpose, RunConfig};
 
 use super::{Role, meta, run_config, runner, template};
 use crate::served_model::ServedModel;
@@ -66,8 +66,8 @@ fn supervisor_grace_seconds(job: &ValidatedJob, role: Role) -> i64 {
 
 fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
+    let config = run_config(job);
+    let model = served_model(&config, role);
     let flags = sglang::arguments(
         &job.spec,
         engines,
@@ -82,10 +82,9 @@ fn sglang_command(job: &ValidatedJob, role: Role, engines: &InferenceSpec) -> Ve
     model.when_complete(command)
 }
 
-/// The model of engines of a role. `policy` is the model folder of the run.
-fn served_model<'a>(job: &'a ValidatedJob, role: Role, policy: &'a Path) -> ServedModel<'a> {
-    let purpose = role.purpose().unwrap_or(EnginePurpose::Rollouts);
-    ServedModel::new(&job.spec, purpose, policy)
+/// The model of engines of a role.
+fn served_model(config: &RunConfig, role: Role) -> ServedModel<'_> {
+    ServedModel::new(config, role.purpose().unwrap_or(EnginePurpose::Rollouts))
 }
 
 pub(super) fn config_arguments() -> Vec<String> {
@@ -93,8 +92,8 @@ pub(super) fn config_arguments() -> Vec<String> {
 }
 
 fn engine_arguments(job: &ValidatedJob, role: Role) -> Vec<String> {
-    let policy = run_config(job).model_directory;
-    let model = served_model(job, role, &policy);
+    let config = run_config(job);
+    let model = served_model(&config, role);
     let tokens = Path::new(TOKENS_MOUNT);
     let mut arguments = embedded_engine::arguments(&job.spec, model, "::", tokens, &job.uid);
     arguments.push(format!("--port={ENGINE_PORT}"));

@@ -40,6 +40,7 @@ mod probes;
 pub(crate) mod requests;
 mod rewards;
 mod runner;
+mod runner_copy;
 mod secret;
 mod service;
 mod settings;

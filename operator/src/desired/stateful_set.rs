@@ -8,7 +8,7 @@ use rljob_crds::names::ANNOTATION_TEMPLATE;
 use rljob_crds::roles::InferenceSpec;
 use serde_json::{Value, json};
 
-use super::{Pinned, Role, Settings, gang, meta, pin, pod, rewards, template};
+use super::{Pinned, Role, Settings, gang, meta, pin, pod, rewards, runner_copy, template};
 use crate::decide::{Wanted, WantedRoles};
 use crate::validate::ValidatedJob;
 
@@ -56,6 +56,7 @@ pub fn rendered_template(job: &ValidatedJob, role: Role, settings: &Settings) ->
     let mut template = pod::build_template(job, role, settings);
     rewards::add_runner(job, role, &mut template);
     rewards::add_bridge(job, role, settings, &mut template);
+    runner_copy::add(job, role, settings, &mut template);
     template::merge(template, job, role)
 }
 

@@ -44,12 +44,19 @@ pub(super) fn of_role(job: &ValidatedJob, role: Role) -> Option<&PodTemplate> {
     }
 }
 
+/// What the job sets of a container.
+pub(super) fn container_of_job<'a>(
+    job: &'a ValidatedJob,
+    role: Role,
+    name: &str,
+) -> Option<&'a Value> {
+    let containers = of_role(job, role)?.spec.get("containers")?.as_array()?;
+    containers.iter().find(|container| container["name"] == name)
+}
+
 /// Environment variables that the job sets for the coordinator.
 pub(super) fn coordinator_environment(job: &ValidatedJob) -> Vec<EnvVar> {
-    let template = of_role(job, Role::Coordinator);
-    let containers = template.and_then(|template| template.spec.get("containers")?.as_array());
-    let is_coordinator = |container: &&Value| container["name"] == CONTAINER_COORDINATOR;
-    let container = containers.and_then(|all| all.iter().find(is_coordinator));
+    let container = container_of_job(job, Role::Coordinator, CONTAINER_COORDINATOR);
     // Fields of another type are rejected by the API server.
     container
         .and_then(|container| serde_json::from_value(container["env"].clone()).ok())

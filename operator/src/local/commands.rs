@@ -112,7 +112,7 @@ fn embedded(
     (purpose, index): (EnginePurpose, i32),
 ) -> ProcessSpec {
     let (spec, tokens) = (&config.spec, directory.tokens());
-    let model = ServedModel::new(spec, purpose, &config.model_directory);
+    let model = ServedModel::new(config, purpose);
     let arguments = embedded_engine::arguments(spec, model, "127.0.0.1", &tokens, &config.uid);
     engine((purpose, index), embedded_engine::PROGRAM, arguments, vec![])
 }
@@ -126,7 +126,7 @@ fn sglang(
     (purpose, index): (EnginePurpose, i32),
 ) -> ProcessSpec {
     let spec = &config.spec;
-    let model = ServedModel::new(spec, purpose, &config.model_directory);
+    let model = ServedModel::new(config, purpose);
     let flags = sglang::arguments(spec, engines, model, "127.0.0.1", &directory.tokens());
     let command = machine.engine_command.iter().cloned().chain(flags);
     let command = model.when_complete(command);

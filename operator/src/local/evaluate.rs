@@ -14,6 +14,8 @@ use rljob_crds::model::{InitialWeights, ModelSpec};
 use rljob_crds::roles::TrainerSpec;
 use rljob_crds::tracking::TrackingSpec;
 
+use super::set::Set;
+
 /// Evaluates the model of a job on this machine, without training.
 ///
 /// Model, dataset.evaluation, rewards, sampling and engines are those of the job, which may be a
@@ -37,7 +39,7 @@ pub struct EvaluateArgs {
     /// `-evaluation`.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// As for `rljob run`. Repeatable.
+    /// As for `rljob run`; with --job, a PATH without NAME is one of that job. Repeatable.
     #[arg(long, value_name = "[NAME:]PATH=VALUE")]
     pub set: Vec<String>,
     /// Folder of run directories, as for `rljob run`.
@@ -77,6 +79,13 @@ impl EvaluateArgs {
             }
         }
         line
+    }
+
+    /// The changes, of the selected job only if they name none: they need not suit the others.
+    pub(super) fn sets(&self, sets: &[Set]) -> Vec<Set> {
+        let of_selected =
+            |set: &Set| Set { job: set.job.clone().or_else(|| self.job.clone()), ..set.clone() };
+        sets.iter().map(of_selected).collect()
     }
 
     /// The evaluation of the selected job. `current` is the folder that relative paths of the
@@ -237,6 +246,18 @@ mod tests {
         assert_eq!(found, [(Some("x"), Some(7), 1), (Some("y"), None, 3)]);
         let problems = crate::validate::validate(&job, crate::validate::Policy::LOCAL).err();
         assert!(problems.is_none(), "{problems:?}");
+    }
+
+    #[test]
+    fn changes_without_a_name_are_those_of_the_selected_job() {
+        let sets = ["spec.training.seed=3", "more:spec.training.seed=4"];
+        let sets: Vec<Set> = sets.iter().map(|set| set.parse().unwrap()).collect();
+        let jobs_of = |job| -> Vec<Option<String>> {
+            arguments(job).sets(&sets).into_iter().map(|set| set.job).collect()
+        };
+        let named = |name: &str| Some(name.to_owned());
+        assert_eq!(jobs_of(Some("sums")), [named("sums"), named("more")]);
+        assert_eq!(jobs_of(None), [None, named("more")]);
     }
 
     #[test]

@@ -43,9 +43,14 @@ pub fn lacks_model_files(runs: &Path, job: &ValidatedJob) -> bool {
     missing_model(runs, job, &[]).is_some()
 }
 
-/// Whether the model or the data of a job lack files that [`missing`] names.
-pub fn lacks_files(runs: &Path, job: &ValidatedJob) -> bool {
-    lacks_model_files(runs, job) || missing_data(job).next().is_some()
+/// Whether the data of a job lack files that [`missing`] names.
+pub fn lacks_data(job: &ValidatedJob) -> bool {
+    missing_data(job).next().is_some()
+}
+
+/// Whether a model folder lacks what the data of a job need of it, which [`missing`] names.
+pub fn lacks_tokenizer(folder: &Path, job: &ValidatedJob) -> bool {
+    incomplete_model(folder).or_else(|| missing_template(folder, &job.spec)).is_some()
 }
 
 fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {

@@ -15,7 +15,8 @@ use rljob_protocol::run_config;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics, UNKNOWN_STEPS};
 use rustix::fs::{FlockOperation, flock};
 
-use super::directory::{LOCK_FILE, STATE_FILE, STATUS_FILE, State};
+use super::directory::{LOCK_FILE, STATE_FILE, State};
+use super::status_file;
 
 /// A run and its newest records.
 #[derive(Clone, Debug)]
@@ -51,8 +52,7 @@ impl Run {
             running: is_locked(&file(LOCK_FILE))?,
             metrics: records::newest(&file(METRICS_FILE))?,
             evaluation: records::newest(&file(EVALUATIONS_FILE))?,
-            // Written by a `rljob run` of any release; missing before the first report.
-            report: read_json(&file(STATUS_FILE)).ok(),
+            report: status_file::read(directory),
         })
     }
 

@@ -58,8 +58,9 @@ pub fn read(
     let folder = absolute.parent().unwrap_or(&absolute);
     let Some(evaluation) = evaluation else { return parse(file, &text, sets, folder) };
     let current = std::env::current_dir().map_err(failed)?;
-    let job = evaluation.apply(parse_objects(file, &text, sets)?, &current)?;
-    validated(file, &[job], sets, folder)
+    let sets = evaluation.sets(sets);
+    let job = evaluation.apply(parse_objects(file, &text, &sets)?, &current)?;
+    validated(file, &[job], &sets, folder)
 }
 
 /// Parses jobs. `file` is the name in errors; relative paths start at `folder`, which is absolute.

@@ -38,6 +38,7 @@ mod inputs;
 pub mod inspect;
 pub mod jobs;
 pub mod lines;
+mod measure;
 mod model_folder;
 mod paths;
 mod prepare;
@@ -57,7 +58,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
-pub use inputs::{lacks_files, lacks_model_files};
+pub use inputs::{lacks_data, lacks_model_files, lacks_tokenizer};
 use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};
@@ -219,7 +220,7 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let files = report_file::write(directory.path(), &ended.info()?, &path)?;
     let steps: Vec<StepMetrics> = files.steps().cloned().collect();
     let evaluations: Vec<EvaluationMetrics> = files.evaluations().cloned().collect();
-    print_line(&results::summary(&config.name, &steps, &evaluations, seconds))?;
+    print_line(&results::summary(&config.name, &steps, &evaluations, seconds, &config.spec))?;
     let newest = results::newest_by_suite(&evaluations);
     for line in newest.as_ref().map(results::categories).unwrap_or_default() {
         print_line(&line)?;

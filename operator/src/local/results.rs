@@ -2,18 +2,26 @@
 
 use std::fmt::Write;
 
+use rljob_crds::RLJobSpec;
 use rljob_protocol::evaluation::CategoryMetrics;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
 use super::lines::{counter, ends, push, push_pairs, significant, with_error};
+use super::measure::measure;
 
-/// Lines of an evaluation, one for each suite.
-pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> Vec<String> {
+/// Lines of an evaluation of a job, one for each suite.
+pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32, spec: &RLJobSpec) -> Vec<String> {
     let suites = metrics.by_suite().into_iter();
-    suites.map(|(suite, own)| suite_line(suite, own, total_steps)).collect()
+    let line = |(suite, own)| suite_line(suite, own, total_steps, measure(spec, suite));
+    suites.map(line).collect()
 }
 
-fn suite_line(suite: Option<&str>, metrics: &EvaluationMetrics, total_steps: u32) -> String {
+fn suite_line(
+    suite: Option<&str>,
+    metrics: &EvaluationMetrics,
+    total_steps: u32,
+    measure: &str,
+) -> String {
     let mut line = counter("eval", metrics.step, total_steps);
     if let Some(suite) = suite {
         let _ = write!(line, "  {suite}");
@@ -23,8 +31,7 @@ fn suite_line(suite: Option<&str>, metrics: &EvaluationMetrics, total_steps: u32
             with_error(sampled, metrics.sampled_standard_error),
             with_error(greedy, metrics.greedy_standard_error),
         );
-        let name = accuracy_name(sampled_and_greedy(metrics));
-        push(&mut line, name, &format!("{sampled} sampled  {greedy} greedy"));
+        push(&mut line, measure, &format!("{sampled} sampled  {greedy} greedy"));
     }
     if let Some(loss) = metrics.loss {
         push(&mut line, "loss", &significant(loss));
@@ -37,16 +44,6 @@ fn suite_line(suite: Option<&str>, metrics: &EvaluationMetrics, total_steps: u32
     line
 }
 
-/// Means of the sampled and of the greedy completions.
-fn sampled_and_greedy(metrics: &EvaluationMetrics) -> impl Iterator<Item = f64> {
-    [metrics.sampled, metrics.greedy].into_iter().flatten()
-}
-
-/// Name of mean rewards: those outside 0 to 1 are no shares of correct completions.
-fn accuracy_name(means: impl IntoIterator<Item = f64>) -> &'static str {
-    if means.into_iter().all(|mean| (0.0..=1.0).contains(&mean)) { "accuracy" } else { "reward" }
-}
-
 /// Last line of a finished or interrupted job, for example `sums: 30 steps, reward 0.41 -> 0.95,
 /// accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
 pub fn summary(
@@ -54,6 +51,7 @@ pub fn summary(
     steps: &[StepMetrics],
     evaluations: &[EvaluationMetrics],
     seconds: f64,
+    spec: &RLJobSpec,
 ) -> String {
     let done = steps.last().map_or(0, |last| last.step);
     let mut line = match (done, evaluations) {
@@ -65,13 +63,13 @@ pub fn summary(
     } else if let Some((first, last)) = ends(steps, metrics::LOSS) {
         push_change(&mut line, "loss", first, last);
     }
-    push_evaluations(&mut line, evaluations);
+    push_evaluations(&mut line, evaluations, spec);
     let _ = write!(line, ", {seconds:.0} s");
     line
 }
 
 /// Adds the first and the last results of each suite.
-fn push_evaluations(line: &mut String, evaluations: &[EvaluationMetrics]) {
+fn push_evaluations(line: &mut String, evaluations: &[EvaluationMetrics], spec: &RLJobSpec) {
     let Some(newest) = newest_by_suite(evaluations) else { return };
     for (suite, last) in newest.by_suite() {
         let mut all = evaluations.iter().flat_map(EvaluationMetrics::by_suite);
@@ -79,8 +77,7 @@ fn push_evaluations(line: &mut String, evaluations: &[EvaluationMetrics]) {
         if let (Some(sampled), Some(greedy)) =
             (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
         {
-            let means = sampled_and_greedy(first).chain(sampled_and_greedy(last));
-            let name = suite.unwrap_or_else(|| match accuracy_name(means) {
+            let name = suite.unwrap_or_else(|| match measure(spec, None) {
                 "reward" => "evaluation reward",
                 name => name,
             });
@@ -133,7 +130,25 @@ fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::validate::test_support::with_spec;
+
+    /// A job whose reward is a verdict.
+    fn spec() -> RLJobSpec {
+        with_rewards(&json!([{"name": "correct", "math": {}}]), &json!([]))
+    }
+
+    fn with_rewards(rewards: &Value, suites: &Value) -> RLJobSpec {
+        let mut evaluation = json!({"prompt": "{{q}}", "answer": "a", "suites": suites});
+        if suites == &json!([]) {
+            evaluation["path"] = json!("/test.jsonl");
+        }
+        let train = json!({"path": "/train.jsonl", "prompt": "{{q}}", "answer": "a"});
+        let dataset = json!({"train": train, "evaluation": evaluation});
+        with_spec(&json!({"rewards": rewards, "dataset": dataset})).spec.clone()
+    }
 
     #[test]
     fn evaluation_line_contains_accuracy_and_loss() {
@@ -146,26 +161,38 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            evaluation(&metrics, 30),
+            evaluation(&metrics, 30, &spec()),
             ["eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"]
         );
         let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
         assert_eq!(
-            evaluation(&both, 30),
+            evaluation(&both, 30, &spec()),
             ["eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"]
         );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
-        assert_eq!(evaluation(&loss, 30), ["eval  0/30  loss 2.5000  (256 prompts, 1.2 s)"]);
+        assert_eq!(
+            evaluation(&loss, 30, &spec()),
+            ["eval  0/30  loss 2.5000  (256 prompts, 1.2 s)"]
+        );
         let of_pairs = [(metrics::PAIR_ACCURACY, 0.75), (metrics::PAIR_MARGIN, -1.25)];
         let pairs = EvaluationMetrics { scalars: of_pairs.into_iter().collect(), ..loss };
         assert_eq!(
-            evaluation(&pairs, 30),
+            evaluation(&pairs, 30, &spec()),
             ["eval  0/30  loss 2.5000  pair accuracy 0.750  margin -1.250  (256 prompts, 1.2 s)"]
         );
     }
 
     #[test]
-    fn suites_have_a_line_each_and_mean_rewards_outside_0_to_1_are_no_accuracy() {
+    fn suites_have_a_line_each_and_only_verdicts_are_an_accuracy() {
+        let judge = json!({"name": "judge", "http": {"url": "http://judge"}});
+        let rewards = json!([{"name": "tests", "code": {}}, judge]);
+        let path = "/test.jsonl";
+        let suite = |name: &str, reward: &str| -> Value {
+            json!({"name": name, "path": path, "rewards": [reward]})
+        };
+        let suites = json!([suite("code", "tests"), suite("math", "judge")]);
+        let of_suites = with_rewards(&rewards, &suites);
+        let scored = with_rewards(&json!([judge]), &json!([]));
         let of = |step, sampled| EvaluationMetrics {
             step,
             prompts: 8,
@@ -184,13 +211,13 @@ mod tests {
             "eval  0/30  code  accuracy 0.000 sampled  0.500 greedy  (8 prompts, 1.0 s)",
             "eval  0/30  math  reward -0.500 sampled  0.500 greedy  (8 prompts, 1.0 s)",
         ];
-        assert_eq!(evaluation(&evaluations[0], 30), expected);
+        assert_eq!(evaluation(&evaluations[0], 30, &of_suites), expected);
         let expected = "sums: 0 steps, code 0.000 (greedy 0.500), math -0.500 -> 0.250 (greedy \
             0.500 -> 0.500), 1 s";
-        assert_eq!(summary("sums", &[], &evaluations, 1.0), expected);
+        assert_eq!(summary("sums", &[], &evaluations, 1.0, &of_suites), expected);
         let expected = "sums: 0 steps, evaluation reward -1.000 -> 0.000 (greedy 0.500 -> 0.500), \
             1 s";
-        assert_eq!(summary("sums", &[], &[of(0, -1.0), of(1, 0.0)], 1.0), expected);
+        assert_eq!(summary("sums", &[], &[of(0, -1.0), of(1, 0.0)], 1.0, &scored), expected);
     }
 
     #[test]
@@ -227,15 +254,15 @@ mod tests {
         });
         let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy \
             0.500 -> 0.500), 84 s";
-        assert_eq!(summary("sums", &steps, &evaluations, 84.2), expected);
+        assert_eq!(summary("sums", &steps, &evaluations, 84.2, &spec()), expected);
         let losses = [2.75, 0.5]
             .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
         assert_eq!(
-            summary("sums", &[], &losses, 1.0),
+            summary("sums", &[], &losses, 1.0, &spec()),
             "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
         );
-        assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
+        assert_eq!(summary("sums", &[], &[], 0.0, &spec()), "sums: 0 steps, 0 s");
         let expected = "sums: evaluated 0 prompts, accuracy 0.375 (greedy 0.500), 2 s";
-        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0), expected);
+        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0, &spec()), expected);
     }
 }

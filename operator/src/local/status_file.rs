@@ -5,13 +5,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rljob_protocol::status::CoordinatorStatus;
+use rljob_protocol::status::{CoordinatorStatus, UNKNOWN_STEPS};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::directory::STATUS_FILE;
 
+/// Steps of the run, null until they are known.
+const TOTAL_STEPS: &str = "totalSteps";
+
 /// Shortest time between two writes.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// The newest report; none before the first one. The file is of a `rljob run` of any release.
+pub fn read(directory: &Path) -> Option<CoordinatorStatus> {
+    let mut file: Value =
+        serde_json::from_slice(&fs::read(directory.join(STATUS_FILE)).ok()?).ok()?;
+    if let Some(steps) = file.get_mut(TOTAL_STEPS).filter(|steps| steps.is_null()) {
+        *steps = UNKNOWN_STEPS.into();
+    }
+    serde_json::from_value(file).ok()
+}
 
 /// Writer of the file.
 #[derive(Debug)]
@@ -39,7 +53,13 @@ impl StatusFile {
     pub fn write(&mut self, status: &CoordinatorStatus, now: Instant) {
         let partial = self.path.with_extension("json.partial");
         let write = || {
-            fs::write(&partial, serde_json::to_vec(status)?)?;
+            let mut file = serde_json::to_value(status)?;
+            if let Some(steps) = file.get_mut(TOTAL_STEPS)
+                && status.total_steps == UNKNOWN_STEPS
+            {
+                *steps = Value::Null;
+            }
+            fs::write(&partial, serde_json::to_vec(&file)?)?;
             fs::rename(&partial, &self.path)
         };
         if let Err(error) = write() {
@@ -57,9 +77,7 @@ mod tests {
     #[test]
     fn changed_reports_are_written_once_a_second() {
         let folder = tempfile::tempdir().unwrap();
-        let read = || -> CoordinatorStatus {
-            serde_json::from_slice(&fs::read(folder.path().join(STATUS_FILE)).unwrap()).unwrap()
-        };
+        let read = || read(folder.path()).unwrap();
         let (mut file, start) = (StatusFile::new(folder.path()), Instant::now());
         let of = |step| CoordinatorStatus { step, ..report() };
         file.update(&of(1), start);
@@ -70,5 +88,10 @@ mod tests {
         assert_eq!(read(), of(2));
         file.write(&of(3), start + PERIOD);
         assert_eq!(read(), of(3), "the last report of a run");
+        let of_epochs = CoordinatorStatus { total_steps: UNKNOWN_STEPS, ..report() };
+        file.write(&of_epochs, start + PERIOD);
+        let text = fs::read_to_string(folder.path().join(STATUS_FILE)).unwrap();
+        assert!(text.contains("\"totalSteps\":null"), "{text}");
+        assert_eq!(read(), of_epochs);
     }
 }

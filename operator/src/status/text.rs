@@ -2,7 +2,7 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
-use rljob_protocol::status::{Activity, CoordinatorStatus};
+use rljob_protocol::status::{Activity, CoordinatorStatus, RewardOutage};
 
 use crate::decide::{Facts, Silence, num_verifiers};
 use crate::validate::{Job, warnings};
@@ -66,7 +66,11 @@ pub(super) fn reward_outage(facts: &Facts) -> String {
     let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {
         return String::new();
     };
-    // Without the duration, which would change the status at every observation.
+    outage_text(outage)
+}
+
+/// What samples wait for. Without the duration, which would change the status at every observation.
+pub fn outage_text(outage: &RewardOutage) -> String {
     format!("sampling waits for {}: {}", outage.reward, outage.cause)
 }
 
@@ -89,7 +93,7 @@ fn group_activity(job: &Job) -> String {
     format!("; the learners wait for the log-probabilities of group {name} of trainer.groups")
 }
 
-/// What the learners do or wait for. Without the duration, see [`reward_outage`].
+/// What the learners do or wait for. Without the duration, see [`outage_text`].
 fn activity(activity: Activity) -> &'static str {
     match activity {
         Activity::Training => "; the learners train",

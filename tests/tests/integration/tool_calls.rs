@@ -17,6 +17,8 @@ use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result};
 use crate::journal::query;
 use crate::local_run::{LocalRun, evaluations};
 
+mod code_agent;
+
 /// The sample, smaller. The journal keeps the samples after the oldest checkpoint.
 const SMALL: [&str; 14] = [
     "tools-sft:spec.training.steps=120",
@@ -68,11 +70,16 @@ impl Drop for Adder {
 
 /// A folder with the jobs, the data and the Secret of the sample.
 fn folder() -> TempDir {
+    folder_of("add")
+}
+
+/// A folder whose data has the calls of a tool.
+fn folder_of(tool: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let samples = workspace().join("manifests/samples");
     fs::copy(samples.join("tools.yaml"), folder.path().join("jobs.yaml")).unwrap();
     let program = samples.join("tools/make_data.py");
-    run(Command::new("python3").arg(program).arg(folder.path().join("data"))).unwrap();
+    run(Command::new("python3").arg(program).arg(folder.path().join("data")).arg(tool)).unwrap();
     write_token(&folder.path().join(SECRETS), TOKEN);
     folder
 }
@@ -320,14 +327,14 @@ fn check_unusable_tokens(folder: &Path, adder: &Adder) {
 fn the_client_of_openai_calls_tools_and_the_sample_has_the_exact_tokens() {
     let Some(python) = required(openai_python()) else { return };
     let folder = folder();
-    check_agent_tools(folder.path(), "agent-tools", &python, "tools.py");
+    check_agent_tools(folder.path(), "agent-tools", &python, "tests/openai/tools.py");
     copy_first_job(folder.path(), "agent-tools", "response-tools");
-    check_agent_tools(folder.path(), "response-tools", &python, "response_tools.py");
+    check_agent_tools(folder.path(), "response-tools", &python, "tests/openai/response_tools.py");
 }
 
-/// Runs an agent with a tool.
-fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) {
-    let program = workspace().join("tests/openai").join(program);
+/// Runs an agent with a tool. Returns the directory of the run.
+fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) -> PathBuf {
+    let program = workspace().join(program);
     let agent = format!(
         "tools:spec.rollout.workflow={{agent: {{command: ['{}', '{}'], retries: 0}}}}",
         python.display(),
@@ -342,4 +349,5 @@ fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) {
     let turns = "json_array_length(turn_rewards)";
     assert_eq!(count(&directory, "TRUE"), 32);
     assert!(count(&directory, &format!("{turns} = 2 AND reward = 1")) > 0);
+    directory
 }

@@ -1,15 +1,19 @@
 //! Workflows of several turns: samples in the journal, and exact recovery of a run whose
 //! coordinator and engines are killed while a turn is sampled.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rljob_tests::files::workspace;
+use rljob_tests::process::run;
 
 use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise};
 use crate::journal::query;
-use crate::local_run::evaluations;
+use crate::local_run::{LocalRun, evaluations, folder_with};
 
 /// The question is repeated after a wrong sum.
 const TURNS: [&str; 3] = [
@@ -132,6 +136,52 @@ fn an_environment_that_is_a_program_has_the_same_result_as_the_server_also_after
     let found = finished(run);
     check_episodes(&found);
     assert_same_result(&found, &served);
+}
+
+/// Jobs of the sample `two-turns`, smaller.
+const TWO_TURNS: &str = include_str!("workflows/two_turns.yaml");
+
+/// Samples that asked in the first turn have the whole question before the second one; the others
+/// have one turn.
+fn check_asked(directory: &Path) {
+    let turns = "json_array_length(turn_rewards)";
+    let asked = "trim(json_extract(segments, '$[1].text')) = '='";
+    assert!(count(directory, &format!("{turns} = 2 AND {asked} AND reward = 1")) > 0);
+    assert_eq!(count(directory, &format!("{turns} = 2 AND NOT {asked}")), 0);
+    assert_eq!(count(directory, &format!("{turns} = 1 AND {asked}")), 0);
+    let prompt = "json_extract(segments, '$[0].text')";
+    let shown = "json_extract(segments, '$[2].text')";
+    let question = format!("{shown} LIKE ' ' || {prompt} || '__='");
+    assert_eq!(count(directory, &format!("{turns} = 2 AND NOT {question}")), 0);
+    // The policy learns to ask: of 128 samples each.
+    let of = |step: u32| count(directory, &format!("step = {step} AND {asked}"));
+    let (first, last) = (of(2), of(10));
+    assert!(last > first.saturating_add(20), "asked: {first} -> {last}");
+}
+
+#[test]
+fn a_task_that_only_a_second_turn_can_solve_is_learned_and_random_kills_do_not_change_the_result() {
+    let folder = folder_with(TWO_TURNS);
+    let program = workspace().join("manifests/samples/environment/operand.py");
+    let path = "practise:spec.rollout.workflow.environment.command.command";
+    let command = format!("{path}=[{}]", program.display());
+    let start = |runs: &str| {
+        let local = LocalRun::start_with(folder.path(), runs, &["--set", &command]);
+        RunUnderFaults::new(local, "practise")
+    };
+    let expected = finished(start("expected"));
+    check_asked(&expected);
+    let jobs = folder.path().join("killed/default");
+    fs::create_dir_all(&jobs).unwrap();
+    run(Command::new("cp").arg("-a").arg(folder.path().join("expected/default/ask")).arg(&jobs))
+        .unwrap();
+    let mut killed = start("killed");
+    killed.kill_coordinator_in_a_turn();
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    for victim in [Victim::Learner(0), Victim::Engine, Victim::Coordinator] {
+        killed.kill_after_log_lines(victim, random.random_range(5..40));
+    }
+    assert_same_result(&finished(killed), &expected);
 }
 
 fn check_kills(runs: &str, settings: &[&str], check: fn(&Path)) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 /// Means over the prompts of one category, with standard errors as in `EvaluationMetrics`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +40,9 @@ pub struct PromptResult {
     /// Identity of the prompt in other runs and files: the first 16 hexadecimal digits of the
     /// SHA-256 of its text and its reference answer.
     pub prompt: String,
+    /// Digest of all fields of the row ([`row_digest`]); absent in runs of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_digest: Option<String>,
     /// Category; absent without `dataset.evaluation.category`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
@@ -54,6 +59,14 @@ pub struct PromptResult {
     /// By k: whether the most frequent answer of the first k samples is correct.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at: BTreeMap<u32, bool>,
+}
+
+/// Digest of a row: the first 16 hexadecimal digits of the SHA-256 of its JSON with sorted keys,
+/// whatever their order and the white space in its file.
+pub fn row_digest(fields: &Map<String, Value>) -> String {
+    // Maps of JSON are sorted by key, and values have no other keys than texts.
+    let json = serde_json::to_vec(fields).unwrap_or_default();
+    format!("{:x}", Sha256::digest(json)).chars().take(16).collect()
 }
 
 /// Probability that at least one of `k` samples drawn without replacement from `n`, of which `c`
@@ -76,7 +89,18 @@ pub fn pass_at(n: u32, c: u32, k: u32) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::pass_at;
+    use super::{pass_at, row_digest};
+
+    #[test]
+    fn the_digest_of_a_row_depends_on_its_values_only() {
+        let digest = |text: &str| row_digest(&serde_json::from_str(text).unwrap());
+        let first = digest("{\"a\": 1, \"b\": {\"d\": [2.0], \"c\": null}}");
+        assert_eq!(first.len(), 16);
+        assert_eq!(digest("{ \"b\":{\"c\":null,\"d\":[2.0]},\"a\":1 }"), first);
+        for other in ["{\"a\": 1}", "{\"a\": 2, \"b\": {\"d\": [2.0], \"c\": null}}"] {
+            assert_ne!(digest(other), first);
+        }
+    }
 
     #[test]
     fn pass_at_k_is_the_share_of_the_subsets_that_hold_a_correct_sample() {

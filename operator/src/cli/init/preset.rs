@@ -53,6 +53,9 @@ pub enum Preset {
     /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
     /// of `make quickstart`.
     MultiTurn,
+    /// Two jobs on additions: SFT, then GRPO on a task that only a second turn can solve. Needs the
+    /// data of `make quickstart`.
+    TwoTurns,
     /// GRPO whose rewards and messages come from an HTTP server, on the data of `make quickstart`.
     Environment,
     /// The same with a program for each episode.
@@ -147,6 +150,7 @@ impl Preset {
             }
             Self::Lora => sample!("algorithms/lora", "lora"),
             Self::MultiTurn => sample!("multi-turn"),
+            Self::TwoTurns => sample!("two-turns"),
             Self::Environment => sample!("environment"),
             Self::EnvironmentCommand => sample!("environment-command"),
             Self::Agent => sample!("agent"),

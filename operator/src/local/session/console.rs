@@ -17,6 +17,7 @@ use crate::validate::ValidatedJob;
 
 /// The lines and the progress bar of a session, with what they have shown.
 pub struct Console<'a> {
+    job: &'a ValidatedJob,
     directory: &'a RunDirectory,
     /// Steps of the run; [`UNKNOWN_STEPS`] until the coordinator reports those of epochs.
     steps: u32,
@@ -35,7 +36,7 @@ pub struct Console<'a> {
 
 impl<'a> Console<'a> {
     /// Creates a console. Records that are already in the run directory are not printed.
-    pub fn new(job: &ValidatedJob, directory: &'a RunDirectory) -> io::Result<Self> {
+    pub fn new(job: &'a ValidatedJob, directory: &'a RunDirectory) -> io::Result<Self> {
         let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
         let mut done = 0;
@@ -48,6 +49,7 @@ impl<'a> Console<'a> {
         let screen = Screen::new(&job.name, steps);
         screen.resume_at(done);
         Ok(Self {
+            job,
             directory,
             steps,
             screen,
@@ -86,7 +88,7 @@ impl<'a> Console<'a> {
             self.screen.line(&lines::step(&metrics, total))?;
         }
         for metrics in self.evaluations.read()? {
-            for line in results::evaluation(&metrics, total) {
+            for line in results::evaluation(&metrics, total, &self.job.spec) {
                 self.screen.line(&line)?;
             }
         }

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::{
-    CONTAINER_BRIDGE, CONTAINER_REWARDS, GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY,
-    LABEL_NAME,
+    CONTAINER_BRIDGE, CONTAINER_REWARDS, CONTAINER_RUNNER, GROUP, LABEL_COMPONENT, LABEL_INSTANCE,
+    LABEL_MANAGED_BY, LABEL_NAME,
 };
 use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
@@ -106,7 +106,10 @@ fn check_container(
         }
         check_volume_name(&path, mount, problems);
     }
-    if role == VERIFIERS && name == CONTAINER_BRIDGE {
+    let runs_programs = role == VERIFIERS || role == COORDINATOR;
+    if (role == VERIFIERS && name == CONTAINER_BRIDGE)
+        || (runs_programs && name == CONTAINER_RUNNER)
+    {
         let message = format!("`{name}` is the name of a container of the operator");
         return problems.push(Problem::new(format!("{path}.name"), message));
     }

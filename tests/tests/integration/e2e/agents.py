@@ -23,6 +23,8 @@ def answer(address, data):
 
 for folder in ("/rljob/tokens", "/rljob/runs", "/var/run/secrets/kubernetes.io/serviceaccount"):
     assert not os.path.exists(folder), folder
+assert not os.path.exists("/usr/local/bin/rljob-reward-runner"), "the image has the runner"
+assert os.path.exists("/rljob/runner/rljob-sandbox"), "no copy of the sandbox"
 assert b"tls-file" not in content("/proc/[0-9]*/cmdline"), "the bridge is in this container"
 assert b"CREDENTIAL" not in content("/proc/*/environ"), "a variable of the coordinator"
 # The bridge needs the certificate of the coordinator.

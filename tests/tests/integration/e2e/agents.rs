@@ -1,5 +1,6 @@
-//! Agents in verifier pods on real nodes: OpenAI's client reaches the proxy from pods without keys,
-//! and samples whose pod, session or proxy is lost are played again.
+//! Agents in verifier pods on real nodes, in an image without a program of rljob: OpenAI's client
+//! reaches the proxy from pods without keys, and samples whose pod, session or proxy is lost are
+//! played again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rljob_crds::names::METRICS_FILE;
 use rljob_tests::files::{openai_python, required};
 use rljob_tests::process::wait_until;
-use rljob_tests::{Namespace, procfs};
+use rljob_tests::{Namespace, procfs, rootfs};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -17,6 +18,8 @@ use super::{LIMIT, NODES, Run, cluster};
 /// `maxReplicas` and `training.steps` in agents.yaml.
 const MOST: u64 = 3;
 const STEPS: usize = 4;
+/// `verifiers.image` in agents.yaml.
+const IMAGE: &str = "rljob.local/agents:test";
 
 #[test]
 fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
@@ -26,6 +29,9 @@ fn agents_in_verifier_pods_survive_lost_pods_sessions_and_coordinators() {
     let data = cluster().shared_folder("data-agents").unwrap();
     fs::write(data.join("agents.py"), include_str!("agents.py")).unwrap();
     fs::write(data.join("container.py"), include_str!("container.py")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let image = rootfs::image_without_programs(IMAGE, folder.path()).unwrap();
+    cluster().import(&image).unwrap();
     let run = Run::start(cluster(), &namespace, &manifest(&python), "agents");
     let verifiers = || run.status()["verifiers"].take();
     let all_ready = || Ok(verifiers()["desired"] == MOST && verifiers()["ready"] == MOST);
@@ -66,6 +72,7 @@ fn manifest(python: &Path) -> String {
     include_str!("agents.yaml")
         .replace("VOLUMES", &json!(volumes).to_string())
         .replace("MOUNTS", &json!(mounts).to_string())
+        .replace("IMAGE", IMAGE)
         .replace("PYTHON", &python.display().to_string())
 }
 

@@ -82,6 +82,35 @@ fn validate_checks_tokenizer_and_weights_against_the_model() {
     assert!(text.contains("a vocab_size of 4: one of the two is another model's"), "{text}");
 }
 
+#[test]
+fn validate_checks_the_family_and_the_weights_of_a_reward_model_on_embedded_engines() {
+    let reward = "{name: scored, model: {path: judge, engines: {embedded: {}}, \
+        text: '{{completion}}'}}";
+    let jobs = include_str!("../async_rollouts/ahead.yaml");
+    let folder = folder_with(&jobs.replace("{name: correct, exactMatch: {}}", reward));
+    let (at, model, judge) =
+        ("jobs.yaml: rljob ahead", folder.path().join("model"), folder.path().join("judge"));
+    fs::create_dir(&judge).unwrap();
+    fs::copy(model.join("tokenizer.json"), judge.join("tokenizer.json")).unwrap();
+    let tensor = TensorView::new(Dtype::F32, vec![2, 2], &[0; 16]).unwrap();
+    let weights = [("model.embed_tokens.weight", tensor)];
+    serialize_to_file(weights, None, &judge.join("model.safetensors")).unwrap();
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(model.join("config.json")).unwrap()).unwrap();
+    config["num_labels"] = json!(1);
+    for (architecture, expected) in [
+        ("LlamaForSequenceClassification", "the weights in FOLDER/judge do not fit"),
+        ("BertForSequenceClassification", "BertForSequenceClassification"),
+    ] {
+        config["architectures"] = json!([architecture]);
+        config["model_type"] = json!(architecture.split_once("For").unwrap().0.to_lowercase());
+        fs::write(judge.join("config.json"), config.to_string()).unwrap();
+        let (code, text) = validate(folder.path(), "--local");
+        let start = format!("error: {at}: ");
+        assert!(code == Some(1) && text.starts_with(&start) && text.contains(expected), "{text}");
+    }
+}
+
 /// Creates the folder of a model of the shape of Qwen2.5-7B, without weights.
 fn folder_of_shape() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -77,6 +77,8 @@ pub struct Prompt {
     pub tools: Option<Tools>,
     /// Kept fields of the row, if any are kept.
     pub fields: Option<Arc<Fields>>,
+    /// Digest of all fields of the row, of evaluation data.
+    pub row_digest: Option<String>,
 }
 
 impl Prompt {
@@ -157,6 +159,7 @@ impl Dataset {
             pair_tokens: tokens.pair,
             tools: row.tools.clone(),
             fields: row.fields.clone(),
+            row_digest: row.digest.clone(),
         })
     }
 

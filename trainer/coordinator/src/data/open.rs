@@ -102,6 +102,7 @@ impl Dataset {
             .with_conversation(spec.conversation.as_ref(), used)
             .with_tools(spec.tools_field(), tokenizer.tools())
             .with_category(spec.category.as_deref())
+            .with_digest()
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
             style: PromptStyle {
                 format: spec.format,

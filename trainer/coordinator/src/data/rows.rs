@@ -31,6 +31,8 @@ pub struct Row {
     pub pass_rate: Option<f64>,
     /// Kept fields, if any are kept.
     pub fields: Option<Arc<Fields>>,
+    /// Digest of all fields of the row, of evaluation data.
+    pub digest: Option<String>,
     /// Chat template included.
     pub prompt_tokens: usize,
     /// Of the longest completion, end-of-sequence token included; 0 without one.

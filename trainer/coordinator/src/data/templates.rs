@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use minijinja::{Environment, ErrorKind};
 use rljob_crds::data::ConversationSpec;
+use rljob_protocol::evaluation::row_digest;
 use serde_json::Value;
 
 use crate::data::conversation::{ConversationFields, Use};
@@ -42,6 +43,8 @@ pub struct Templates {
     answer: Option<String>,
     category: Option<String>,
     pass_rate: Option<String>,
+    /// Digest of the fields of a row, if rows have one.
+    digest: Option<fn(&Fields) -> String>,
     kept: KeptFields,
 }
 
@@ -73,6 +76,7 @@ impl Templates {
             answer: answer.map(str::to_owned),
             category: None,
             pass_rate: None,
+            digest: None,
             kept: kept.clone(),
         })
     }
@@ -94,6 +98,12 @@ impl Templates {
     #[must_use]
     pub fn with_category(self, field: Option<&str>) -> Self {
         Self { category: field.map(str::to_owned), ..self }
+    }
+
+    /// The templates of rows with digests of their fields.
+    #[must_use]
+    pub fn with_digest(self) -> Self {
+        Self { digest: Some(row_digest), ..self }
     }
 
     /// The templates of rows with a pass rate in this field.
@@ -151,6 +161,7 @@ impl Templates {
                 .map(|field| pass_rate(&location, field, fields))
                 .transpose()?,
             fields: self.kept.of(fields),
+            digest: self.digest.map(|digest| digest(fields)),
             location,
             number,
             prompt_tokens: 0,

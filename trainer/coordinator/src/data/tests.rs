@@ -94,6 +94,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        row_digest: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
 }

@@ -52,6 +52,7 @@ pub struct Judged {
     pub row: u64,
     /// Identity of the prompt (`PromptResult::prompt`).
     pub prompt: String,
+    pub row_digest: Option<String>,
     pub category: Option<String>,
     /// Rewards of the samples, in order of index.
     pub sampled: Vec<f64>,
@@ -87,6 +88,7 @@ impl Judged {
             suite: suite.map(str::to_owned),
             row: self.row,
             prompt: self.prompt.clone(),
+            row_digest: self.row_digest.clone(),
             category: self.category.clone(),
             greedy: self.greedy,
             sampled: self.mean(),
@@ -189,6 +191,7 @@ impl Judgement {
         Judged {
             row: prompt.row,
             prompt: identity(prompt),
+            row_digest: prompt.row_digest.clone(),
             category: prompt.category.clone(),
             correct: right,
             greedy: greedy.map(|completed| completed.scored.reward.value),

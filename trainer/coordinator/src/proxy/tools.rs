@@ -35,7 +35,13 @@ pub fn tool_choice(given: Option<&Value>) -> Result<ToolChoice, ProxyError> {
         None | Some(Value::Null) => Ok(ToolChoice::Auto),
         Some(Value::String(choice)) if choice == "auto" => Ok(ToolChoice::Auto),
         Some(Value::String(choice)) if choice == "none" => Ok(ToolChoice::None),
-        Some(_) => Err(ProxyError::parameter("tool_choice", "must be \"auto\" or \"none\"")),
+        Some(other) => Err(ProxyError::parameter(
+            "tool_choice",
+            format!(
+                "must be \"auto\" or \"none\", not {other}: a forced call would not be one that \
+                 the policy samples"
+            ),
+        )),
     }
 }
 

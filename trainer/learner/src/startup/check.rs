@@ -1,19 +1,28 @@
 //! Check of the models of a job, before it has a machine.
 
-use rljob_crds::RunConfig;
+use std::path::Path;
+
 use rljob_crds::model::InitialWeights;
+use rljob_crds::roles::EngineKind;
+use rljob_crds::{RLJobSpec, RunConfig};
 
 use super::error::StartError;
 use super::heads::headed;
-use crate::model::{Model, ModelConfig, ModelLayout, hugging_face};
+use crate::model::{Head, Model, ModelConfig, ModelError, ModelLayout, hugging_face};
 use crate::teacher::Teacher;
 
-/// Checks the models that learners load, by their configurations and the headers of their weights.
+/// Checks the models that learners and embedded engines of a reward model load, by their
+/// configurations and the headers of their weights.
 ///
 /// # Errors
 /// A file cannot be read, or weights do not fit their configuration.
 pub fn check_models(config: &RunConfig) -> Result<(), StartError> {
     let RunConfig { spec, model_directory, .. } = config;
+    check_reward_model(spec)?;
+    // Engines may serve architectures that learners do not have.
+    if !spec.algorithm.has_learners() {
+        return Ok(());
+    }
     let model = headed(spec, Model::new(ModelConfig::from_folder(model_directory)?))?;
     if spec.model.weights == InitialWeights::Pretrained {
         hugging_face::check_tensors(model_directory, &ModelLayout::new(model.config()))?;
@@ -22,4 +31,16 @@ pub fn check_models(config: &RunConfig) -> Result<(), StartError> {
         None => Ok(()),
         Some(teacher) => Ok(teacher.check()?),
     }
+}
+
+/// Checks the reward model of embedded engines, unless an earlier job of the file will write it.
+fn check_reward_model(spec: &RLJobSpec) -> Result<(), ModelError> {
+    let served = spec.served_reward_model();
+    let served = served.filter(|model| model.engines.engine() == EngineKind::Embedded);
+    let Some(folder) = served.map(|model| Path::new(model.path)).filter(|path| path.is_dir())
+    else {
+        return Ok(());
+    };
+    let config = ModelConfig::with_head(folder, Head::Scalar)?;
+    hugging_face::check_tensors(folder, &ModelLayout::with_head(&config, Head::Scalar))
 }

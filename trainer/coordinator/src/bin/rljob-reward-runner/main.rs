@@ -9,8 +9,9 @@
 //!
 //! In a pod it is a container without tokens, bucket keys, service account and run volume. In a
 //! verifier pod, `bridge` in another container with the pod's key accepts the connections of the
-//! coordinator, and the session of an agent forwards its requests on them. With `rljob run`, the
-//! coordinator starts a session itself.
+//! coordinator, and the session of an agent forwards its requests on them. For an image of the
+//! user, `copy` in an init container puts the runner into a folder of the pod. With `rljob run`,
+//! the coordinator starts a session itself.
 
 #![cfg_attr(
     not(test),
@@ -18,6 +19,7 @@
 )]
 
 mod bridge;
+mod copy;
 mod forward;
 mod limits;
 mod serve;
@@ -39,6 +41,12 @@ enum Arguments {
         /// Lets the programs of agents use the network; commands of rewards cannot.
         #[arg(long)]
         network: bool,
+    },
+    /// Copies this program and `rljob-sandbox`, for containers whose image lacks them.
+    Copy {
+        /// An existing folder.
+        #[arg(long, value_name = "PATH")]
+        folder: PathBuf,
     },
     /// Connects clients that have proved their name by TLS with the socket of `serve`.
     Bridge(bridge::Arguments),
@@ -80,6 +88,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             limits::filter_calls(network)?;
             runtime(serve::serve(&socket, network))
         }
+        Arguments::Copy { folder } => copy::copy(&folder),
         Arguments::Bridge(arguments) => runtime(bridge::run(arguments)),
         Arguments::Session { network } => {
             limits::filter_calls(network)?;

@@ -1,6 +1,8 @@
 //! Tests of evaluation data.
 
 use rljob_crds::data::{EvaluationDataset, PromptFormat};
+use rljob_protocol::evaluation::row_digest;
+use serde_json::json;
 
 use super::{File, suite, tokenizer};
 use crate::data::{Dataset, KeptFields, Prompt};
@@ -29,6 +31,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        row_digest: json!({"q": text, "a": answer}).as_object().map(row_digest),
     };
     assert_eq!(
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),

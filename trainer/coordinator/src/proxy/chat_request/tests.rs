@@ -81,6 +81,9 @@ fn parameters_that_change_what_is_sampled_are_rejected_by_name() {
         let ProxyError::Parameter { param: found, .. } = &error else { panic!("{error}") };
         assert_eq!(found, param, "{more}");
     }
+    let named = json!({"type": "function", "function": {"name": "add"}});
+    let error = parsed(&json!({ "tool_choice": named })).unwrap_err().to_string();
+    assert!(error.contains("a forced call would not be one that the policy samples"), "{error}");
     let image = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
     let error = parsed(&json!({ "messages": image })).unwrap_err();
     assert!(matches!(error, ProxyError::Json(_)), "{error}");
