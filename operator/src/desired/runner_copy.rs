@@ -8,7 +8,8 @@
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, ResourceRequirements, VolumeMount};
 use rljob_crds::names::{CONTAINER_REWARDS, CONTAINER_RUNNER, RUNNER_MOUNT};
 
-use super::pod::{PROGRAMS, container_security, with_default_requests};
+use super::command::PROGRAMS;
+use super::pod::{container_security, with_default_requests};
 use super::settings::Settings;
 use super::{Role, runner, template, volumes};
 use crate::validate::ValidatedJob;

@@ -154,11 +154,10 @@ impl CoordinatorClient {
     pub fn report_step(&self, report: &StepReport) -> Result<(), ClientError> {
         let path = format!("/v1/steps/{}", report.metrics.step);
         loop {
-            let protocol = self.coordinator_protocol.load(Ordering::Relaxed);
+            let protocol = self.coordinator_protocol();
             match self.post(&path, &report.clone().for_peer(protocol)) {
                 // A coordinator of another release responded for the first time.
-                Err(ClientError::Rejected { .. })
-                    if self.coordinator_protocol.load(Ordering::Relaxed) != protocol => {}
+                Err(ClientError::Rejected { .. }) if self.coordinator_protocol() != protocol => {}
                 result => return result,
             }
         }
