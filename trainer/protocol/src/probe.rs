@@ -1,5 +1,5 @@
 //! Elements of published weights, by which the coordinator checks what an engine holds
-//! (docs/decisions/0050).
+//! (docs/decisions/0047).
 
 use serde::{Deserialize, Serialize};
 

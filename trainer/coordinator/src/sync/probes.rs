@@ -1,4 +1,4 @@
-//! Check of an engine's weights by reading elements back (docs/decisions/0050).
+//! Check of an engine's weights by reading elements back (docs/decisions/0047).
 //!
 //! An engine with other weights is replaced. One that cannot read its model's parameters by name,
 //! as SGLang's Qwen models, is not checked.

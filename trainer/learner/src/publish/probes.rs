@@ -1,4 +1,4 @@
-//! Choice of the elements by which engines are checked after an update (docs/decisions/0050).
+//! Choice of the elements by which engines are checked after an update (docs/decisions/0047).
 //!
 //! ```text
 //!  every publication: first row of small tensors ─▶ compared with those of the previous one
