@@ -28,12 +28,13 @@ FOLDER = Path(__file__).resolve().parent
 Phase = namedtuple("Phase", "gpus seconds")
 PHASES = {
     "test-cuda": Phase(1, 120),  # kernels against their plain versions
-    "test-gpu": Phase(1, 240),  # training steps against the CPU
+    "test-gpu": Phase(2, 300),  # training steps against the CPU and, if there are two, two GPUs
     "bench-cuda": Phase(1, 90),  # single kernels
     "run": Phase(1, 600),  # training steps beside PyTorch
     "exact": Phase(1, 240),  # losses in bf16, bits after a kill
     "objectives": Phase(1, 600),  # every objective on the tiny model
     "loop": Phase(2, 1200),  # whole GRPO steps with SGLang
+    "weights": Phase(2, 360),  # a weight sync by phase, with the model of `loop`
     "faults": Phase(2, 600),  # seconds from a fault to the next step, with the model of `loop`
     "serving": Phase(1, 300),  # tokens per second beside SGLang's own benchmark, after `loop`
     "learning": Phase(2, 1200),  # what a job learns
@@ -91,6 +92,7 @@ def command(settings, phase):
         "exact": [*script, rljob, settings.model, *common],
         "objectives": [sys.executable, objectives, rljob, settings.out / "objectives", "--gpu"],
         "loop": [*script, rljob, settings.model, *cases, *common],
+        "weights": [*script, rljob, *common],
         "faults": [*script, rljob, FOLDER / "loop.yaml", *checkpoints, *common],
         "serving": [*script, settings.model, metrics, *common],
         "learning": [*script, rljob, *common],
