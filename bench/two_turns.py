@@ -3,7 +3,8 @@
 
 usage: two_turns.py RLJOB FOLDER [--seed N]
 
-RLJOB is the command line program, FOLDER receives the runs. The first job of the quick start and
+RLJOB is the command line program, FOLDER receives the runs; the data of the samples are generated
+beside them (manifests/samples/quickstart/data). The first job of the quick start and
 the first job of manifests/samples/two-turns.yaml are the model from which both runs start. A line
 per run: accuracy of sampled answers to 512 held-out sums before and after, with the standard error.
 Exit status 1 unless two turns end above 0.8, and one turn, which can only guess, below 0.05.

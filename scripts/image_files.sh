@@ -5,8 +5,8 @@
 # usage: image_files.sh packages IMAGE
 #        image_files.sh local IMAGE PROGRAMS LIBRARIES FOLDER
 #
-# IMAGE is `operator`, `sandbox`, `tools` or `trainer`. `local` copies programs from the folder PROGRAMS, and libtorch
-# from the folder LIBRARIES if they need it, to FOLDER/bin and FOLDER/lib.
+# IMAGE is `operator`, `sandbox`, `tools` or `trainer`. `local` copies programs from the folder
+# PROGRAMS, and libtorch from the folder LIBRARIES if they need it, to FOLDER/bin and FOLDER/lib.
 set -euo pipefail
 libtorch=
 case $2 in

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 TURNS = 3
 SECONDS = 5
@@ -91,18 +91,22 @@ def result(call):
 def main():
     row = json.load(sys.stdin)
     client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY
-    messages = [{"role": "user", "content": row["question"]}]
+    messages, answer = [{"role": "user", "content": row["question"]}], None
     for _ in range(TURNS):
-        completion = client.chat.completions.create(
-            model="policy", messages=messages, tools=[TOOL]
-        )
+        try:
+            completion = client.chat.completions.create(
+                model="policy", messages=messages, tools=[TOOL]
+            )
+        except BadRequestError:
+            break  # no room for a further completion: the sample has no answer
         message = completion.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:
+            answer = message.content
             break
         for call in message.tool_calls:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result(call)})
-    reward = {"reward": float(message.content == row["answer"])}
+    reward = {"reward": float(answer == row["answer"])}
     client.post("/rljob/reward", body=reward, cast_to=object)
 
 
