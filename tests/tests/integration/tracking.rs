@@ -18,7 +18,7 @@ use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, baseline, folder_with
 
 /// Steps of the job `practise`, so many that it does not end while a tracker's server is down:
 /// trackers look at the run every 2 seconds.
-const STEPS: u64 = 36;
+const STEPS: u64 = 24;
 /// Steps between two evaluations.
 const EVERY: usize = 6;
 

@@ -41,8 +41,7 @@ use crate::objective::{Signal, StepAdvantages};
 use crate::schedule::learning_rate;
 use crate::trainer::{StepError, Trainer};
 use micro_batch::{MicroBatch, check_groups, check_place, micro_batches};
-use sums::Sums;
-use update::Updated;
+use sums::{Sums, Updated};
 
 /// A step's batch, ready for its minibatches.
 struct Prepared<'a> {

@@ -8,8 +8,7 @@ use rljob_protocol::metrics::{self, StepMetrics};
 use tch::Tensor;
 
 use super::Prepared;
-use super::sums::Sums;
-use super::update::Updated;
+use super::sums::{Sums, Updated};
 use crate::heartbeat;
 use crate::memory::Phase;
 use crate::objective::{Objective, Statistics, TokenStreams};

@@ -43,3 +43,13 @@ impl Sums {
         }
     }
 }
+
+/// What is known after an update.
+pub(super) struct Updated {
+    /// This rank's sums, on the host.
+    pub sums: Sums,
+    /// The loss on all ranks.
+    pub loss: f64,
+    /// Norm of the gradient; none if the update was skipped.
+    pub norm: Option<f64>,
+}

@@ -4,20 +4,10 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::metrics::{self, StepMetrics};
 
 use super::Prepared;
-use super::sums::Sums;
+use super::sums::{Sums, Updated};
 use crate::models::TrainedModel;
 use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, Update};
 use crate::trainer::{StepError, Trainer};
-
-/// What is known after an update.
-pub(super) struct Updated {
-    /// This rank's sums, on the host.
-    pub sums: Sums,
-    /// The loss on all ranks.
-    pub loss: f64,
-    /// Norm of the gradient; none if the update was skipped.
-    pub norm: Option<f64>,
-}
 
 impl Trainer {
     /// Updates the model of a role with its gradients of a minibatch, whose passes had these sums

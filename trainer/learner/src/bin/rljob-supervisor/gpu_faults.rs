@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_faults_are_numbered_and_cleanups_are_none() {
+    fn the_newest_faults_are_numbered_without_cleanups() {
         let recorded = faults(&[("GPU-a", Some(31)), ("GPU-a", Some(45)), ("GPU-b", None)]);
         let fault = |number, gpu: &str, xid| GpuFault { number, gpu: gpu.to_owned(), xid };
         assert_eq!(recorded.newest(), [fault(1, "GPU-a", Some(31)), fault(2, "GPU-b", None)]);
