@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rljob_crds::names::{WEIGHT_PROBES_FILE, WEIGHTS_DIR};
-use rljob_tests::process::wait_until;
+use rljob_tests::process::{wait_until, wait_until_still};
 use serde_json::{Value, json};
 
 use super::{Victim, assert_same, practise};
@@ -13,6 +14,9 @@ use crate::local_run::LIMIT;
 
 /// Part of the error about another element.
 const WRONG: &str = "the learners sent";
+
+/// Time after which a run that waits for its engine does nothing else: a step takes less.
+const STILL: Duration = Duration::from_secs(3);
 
 /// Changes the first element that the learners noted of each published folder, and returns the
 /// files with their contents.
@@ -37,17 +41,17 @@ fn an_engine_that_holds_other_weights_is_replaced_and_the_result_does_not_change
     let mut run = practise("read-back", &sets, &[]);
     let directory = run.local.runs.join("default/practise");
     run.wait_for_steps(2);
-    // No newer weights are published until it continues.
-    let learner = run.pause(Victim::Learner(0));
+    run.pause(Victim::Engine);
+    let log = run.log("coordinator");
+    let lines = || Ok(fs::read_to_string(&log)?.matches("weights are on disk").count());
+    wait_until_still("the run without its engine", LIMIT, STILL, lines).unwrap();
     let files = change_elements(&directory);
     run.kill_after_log_lines(Victim::Engine, 0);
-    let log = run.log("coordinator");
     let failed = || Ok(fs::read_to_string(&log).unwrap_or_default().contains(WRONG));
     wait_until("an update with other weights to fail", LIMIT, failed).unwrap();
     for (file, content) in files {
         fs::write(file, content).unwrap();
     }
-    learner.resume();
     assert_same(run);
     let failures = "SELECT count(*) > 0 FROM events WHERE kind = 'EngineUpdateFailed' \
         AND json_extract(detail, '$.error') LIKE '%the learners sent%'";
