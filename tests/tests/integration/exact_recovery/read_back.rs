@@ -16,7 +16,7 @@ use crate::local_run::LIMIT;
 const WRONG: &str = "the learners sent";
 
 /// Time after which a run that waits for its engine does nothing else: a step takes less.
-const STILL: Duration = Duration::from_secs(3);
+const STILL: Duration = Duration::from_secs(6);
 
 /// Changes the first element that the learners noted of each published folder, and returns the
 /// files with their contents.
