@@ -8,7 +8,8 @@
 use rljob_protocol::probe::WeightProbe;
 use rljob_protocol::version::Version;
 
-use super::{WeightSync, fail, probes};
+use super::{WeightSync, probes, report};
+use crate::engines::EngineError;
 use crate::engines::slot::Slot;
 
 /// Updates from one check of a process to the next. A check holds the scheduler of SGLang for some
@@ -24,17 +25,21 @@ pub async fn check(sync: &WeightSync, engine: &str, version: Version, of: &[Weig
     };
     let Some((url, updates)) = sync.fleet.update(engine, due).flatten() else { return };
     let result = probes::check(&sync.fleet.client, &url, of).await;
-    // Another update has replaced the weights, or the process has ended.
+    let must_go = result.as_ref().is_err_and(EngineError::needs_replacement);
+    let now = sync.clock.now();
     let is_current = sync.fleet.update(engine, |slot| {
+        // Otherwise another update has replaced the weights, or the process has ended.
         let is_current = slot.updates == updates && slot.holds(version);
-        if is_current && result.is_ok() {
+        if is_current && must_go {
+            slot.mark_hung(now);
+        } else if is_current && result.is_ok() {
             slot.checked();
         }
         is_current
     });
     match result {
-        Err(error) if is_current == Some(true) && error.needs_replacement() => {
-            fail(sync, engine, version, error).await;
+        Err(error) if is_current == Some(true) && must_go => {
+            report(sync, engine, version, error).await;
         }
         Err(error) => {
             let error = crate::error_line(&error);

@@ -165,7 +165,7 @@ async fn verify_and_continue(
     Ok(())
 }
 
-/// Records the result of an update.
+/// Records the result of an update. A process that must be replaced counts as hung.
 async fn book(
     sync: &WeightSync,
     target: &Target,
@@ -179,7 +179,13 @@ async fn book(
         timeline.add(engine, format!("{name} for {version}"), times);
     }
     let held = result.is_ok().then_some(version);
-    sync.fleet.update(engine, |slot| slot.update_ends(held, now));
+    let must_go = result.as_ref().is_err_and(EngineError::needs_replacement);
+    sync.fleet.update(engine, |slot| {
+        slot.update_ends(held, now);
+        if must_go {
+            slot.mark_hung(now);
+        }
+    });
     match result {
         Ok(()) => {
             tracing::info!(engine, %version, "updated an engine's weights");
@@ -190,16 +196,12 @@ async fn book(
                 sync.recorder.weights_arrived(version, seconds);
             }
         }
-        Err(source) => fail(sync, engine, version, source).await,
+        Err(source) => report(sync, engine, version, source).await,
     }
 }
 
-/// Records a failed update. A process that must be replaced counts as hung.
-async fn fail(sync: &WeightSync, engine: &str, version: Version, source: EngineError) {
-    if source.needs_replacement() {
-        let now = sync.clock.now();
-        sync.fleet.update(engine, |slot| slot.mark_hung(now));
-    }
+/// Reports a failed update.
+async fn report(sync: &WeightSync, engine: &str, version: Version, source: EngineError) {
     let error = SyncError { engine: engine.to_owned(), version, source };
     tracing::warn!(
         error = %crate::error_line(&error),

@@ -96,8 +96,6 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let dropout =
             dropout.map(|dropout| masks::write(folder.path(), dropout, &self.packed(i64::MAX)));
-        let (input, output) =
-            (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
             "model": model, "adapter": adapter, "dropout": dropout, "reward_model": reward_model,
             "sequences": self.sequences, "masks": self.masks,
@@ -105,18 +103,28 @@ impl Case {
             "clip_low": CLIP[0], "clip_high": CLIP[1],
             "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
         });
-        std::fs::write(&input, case.to_string()).unwrap();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/parity.py");
-        let ran = Command::new(python)
-            .arg(script)
-            .args([&input, &output])
-            .env("OMP_NUM_THREADS", "1")
-            .env("CUDA_VISIBLE_DEVICES", "")
-            .output()
-            .unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        Tensor::read_safetensors(output).unwrap().into_iter().collect()
+        outputs(&mut Command::new(python), "parity.py", &case)
     }
+}
+
+/// Tensors that a script of this folder writes for a case.
+pub fn outputs(
+    python: &mut Command,
+    script: &str,
+    case: &serde_json::Value,
+) -> HashMap<String, Tensor> {
+    let folder = tempfile::tempdir().unwrap();
+    let [input, output] = ["case.json", "out.safetensors"].map(|name| folder.path().join(name));
+    std::fs::write(&input, case.to_string()).unwrap();
+    let ran = python
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(script))
+        .args([&input, &output])
+        .env("OMP_NUM_THREADS", "1")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    Tensor::read_safetensors(output).unwrap().into_iter().collect()
 }
 
 fn adamw_parameter() -> Vec<f32> {

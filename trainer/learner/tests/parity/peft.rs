@@ -10,6 +10,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use crate::adapters::adapted;
+use crate::comparison::outputs;
 
 const SEQUENCES: [&[i64]; 2] = [&[5, 17, 3, 90, 2, 2, 41], &[33, 1, 64]];
 const TOLERANCE: f64 = 1e-5;
@@ -19,20 +20,8 @@ fn reference(
     [python, packages]: [&Path; 2],
     [base, adapter, merged]: [&Path; 3],
 ) -> HashMap<String, Tensor> {
-    let folder = tempfile::tempdir().unwrap();
-    let [input, output] = ["case.json", "out.safetensors"].map(|name| folder.path().join(name));
     let case = json!({"base": base, "adapter": adapter, "merged": merged, "sequences": SEQUENCES});
-    std::fs::write(&input, case.to_string()).unwrap();
-    let ran = Command::new(python)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/peft_export.py"))
-        .args([&input, &output])
-        .env("PYTHONPATH", packages)
-        .env("OMP_NUM_THREADS", "1")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .output()
-        .unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    Tensor::read_safetensors(output).unwrap().into_iter().collect()
+    outputs(Command::new(python).env("PYTHONPATH", packages), "peft_export.py", &case)
 }
 
 /// Exports adapters of the model in `folder` and compares the logits; returns the largest
