@@ -10,6 +10,7 @@
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  account                  kubeconfigs of service accounts, and programs of Deployments
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
+//!  panics                   the message of a failing test after that report
 //!  Helm                     the operator's chart: rendering, and releases on a cluster
 //!  gitops                   health and differences of objects as Argo CD and Flux see them
 //!  Prometheus               server that scrapes an operator and evaluates alerts
@@ -53,6 +54,7 @@ pub mod namespace;
 pub mod netns;
 pub mod node;
 pub mod otelcol;
+pub mod panics;
 pub mod partition;
 pub mod pki;
 pub mod policies;

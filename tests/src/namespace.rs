@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 
-use crate::{Api, Cluster, Kubectl};
+use crate::{Api, Cluster, Kubectl, panics};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -21,6 +21,7 @@ pub struct Namespace {
 impl Namespace {
     /// Creates a namespace whose name starts with `prefix`.
     pub fn create(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        panics::keep_messages();
         let name = format!("{prefix}-{}", MADE.fetch_add(1, Ordering::Relaxed));
         cluster.kubectl().run(&["create", "namespace", &name])?;
         Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), api: cluster.api()?, name })
@@ -52,7 +53,7 @@ pub fn report(kubectl: &Kubectl) -> String {
 impl Drop for Namespace {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.report());
+            eprintln!("{}\n{}", self.report(), panics::last_message());
         }
         if let Err(error) = self.kubectl.run(&["delete", "namespace", &self.name, "--wait=false"]) {
             eprintln!("failed to delete namespace {}: {error:#}", self.name);
