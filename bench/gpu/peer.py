@@ -2,8 +2,10 @@
 
 Started with torchrun, one process per GPU. A step trains every rank on its sequences in
 micro-batches with the clipped surrogate of GRPO: bfloat16 passes, float32 sums and masters,
-clipping of the global norm, fused AdamW. With --logprobs, a pass without gradients instead. Prints
-one line of JSON: tokens per second and GPU (median step), peak memory.
+clipping of the global norm, fused AdamW. With --logprobs, a pass without gradients instead. With
+--lengths, sequences of these lengths, padded to the longest one of their micro-batch, or of all if
+layers are compiled, because compiled code has one shape. Prints one line of JSON: tokens per second
+and GPU without padding (median step), peak memory.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import os
 import statistics
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +26,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument(
+        "--lengths", type=Path, help="JSON list of [prompt tokens, completion tokens]"
+    )
     parser.add_argument("--micro", type=int, default=4, help="sequences of a micro-batch")
     parser.add_argument("--compile", action="store_true", help="compile layers and loss")
     parser.add_argument("--keep", action="store_true", help="keep activations: no recomputation")
@@ -68,21 +74,35 @@ def logprobs_pass(model, logprobs_of, settings, generator):
     return time.perf_counter() - started
 
 
-def step(model, optimizer, logprobs_of, settings, generator):
-    shape = (settings.sequences, settings.length)
+def micro_batches(settings, generator):
+    """Pairs of tokens [sequences, length] and weights [sequences, length - 1]: the advantage of
+    each trained token, 0 of others."""
+    lengths = settings.lengths_of_batch
     options = dict(device="cuda", generator=generator)
-    tokens = torch.randint(0, SHAPES[settings.shape]["vocab_size"], shape, **options)
-    advantages = torch.randn(settings.sequences, 1, **options)
+    advantages = torch.randn(len(lengths), 1, **options)
+    for first in range(0, len(lengths), settings.micro):
+        of_micro = lengths[first : first + settings.micro]
+        longest = max(map(sum, lengths if settings.compile else of_micro))
+        shape = (len(of_micro), longest)
+        tokens = torch.randint(0, SHAPES[settings.shape]["vocab_size"], shape, **options)
+        weights = torch.zeros(len(of_micro), longest - 1, device="cuda")
+        for row, (prompt, completion) in enumerate(of_micro):
+            weights[row, prompt - 1 : prompt + completion - 1] = advantages[first + row]
+        yield tokens, weights
+
+
+def step(model, optimizer, logprobs_of, settings, generator):
+    parts = list(micro_batches(settings, generator))
+    trained = sum(completion for _, completion in settings.lengths_of_batch)
     torch.cuda.synchronize()
     dist.barrier()
     started = time.perf_counter()
-    parts = list(zip(tokens.split(settings.micro), advantages.split(settings.micro)))
-    for index, (part, advantage) in enumerate(parts):
+    for index, (part, weights) in enumerate(parts):
         model.set_requires_gradient_sync(index + 1 == len(parts))
         logprobs = logprobs_of(model(input_ids=part).logits, part)
         ratio = (logprobs - logprobs.detach()).exp()
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        (-surrogate.sum() / (settings.sequences * (settings.length - 1))).backward()
+        surrogate = torch.minimum(ratio * weights, ratio.clamp(0.8, 1.2) * weights)
+        (-surrogate.sum() / trained).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -92,6 +112,9 @@ def step(model, optimizer, logprobs_of, settings, generator):
 
 def main():
     settings = arguments()
+    settings.lengths_of_batch = [[1, settings.length - 1]] * settings.sequences
+    if settings.lengths:
+        settings.lengths_of_batch = json.loads(settings.lengths.read_text())
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     model = sharded_model(settings)
@@ -111,7 +134,7 @@ def main():
             compiled=settings.compile,
             recompute=not settings.keep,
             step_s=round(median, 4),
-            tok_per_s_per_gpu=round(settings.sequences * settings.length / median),
+            tok_per_s_per_gpu=round(sum(map(sum, settings.lengths_of_batch)) / median),
             peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1),
         )
         print(json.dumps(figures), flush=True)

@@ -67,6 +67,20 @@ def rl_batch():
     return [[256, completion()] for _ in range(128)]
 
 
+def mixed_batch():
+    """[prompt, completion] of 8 groups of 8 samples of 64 to 4,096 tokens, evenly spread in their
+    logarithm."""
+    draw = random.Random(11)
+    lengths = [round(64 * 64 ** (index / 63)) for index in range(64)]
+    draw.shuffle(lengths)
+    batch = []
+    for group in range(8):
+        own = lengths[8 * group : 8 * group + 8]
+        prompt = min(draw.randint(32, 256), min(own) - 16)
+        batch.extend([prompt, length - prompt] for length in own)
+    return batch
+
+
 class Rows:
     def __init__(self, settings):
         self.settings, self.measured = settings, {}
@@ -193,6 +207,22 @@ def groups(rows):
     rows.packed("training-packed-groups", rl_batch(), note)
 
 
+def mixed(rows):
+    """Sequences of 64 to 4,096 tokens in groups of 8, beside the peer with padding and packed."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(mixed_batch(), file)
+        file.flush()
+        ours = rows.ours("--lengths", file.name, "--group", "8")
+        lengths = ("--lengths", file.name)
+        padded = [rows.peer(*lengths), rows.peer(*lengths, "--compile")]
+        packed = result(rows.start([sys.executable, str(FOLDER / "packed_peer.py"), file.name]))
+    best = max(padded, key=lambda peer: peer["tok_per_s_per_gpu"])
+    note = "64 samples of 64 to 4,096 tokens in groups of 8 with one prompt"
+    text = f"{note}; the peer pads, the better of eager and compiled"
+    rows.write("training-mixed-padded", ours, best, 2.0, text)
+    rows.write("training-mixed-packed", ours, packed, 1.3, f"{note}; the peer packs")
+
+
 def fsdp(rows):
     note = "FSDP on two GPUs against the slower one alone, tokens per GPU"
     rows.write("fsdp-2-gpus", rows.ours(gpus=2), rows.slowest(gpus=2), 0.985, note)
@@ -249,7 +279,7 @@ def half_seven(rows):
         rows.write(name, ours, peer, aim, note)
 
 
-MEASURED = (eager, compiled, kept, variants, logprobs, packed, groups, fsdp, seven, half_seven)
+MEASURED = (eager, compiled, kept, variants, logprobs, packed, groups, mixed, fsdp, seven, half_seven)
 ON_FOUR = (fsdp_four, seven_four)
 ROWS = {row.__name__: row for row in MEASURED + ON_FOUR}
 

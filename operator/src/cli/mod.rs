@@ -86,6 +86,17 @@ pub struct ValidateArgs {
     #[arg(long, requires = "local")]
     pub use_bucket: bool,
     /// With `--local`: as for `rljob run`.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "50",
+        value_parser = clap::value_parser!(u8).range(10..=90),
+        requires = "local"
+    )]
+    pub share_gpus: Option<u8>,
+    /// With `--local`: as for `rljob run`.
     #[arg(long, value_name = "COMMAND", requires = "local")]
     pub engine_command: Option<String>,
 }
@@ -102,6 +113,7 @@ impl ValidateArgs {
             accept_changes: false,
             compare: false,
             engine_command: self.engine_command.clone(),
+            share_gpus: self.share_gpus,
             evaluation: None,
         })
     }
@@ -204,6 +216,7 @@ mod test_support {
             dir: "runs".into(),
             use_bucket: false,
             engine_command: None,
+            share_gpus: None,
         }
     }
 }

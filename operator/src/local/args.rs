@@ -32,6 +32,17 @@ pub struct RunArgs {
     /// (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
+    /// Run engines and learners of a job on the same GPUs. The engines use PERCENT of their memory,
+    /// learners the rest. Needs `spec.weightSync.method: Disk`.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "50",
+        value_parser = clap::value_parser!(u8).range(10..=90)
+    )]
+    pub share_gpus: Option<u8>,
     /// Compare the runs of all jobs once they have succeeded, as `rljob compare` does, and write
     /// their page to `comparison.html` in RUNS.
     #[arg(long)]
@@ -60,6 +71,9 @@ impl RunArgs {
         if self.compare {
             line.push_str(" --compare");
         }
+        if let Some(percent) = self.share_gpus {
+            let _ = write!(line, " --share-gpus={percent}");
+        }
         if let Some(command) = &self.engine_command {
             let _ = write!(line, " --engine-command {}", quoted(command));
         }
@@ -77,6 +91,7 @@ impl From<EvaluateArgs> for RunArgs {
             accept_changes: false,
             compare: false,
             engine_command: arguments.engine_command.clone(),
+            share_gpus: None,
             evaluation: Some(arguments),
         }
     }
@@ -100,12 +115,13 @@ mod tests {
             accept_changes: false,
             compare: true,
             engine_command: Some("python3 -m sglang.launch_server".to_owned()),
+            share_gpus: Some(40),
             evaluation: None,
         };
         let expected = concat!(
             "rljob run -f job.yaml --set spec.training.steps=3 ",
             r"--set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket ",
-            "--compare --engine-command 'python3 -m sglang.launch_server'"
+            "--compare --share-gpus=40 --engine-command 'python3 -m sglang.launch_server'"
         );
         assert_eq!(args.command_line(), expected);
     }

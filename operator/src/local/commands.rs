@@ -4,16 +4,21 @@
 use std::ffi::{OsStr, OsString};
 
 use rljob_crds::roles::{EngineKind, InferenceSpec};
-use rljob_crds::{EnginePurpose, EngineSet, RunConfig};
+use rljob_crds::{EnginePurpose, EngineSet, RLJobSpec, RunConfig};
 
 use super::directory::RunDirectory;
-use super::gpus;
+use super::gpus::Gpus;
 use super::role::Role;
 use crate::served_model::ServedModel;
 use crate::{embedded_engine, sglang};
 
 /// Variable with the names of the GPUs that a process may use.
 const VISIBLE_GPUS: &str = "CUDA_VISIBLE_DEVICES";
+/// Variable with the settings of libtorch's allocator of GPU memory.
+const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Variables in addition to those of this process.
+type Environment = Vec<(&'static str, String)>;
 
 /// Command and environment of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +29,7 @@ pub struct ProcessSpec {
     /// File name of the program, in the folder of this one.
     pub program: &'static str,
     pub arguments: Vec<OsString>,
-    /// Environment variables in addition to those of this process.
-    pub environment: Vec<(&'static str, String)>,
+    pub environment: Environment,
     /// Whether every start appends `--port` with a free port.
     pub takes_port: bool,
     /// Whether it exits, with all descendants, when its standard input closes. This process holds
@@ -38,8 +42,7 @@ pub struct ProcessSpec {
 pub struct Machine {
     /// Command of the SGLang server, split into words.
     pub engine_command: Vec<String>,
-    /// Names of the GPUs.
-    pub gpus: Vec<String>,
+    pub gpus: Gpus,
 }
 
 /// All processes of the run, in the order of their start.
@@ -58,15 +61,15 @@ pub fn process_specs(
         }));
     }
     specs.extend((0..spec.trainers()).map(|index| {
-        let visible = gpus::visible(&machine.gpus, spec, Role::Trainer, index);
-        supervisor(directory, coordinator_port, format!("trainer-{index}"), visible)
+        let environment = learners(machine, spec, Role::Trainer, index);
+        supervisor(directory, coordinator_port, format!("trainer-{index}"), environment)
     }));
     let group = spec.frozen_group();
     let replicas = group.map_or(0, |group| group.replicas);
     specs.extend((0..replicas).zip(group.into_iter().cycle()).map(|(index, group)| {
-        let visible = gpus::visible(&machine.gpus, spec, Role::Group, index);
+        let environment = learners(machine, spec, Role::Group, index);
         let name = format!("trainer-{}-{index}", group.name);
-        let mut process = supervisor(directory, coordinator_port, name, visible);
+        let mut process = supervisor(directory, coordinator_port, name, environment);
         push(&mut process.arguments, "--group", &group.name);
         ProcessSpec { role: Role::Group, ..process }
     }));
@@ -87,8 +90,19 @@ fn coordinator(directory: &RunDirectory, port: u16) -> ProcessSpec {
     }
 }
 
-/// `visible` are the GPUs that the supervisor divides among its learners.
-fn supervisor(directory: &RunDirectory, port: u16, name: String, visible: String) -> ProcessSpec {
+/// The GPUs that a supervisor divides among its learners, and the limit of their memory.
+fn learners(machine: &Machine, spec: &RLJobSpec, role: Role, index: i32) -> Environment {
+    let visible = (VISIBLE_GPUS, machine.gpus.visible(spec, role, index));
+    let memory = machine.gpus.learner_memory(spec).map(|limit| (ALLOCATOR, limit));
+    [visible].into_iter().chain(memory).collect()
+}
+
+fn supervisor(
+    directory: &RunDirectory,
+    port: u16,
+    name: String,
+    environment: Environment,
+) -> ProcessSpec {
     let mut arguments = common(directory);
     push(&mut arguments, "--coordinator", format!("https://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
@@ -100,7 +114,7 @@ fn supervisor(directory: &RunDirectory, port: u16, name: String, visible: String
         role: Role::Trainer,
         program: "rljob-supervisor",
         arguments,
-        environment: vec![(VISIBLE_GPUS, visible)],
+        environment,
         takes_port: false,
         exits_with_stdin: false,
     }
@@ -128,10 +142,11 @@ fn sglang(
     let spec = &config.spec;
     let model = ServedModel::new(config, purpose);
     let flags = sglang::arguments(spec, engines, model, "127.0.0.1", &directory.tokens());
-    let command = machine.engine_command.iter().cloned().chain(flags);
+    let memory = machine.gpus.engine_memory(spec);
+    let command = machine.engine_command.iter().cloned().chain(flags).chain(memory);
     let command = model.when_complete(command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command).collect();
-    let visible = gpus::visible(&machine.gpus, spec, Role::Engine(purpose), index);
+    let visible = machine.gpus.visible(spec, Role::Engine(purpose), index);
     let (keep_alive, seconds) = sglang::KEEP_ALIVE;
     let environment = vec![(VISIBLE_GPUS, visible), (keep_alive, seconds.to_owned())];
     ProcessSpec { exits_with_stdin: true, ..engine((purpose, index), "rljob", words, environment) }
@@ -141,7 +156,7 @@ fn engine(
     (purpose, index): (EnginePurpose, i32),
     program: &'static str,
     arguments: Vec<String>,
-    environment: Vec<(&'static str, String)>,
+    environment: Environment,
 ) -> ProcessSpec {
     ProcessSpec {
         name: format!("{}-{index}", purpose.role()),
@@ -187,7 +202,8 @@ mod tests {
                 "trainer": {"processesPerReplica": null, "resources": limits(trainer)},
             }))
         };
-        let gpus = ["0", "1", "2", "3"].map(ToOwned::to_owned).to_vec();
+        let names = ["0", "1", "2", "3"].map(ToOwned::to_owned).to_vec();
+        let gpus = Gpus { names, engine_percent: None };
         let machine = Machine { engine_command: vec!["engine".to_owned()], gpus };
         for (job, expected) in [(job(1, 2), ["0", "1", "2,3"]), (job(0, 0), ["", "", ""])] {
             let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
@@ -198,6 +214,30 @@ mod tests {
             visible[..2].iter_mut().for_each(|engine| engine.push(keep_alive.clone()));
             assert_eq!(environments, [&[vec![]], &visible[..]].concat());
         }
+    }
+
+    #[test]
+    fn processes_that_share_a_gpu_have_a_share_of_its_memory() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::open(runs.path()).unwrap();
+        let gpu = json!({"limits": {"nvidia.com/gpu": 1}});
+        let mut job = with_spec(&json!({
+            "inference": {"sglang": {}, "replicas": 1, "resources": gpu},
+            "trainer": {"processesPerReplica": null, "resources": gpu},
+        }));
+        let gpus = Gpus { names: vec!["0".to_owned()], engine_percent: Some(40) };
+        let machine = Machine { engine_command: vec!["engine".to_owned()], gpus };
+        let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
+        let visible = ("CUDA_VISIBLE_DEVICES", "0".to_owned());
+        assert_eq!(specs[1].environment[0], visible);
+        assert_eq!(specs[1].arguments.last(), Some(&"--mem-fraction-static=0.34".into()));
+        let memory = ("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.60".to_owned());
+        assert_eq!(specs[2].environment, [visible, memory]);
+        // Engines on CPUs share no GPU.
+        job.spec.inference.resources = Default::default();
+        let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
+        assert_eq!(specs[2].environment.len(), 1);
+        assert!(!specs[1].arguments.contains(&"--mem-fraction-static=0.34".into()));
     }
 
     #[test]
@@ -245,7 +285,7 @@ mod tests {
             engine_command: ["python3", "-m", "sglang.launch_server"]
                 .map(ToOwned::to_owned)
                 .to_vec(),
-            gpus: vec![],
+            gpus: Gpus::default(),
         };
         let all = process_specs(&run_config(&job), &directory, &machine, 1234);
         let names: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();

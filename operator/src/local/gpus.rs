@@ -1,14 +1,32 @@
 //! GPUs of this machine and their assignment to the processes of a job: the sets of engines first,
-//! then trainers and those of a group, replica by replica.
+//! then trainers and those of a group, replica by replica. Trainers begin again at the first GPU if
+//! they share GPUs with the engines.
 
 use std::fs;
 
+use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::{EnginePurpose, RLJobSpec};
 
 use super::role::Role;
 
+/// Flag of SGLang for the part of a GPU's free memory that weights and the cache of keys and values
+/// use.
+const MEMORY_FLAG: &str = "--mem-fraction-static";
+/// Percent of an engine's share for weights and the cache; the rest is for activations and CUDA
+/// graphs.
+const STATIC_PERCENT: u32 = 85;
+
+/// GPUs of this machine for a run.
+#[derive(Clone, Debug, Default)]
+pub struct Gpus {
+    /// Names, in the format of `CUDA_VISIBLE_DEVICES`.
+    pub names: Vec<String>,
+    /// Percent of a GPU's memory for an engine where engines and learners use the same GPUs.
+    pub engine_percent: Option<u8>,
+}
+
 /// Names of the GPUs that this process may use, in the format of `CUDA_VISIBLE_DEVICES`.
-pub fn available() -> Vec<String> {
+fn available() -> Vec<String> {
     if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
         return visible
             .to_string_lossy()
@@ -73,6 +91,10 @@ impl Demand {
         self.replicas.saturating_mul(self.each)
     }
 
+    fn is_of_engines(&self) -> bool {
+        matches!(self.role, Role::Engine(_))
+    }
+
     /// For example `2 engines with 4 GPUs each`.
     fn text(&self) -> String {
         let processes = counted(self.replicas, self.process);
@@ -86,55 +108,135 @@ fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// `CUDA_VISIBLE_DEVICES` of process `index` of a role; empty if the role runs on CPUs.
-pub fn visible(gpus: &[String], spec: &RLJobSpec, role: Role, index: i32) -> String {
-    share(gpus, &Demand::of(spec), role, index)
+/// Number of GPUs for these demands: of engines and learners together, or of those that have more.
+fn wanted(demands: &[Demand], is_shared: bool) -> usize {
+    let sum = |of_engines| {
+        let own = demands.iter().filter(|demand| demand.is_of_engines() == of_engines);
+        own.map(Demand::total).fold(0, usize::saturating_add)
+    };
+    let [engines, learners] = [true, false].map(sum);
+    if is_shared { engines.max(learners) } else { engines.saturating_add(learners) }
 }
 
-/// GPUs of replica `index` of the role's demand, after those of the demands before it.
-fn share(gpus: &[String], demands: &[Demand], role: Role, index: i32) -> String {
-    let before = demands.iter().take_while(|demand| demand.role != role);
-    let before = before.map(Demand::total).fold(0, usize::saturating_add);
-    let each = demands.iter().find(|demand| demand.role == role).map_or(0, |demand| demand.each);
-    let first = before.saturating_add(each.saturating_mul(index.max(0) as usize));
-    gpus.get(first..first.saturating_add(each)).unwrap_or_default().join(",")
-}
+impl Gpus {
+    /// The GPUs that this process may use. `engine_percent` is that of [`Gpus`].
+    pub fn available(engine_percent: Option<u8>) -> Self {
+        Self { names: available(), engine_percent }
+    }
 
-/// Problem if the processes of a job request more GPUs than are available.
-pub fn shortage(spec: &RLJobSpec, available: usize) -> Option<String> {
-    let demands = Demand::of(spec);
-    let wanted = demands.iter().map(Demand::total).fold(0, usize::saturating_add);
-    let on_gpus = || demands.iter().filter(|demand| demand.total() > 0);
-    (wanted > available).then(|| {
+    /// Percent of a GPU's memory for an engine if engines and learners of this job share GPUs.
+    fn shared_percent(&self, spec: &RLJobSpec) -> Option<u8> {
+        let demands = Demand::of(spec);
+        let use_gpus = |of_engines| {
+            demands.iter().any(|demand| demand.is_of_engines() == of_engines && demand.total() > 0)
+        };
+        self.engine_percent.filter(|_| use_gpus(true) && use_gpus(false))
+    }
+
+    /// `CUDA_VISIBLE_DEVICES` of process `index` of a role; empty if the role runs on CPUs.
+    pub fn visible(&self, spec: &RLJobSpec, role: Role, index: i32) -> String {
+        self.share(&Demand::of(spec), role, index)
+    }
+
+    /// GPUs of replica `index` of the role's demand, after those of the demands before it.
+    fn share(&self, demands: &[Demand], role: Role, index: i32) -> String {
+        let Some(own) = demands.iter().find(|demand| demand.role == role) else {
+            return String::new();
+        };
+        let before = demands.iter().take_while(|demand| demand.role != role).filter(|demand| {
+            self.engine_percent.is_none() || demand.is_of_engines() == own.is_of_engines()
+        });
+        let before = before.map(Demand::total).fold(0, usize::saturating_add);
+        let first = before.saturating_add(own.each.saturating_mul(index.max(0) as usize));
+        let names = self.names.get(first..first.saturating_add(own.each));
+        names.unwrap_or_default().join(",")
+    }
+
+    /// Flag of SGLang with the memory of an engine that shares its GPU.
+    pub fn engine_memory(&self, spec: &RLJobSpec) -> Option<String> {
+        let percent = u32::from(self.shared_percent(spec)?).saturating_mul(STATIC_PERCENT) / 100;
+        Some(format!("{MEMORY_FLAG}=0.{percent:02}"))
+    }
+
+    /// Settings of libtorch's allocator that limit the memory of a learner that shares its GPU.
+    pub fn learner_memory(&self, spec: &RLJobSpec) -> Option<String> {
+        let percent = 100_u8.saturating_sub(self.shared_percent(spec)?);
+        Some(format!("per_process_memory_fraction:0.{percent:02}"))
+    }
+
+    /// Problems if the processes of a job request more GPUs than there are, or cannot share them.
+    pub fn problems(&self, spec: &RLJobSpec) -> Vec<String> {
+        let sharing = self.shared_percent(spec).map(|_| sharing_problems(spec));
+        self.shortage(spec).into_iter().chain(sharing.into_iter().flatten()).collect()
+    }
+
+    fn shortage(&self, spec: &RLJobSpec) -> Option<String> {
+        let (demands, available) = (Demand::of(spec), self.names.len());
+        let wanted = |is_shared| wanted(&demands, is_shared);
+        let is_shared = self.engine_percent.is_some();
+        if wanted(is_shared) <= available {
+            return None;
+        }
+        let on_gpus = || demands.iter().filter(|demand| demand.total() > 0);
         let fields: Vec<&str> = on_gpus().map(|demand| demand.field.as_str()).collect();
         let parts: Vec<String> = on_gpus().map(Demand::text).collect();
-        format!(
-            "{}: the job needs {} ({}), and this machine has {available}; reduce replicas or \
-                GPUs, or remove the GPUs from the limits to run on CPUs",
+        let sharing = if !is_shared && wanted(true) <= available {
+            "let engines and learners use the same GPUs with --share-gpus, "
+        } else {
+            ""
+        };
+        Some(format!(
+            "{}: the job needs {} ({}), and this machine has {available}; {sharing}reduce replicas \
+             or GPUs, or remove the GPUs from the limits to run on CPUs",
             fields.join(", "),
-            counted(wanted, "GPU"),
+            counted(wanted(is_shared), "GPU"),
             parts.join(", "),
-        )
-    })
+        ))
+    }
+
+    /// One line for each role, with the GPUs of its processes, and how they share them; none for a
+    /// job without GPUs.
+    pub fn lines(&self, spec: &RLJobSpec) -> Vec<String> {
+        let demands = Demand::of(spec);
+        if demands.iter().all(|demand| demand.total() == 0) {
+            return Vec::new();
+        }
+        let line = |demand: &Demand| {
+            if demand.each == 0 {
+                return format!("{}s run on CPUs", demand.process);
+            }
+            let replicas = (0..).take(demand.replicas);
+            let shares: Vec<String> = replicas
+                .map(|index| format!("[{}]", self.share(&demands, demand.role, index)))
+                .collect();
+            format!("{}s run on GPUs {}", demand.process, shares.join(" "))
+        };
+        let sharing = self.shared_percent(spec).map(|percent| {
+            let rest = 100_u8.saturating_sub(percent);
+            format!("engines use {percent} % of the memory of a GPU, and learners {rest} %")
+        });
+        demands.iter().filter(|demand| demand.replicas > 0).map(line).chain(sharing).collect()
+    }
 }
 
-/// One line for each role, with the GPUs of its processes; none for a job without GPUs.
-pub fn lines(gpus: &[String], spec: &RLJobSpec) -> Vec<String> {
-    let demands = Demand::of(spec);
-    if demands.iter().all(|demand| demand.total() == 0) {
-        return Vec::new();
-    }
-    let line = |demand: &Demand| {
-        if demand.each == 0 {
-            return format!("{}s run on CPUs", demand.process);
-        }
-        let replicas = (0..).take(demand.replicas);
-        let shares: Vec<String> = replicas
-            .map(|index| format!("[{}]", share(gpus, &demands, demand.role, index)))
-            .collect();
-        format!("{}s run on GPUs {}", demand.process, shares.join(" "))
-    };
-    demands.iter().filter(|demand| demand.replicas > 0).map(line).collect()
+/// What keeps the engines and learners of a job from sharing GPUs.
+fn sharing_problems(spec: &RLJobSpec) -> Vec<String> {
+    let method = (spec.weight_sync_method() == WeightSyncMethod::Distributed).then(|| {
+        "spec.weightSync.method: NCCL connects no two processes of one GPU; set it to Disk, or \
+         remove --share-gpus"
+            .to_owned()
+    });
+    let memory = spec.engine_sets().filter_map(|set| {
+        let is_set = set.engines.extra_args().iter().any(|flag| flag.starts_with(MEMORY_FLAG));
+        is_set.then(|| {
+            let field = &set.field;
+            format!(
+                "spec.{field}.sglang.extraArgs: --share-gpus sets {MEMORY_FLAG}; remove it, and \
+                 use --share-gpus=PERCENT"
+            )
+        })
+    });
+    method.into_iter().chain(memory).collect()
 }
 
 #[cfg(test)]
@@ -158,8 +260,10 @@ mod tests {
         Box::new(with_spec(&patch).spec.clone())
     }
 
-    fn names(count: usize) -> Vec<String> {
-        (4..).take(count).map(|number: usize| number.to_string()).collect()
+    /// GPUs 4 and later.
+    fn gpus(count: usize, engine_percent: Option<u8>) -> Gpus {
+        let names = (4..).take(count).map(|number: usize| number.to_string()).collect();
+        Gpus { names, engine_percent }
     }
 
     #[test]
@@ -192,12 +296,57 @@ mod tests {
                 8,
                 Some(format!(
                     "{engines}, {trainers}: the job needs 10 GPUs (2 engines with 1 GPU each, 2 \
-                     trainers with 4 GPUs each), and this machine has 8; {hint}"
+                     trainers with 4 GPUs each), and this machine has 8; let engines and learners \
+                     use the same GPUs with --share-gpus, {hint}"
                 )),
             ),
         ] {
-            assert_eq!(shortage(&spec, available), expected);
+            assert_eq!(gpus(available, None).shortage(&spec), expected);
         }
+    }
+
+    #[test]
+    fn engines_and_learners_can_share_gpus() {
+        let shared = |spec: &mut RLJobSpec| {
+            spec.weight_sync.method = Some(WeightSyncMethod::Disk);
+        };
+        let mut job = spec(1, 1, 1);
+        shared(&mut job);
+        let expected = [
+            "engines run on GPUs [4] [5]",
+            "trainers run on GPUs [4]",
+            "engines use 40 % of the memory of a GPU, and learners 60 %",
+        ];
+        let two = gpus(2, Some(40));
+        assert_eq!(two.lines(&job), expected);
+        assert_eq!(two.problems(&job), [""; 0]);
+        let advice = "let engines and learners use the same GPUs with --share-gpus, reduce";
+        assert!(gpus(2, None).shortage(&job).unwrap().contains(advice));
+        let problem = gpus(1, Some(40)).shortage(&job).unwrap();
+        assert!(problem.contains("the job needs 2 GPUs") && !problem.contains("--share-gpus"));
+        // Learners on CPUs share nothing.
+        assert_eq!(gpus(2, Some(40)).learner_memory(&spec(1, 1, 0)), None);
+    }
+
+    #[test]
+    fn sharing_needs_weights_on_disk_and_sets_the_memory_of_engines() {
+        let gpu = json!({"limits": {"nvidia.com/gpu": 1}});
+        let job = with_spec(&json!({
+            "weightSync": {"method": "Distributed"},
+            "inference": {
+                "sglang": {"extraArgs": ["--mem-fraction-static=0.5"]}, "replicas": 1,
+                "resources": gpu,
+            },
+            "trainer": {"processesPerReplica": null, "resources": gpu},
+        }));
+        let expected = [
+            "spec.weightSync.method: NCCL connects no two processes of one GPU; set it to Disk, \
+             or remove --share-gpus",
+            "spec.inference.sglang.extraArgs: --share-gpus sets --mem-fraction-static; remove it, \
+             and use --share-gpus=PERCENT",
+        ];
+        assert_eq!(gpus(1, Some(40)).problems(&job.spec), expected);
+        assert_eq!(gpus(2, None).problems(&job.spec), [""; 0]);
     }
 
     #[test]
@@ -208,10 +357,10 @@ mod tests {
             (spec(0, 2, 2), ["", ""], ["4,5", "6,7"]),
             (spec(1, 2, 2), ["4", "5"], ["6,7", "8,9"]),
         ] {
-            let gpus = names(6);
+            let gpus = gpus(6, None);
             let shares = (
-                [0, 1].map(|index| visible(&gpus, &spec, ENGINE, index)),
-                [0, 1].map(|index| visible(&gpus, &spec, Role::Trainer, index)),
+                [0, 1].map(|index| gpus.visible(&spec, ENGINE, index)),
+                [0, 1].map(|index| gpus.visible(&spec, Role::Trainer, index)),
             );
             assert_eq!(shares, (engines.map(Into::into), trainers.map(Into::into)));
         }
@@ -238,9 +387,9 @@ mod tests {
             "reward engines run on GPUs [8]",
             "trainers run on GPUs [9,10]",
         ];
-        assert_eq!(lines(&names(7), spec), expected);
-        assert_eq!(visible(&names(7), spec, Role::Engine(EnginePurpose::Reward), 0), "8");
-        let problem = shortage(spec, 5).unwrap();
+        assert_eq!(gpus(7, None).lines(spec), expected);
+        assert_eq!(gpus(7, None).visible(spec, Role::Engine(EnginePurpose::Reward), 0), "8");
+        let problem = gpus(5, None).shortage(spec).unwrap();
         assert!(problem.contains("2 evaluation engines with 1 GPU each"), "{problem}");
         assert!(problem.contains("spec.rewards[0].model.engines.resources.limits"), "{problem}");
     }
@@ -258,17 +407,17 @@ mod tests {
                 }],
             },
         }));
-        let gpus = names(5);
-        assert_eq!(visible(&gpus, &spec.spec, Role::Trainer, 0), "5,6");
-        let of_group = |index| visible(&gpus, &spec.spec, Role::Group, index);
+        let all = gpus(5, None);
+        assert_eq!(all.visible(&spec.spec, Role::Trainer, 0), "5,6");
+        let of_group = |index| all.visible(&spec.spec, Role::Group, index);
         assert_eq!([0, 1].map(of_group), ["7", "8"]);
         let expected = [
             "engines run on GPUs [4]",
             "trainers run on GPUs [5,6]",
             "trainer.groups replicas run on GPUs [7] [8]",
         ];
-        assert_eq!(lines(&gpus, &spec.spec), expected);
-        let shortage = shortage(&spec.spec, 4).unwrap();
+        assert_eq!(all.lines(&spec.spec), expected);
+        let shortage = gpus(4, None).shortage(&spec.spec).unwrap();
         assert!(
             shortage.contains("5 GPUs")
                 && shortage.contains("2 trainer.groups replicas with 1 GPU each")
@@ -286,7 +435,7 @@ mod tests {
                 vec!["engines run on GPUs [4] [5]", "trainers run on GPUs [6,7] [8,9]"],
             ),
         ] {
-            assert_eq!(lines(&names(6), &spec), expected);
+            assert_eq!(gpus(6, None).lines(&spec), expected);
         }
     }
 }

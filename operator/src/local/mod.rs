@@ -134,7 +134,7 @@ async fn run_job(
         None => format!("{} steps", training.steps),
     };
     print_line(&format!("{}: {what} in {}", job.name, directory.path().display()))?;
-    for line in gpus::lines(&machine.gpus, &job.spec) {
+    for line in machine.gpus.lines(&job.spec) {
         print_line(&format!("{}: {line}", job.name))?;
     }
     let started = Instant::now();

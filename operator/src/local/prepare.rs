@@ -17,8 +17,9 @@ use super::args::RunArgs;
 use super::commands::Machine;
 use super::contents::{Inputs, Located};
 use super::directory::{DirectoryError, INPUTS_FILE, RunDirectory};
+use super::gpus::Gpus;
 use super::set::Set;
-use super::{gpus, inputs, jobs};
+use super::{inputs, jobs};
 use crate::validate::ValidatedJob;
 
 /// Jobs whose inputs are on this machine.
@@ -40,7 +41,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     let runs = std::path::absolute(&args.dir)
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let runs = jobs::normal(&runs);
-    let gpus = gpus::available();
+    let gpus = Gpus::available(args.share_gpus);
     let mut problems = unsuitable_engines(args, &jobs);
     let engine_command = engine_command(args).unwrap_or_else(|error| {
         problems.push(error.to_string());
@@ -49,8 +50,9 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
     problems.extend(jobs::storage_problems(args.use_bucket, &jobs));
     problems.extend(unusable_folder(&runs));
     problems.extend(inputs::missing(&runs, &jobs));
-    problems.extend(jobs.iter().filter_map(|job| {
-        Some(format!("{}: {}", job.name, gpus::shortage(&job.spec, gpus.len())?))
+    problems.extend(jobs.iter().flat_map(|job| {
+        let own = gpus.problems(&job.spec).into_iter();
+        own.map(|problem| format!("{}: {problem}", job.name))
     }));
     if !problems.is_empty() {
         bail!(problems.join("\n"));

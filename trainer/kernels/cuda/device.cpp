@@ -1,6 +1,9 @@
 // What libtorch knows of a GPU: the stream of this thread's operations, and its memory.
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
 
 namespace at::cuda {
 // Declared here, because its header needs the headers of cuBLAS, cuSPARSE and cuSOLVER.
@@ -44,14 +47,17 @@ extern "C" int rljob_call_when_done(void (*run)(), cudaStream_t stream) {
       reinterpret_cast<void*>(run));
 }
 
-// Free and total bytes of a GPU, of all processes.
+// Free and total bytes of a GPU that this process may use: all, or the part of the GPU that the
+// allocator is limited to (per_process_memory_fraction of PYTORCH_CUDA_ALLOC_CONF).
 extern "C" int rljob_device_capacity(int device, uint64_t out[2]) {
   size_t free = 0;
   size_t total = 0;
   if (cudaSetDevice(device) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
     return 1;
   }
-  out[0] = free;
-  out[1] = total;
+  const double fraction = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+  const auto usable = static_cast<uint64_t>(fraction * static_cast<double>(total));
+  out[0] = std::min<uint64_t>(free, usable);
+  out[1] = usable;
   return 0;
 }

@@ -50,7 +50,7 @@ pub fn memory(device: usize) -> Option<[i64; 3]> {
     (code == 0).then_some(out)
 }
 
-/// Free and total bytes of a GPU.
+/// Free and total bytes of a GPU for this process.
 pub fn capacity(device: usize) -> Option<[u64; 2]> {
     let mut out = [0; 2];
     // SAFETY: writes two numbers.

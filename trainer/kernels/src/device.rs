@@ -15,7 +15,8 @@ pub struct Memory {
     pub held: i64,
 }
 
-/// Memory of a GPU for all processes, in bytes.
+/// Memory of a GPU that this process may use, in bytes: all, or the part that
+/// `per_process_memory_fraction` of `PYTORCH_CUDA_ALLOC_CONF` allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub free: u64,
@@ -31,7 +32,7 @@ pub fn compute_capability(device: usize) -> Option<(i32, i32)> {
     None
 }
 
-/// Free and total memory of GPU `device`.
+/// Free and total memory of GPU `device` for this process.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no GPUs"))]
 pub fn capacity(device: usize) -> Option<Capacity> {
     #[cfg(feature = "cuda")]
