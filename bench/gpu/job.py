@@ -118,6 +118,9 @@ def check_pod(name, settings, context):
 
 def template(container, settings, context):
     main = {"name": container, "env": variables(settings)}
+    if settings.share_gpu and container == "trainer":
+        limit = {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "per_process_memory_fraction:0.5"}
+        main["env"].append(limit)
     pod = {"securityContext": {**security(context), "fsGroup": node.USER}, "containers": [main]}
     if settings.shared_memory and container != "coordinator":
         pod["volumes"] = [{"name": "shm", "hostPath": {"path": str(context.shm)}}]
@@ -151,7 +154,7 @@ def rljob(settings, context):
             "dataset": {"train": train}, "rewards": [reward],
             "algorithm": {"grpo": {"groupSize": 8}}, "rollout": rollout,
             "optimizer": {"learningRate": 1.0e-5}, "training": {"steps": STEPS},
-            "weightSync": {"method": "Distributed"},
+            "weightSync": {"method": "Disk" if settings.share_gpu else "Distributed"},
             "checkpoint": {"everySteps": 1000, "keepLast": 1},
             "coordinator": role("coordinator"),
             "trainer": {**role("trainer"), "resources": resources},

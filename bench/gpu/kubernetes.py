@@ -3,15 +3,18 @@
 learner, and appends a row with the time of a transfer of weights between the pods to a file.
 
 usage: kubernetes.py [--programs FOLDER ...] [--bundle FOLDER] [--model FOLDER] [--data FILE]
-                     [--check] [--stand-in] [--shared-memory] [--out results.jsonl] [--commit SHA]
+                     [--check] [--stand-in] [--shared-memory] [--share-gpu] [--out results.jsonl]
+                     [--commit SHA]
 
-Needs root, two NVIDIA GPUs, PyTorch and SGLang for the calling Python, and a machine that may be
-changed: programs of nodes that it lacks are copied to /usr. Control plane, containerd and the
-device plugin come from --bundle (kubernetes_bundle.sh) and end with the script. `--check` ends
-after two pods have shown their GPU. `--stand-in` needs no GPU: the embedded engine and a learner on
-CPUs run with stand-ins of GPUs, which the device plugin advertises under another name.
+Needs root, two NVIDIA GPUs (one with --share-gpu), PyTorch and SGLang for the calling Python, and
+a machine that may be changed: programs of nodes that it lacks are copied to /usr. Control plane,
+containerd and the device plugin come from --bundle (kubernetes_bundle.sh) and end with the script.
+`--check` ends after two pods have shown their GPU. `--stand-in` needs no GPU: the embedded engine
+and a learner on CPUs run with stand-ins of GPUs, which the device plugin advertises under another
+name.
 `--shared-memory` gives engine and trainer a folder of the machine's /dev/shm, over which NCCL
-connects them instead of over sockets.
+connects them instead of over sockets. With `--share-gpu`, engine and learner use one GPU in turns,
+and weights go by disk.
 """
 
 import argparse
@@ -49,6 +52,7 @@ def arguments():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stand-in", action="store_true")
     parser.add_argument("--shared-memory", action="store_true")
+    parser.add_argument("--share-gpu", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     parser.add_argument("--commit", default="unknown")
     settings = parser.parse_args()
@@ -86,8 +90,10 @@ class Cluster:
 
     def __init__(self, settings, root):
         program = node.find(settings.programs, "rljob-test-cluster")
-        gpus = settings.resource + ("=2" if settings.stand_in else "")
+        devices, replicas = ("=1", "2") if settings.share_gpu else ("=2", "1")
+        gpus = settings.resource + (devices if settings.stand_in else "")
         command = [program, "1", "--folder", f"{job.IMAGE}={root}", "--gpus", gpus]
+        command += ["--gpu-replicas", replicas]
         variables = os.environ | {"KUBEBUILDER_ASSETS": str(settings.kubernetes[0])}
         self.lines, self.kubeconfig = [], None
         self.process = subprocess.Popen(
@@ -130,7 +136,7 @@ class Cluster:
 
 
 def check(cluster, settings, context):
-    """Two pods at once show their GPU; each must have another one."""
+    """Two pods at once show their GPU; each must have another one, unless they share it."""
     names = ["check-0", "check-1"]
     cluster.apply(*(job.check_pod(name, settings, context) for name in names))
     seen = []
@@ -141,7 +147,8 @@ def check(cluster, settings, context):
         print(output, flush=True)
         seen.append(set(re.findall(r"/dev/nvidia\d+", output)))
     cluster.kubectl("delete", "pods", *names, "--wait")
-    if [len(each) for each in seen] != [1, 1] or seen[0] == seen[1]:
+    are_equal = seen[0] == seen[1]
+    if [len(each) for each in seen] != [1, 1] or are_equal != settings.share_gpu:
         raise RuntimeError(f"pods with one GPU each saw {seen}")
 
 
@@ -208,15 +215,18 @@ def row(settings, context):
     transports = sorted({found for log in logs for found in re.findall(r" via (\S+)", log)})
     size = sum(file.stat().st_size for file in settings.model.glob("*.safetensors"))
     gpus = ["none"] if settings.stand_in else results.gpus()
+    flags = [flag for flag in ("shared_memory", "share_gpu") if getattr(settings, flag)]
+    flags = "".join(f" --{flag.replace('_', '-')}" for flag in flags)
+    way = "on disk, on one GPU" if settings.share_gpu else "on one node"
     return dict(
-        name="kubernetes-weight-sync",
+        name="kubernetes-shared-gpu" if settings.share_gpu else "kubernetes-weight-sync",
         ratio=None,
         aim=None,
         holds=True,
         gpu=f"{len(gpus)} x {gpus[0]}",
-        command="bench/gpu/kubernetes.py" + (" --shared-memory" if settings.shared_memory else ""),
+        command=f"bench/gpu/kubernetes.py{flags}",
         commit=settings.commit,
-        note="seconds of a transfer of weights from a learner's pod to SGLang's pod on one node",
+        note="seconds of a transfer of weights from a learner's pod to SGLang's pod " + way,
         figures=dict(
             sync_s=round(statistics.median(seconds[1:]), 4), sync_first_s=round(seconds[0], 4),
             weights_bytes=size, transports=transports, steps=len(seconds), phases_s=PHASES,

@@ -279,7 +279,8 @@ def half_seven(rows):
         rows.write(name, ours, peer, aim, note)
 
 
-MEASURED = (eager, compiled, kept, variants, logprobs, packed, groups, mixed, fsdp, seven, half_seven)
+PACKED = (packed, groups, mixed)
+MEASURED = (eager, compiled, kept, variants, logprobs, *PACKED, fsdp, seven, half_seven)
 ON_FOUR = (fsdp_four, seven_four)
 ROWS = {row.__name__: row for row in MEASURED + ON_FOUR}
 

@@ -28,7 +28,7 @@ var libraryPatterns = []string{
 
 // gpu is a device that one container owns at a time.
 type gpu struct {
-	id       string // NVIDIA's minor number, also an index of CUDA with its order by PCI bus
+	id       string // NVIDIA's minor number, an index of CUDA in the order of the PCI bus
 	hostPath string
 	path     string // in the container
 }
@@ -51,6 +51,23 @@ func standInGPUs(number int) []gpu {
 		gpus = append(gpus, gpu{id: id, hostPath: os.DevNull, path: gpuPrefix + id})
 	}
 	return gpus
+}
+
+// repeated lets several containers use each GPU in turns, as the time slicing of NVIDIA's plugin
+// does, with its names of replicas: the GPU's, "::" and a number.
+func repeated(gpus []gpu, replicas int) []gpu {
+	if replicas == 1 {
+		return gpus
+	}
+	var all []gpu
+	for _, one := range gpus {
+		for replica := range replicas {
+			copied := one
+			copied.id = fmt.Sprintf("%s::%d", one.id, replica)
+			all = append(all, copied)
+		}
+	}
+	return all
 }
 
 func installedGPUs() ([]gpu, error) {

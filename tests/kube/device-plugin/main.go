@@ -29,6 +29,7 @@ const registrationLimit = 10 * time.Second
 func main() {
 	resource := flag.String("resource", "nvidia.com/gpu", "name of the extended resource")
 	standIns := flag.Int("stand-ins", 0, "number of GPUs to stand in for; 0 advertises real GPUs")
+	replicas := flag.Int("replicas", 1, "number of containers that can use a GPU at a time")
 	libraries := flag.String("libraries", strings.Join([]string{
 		"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64",
 	}, ":"), "folders with the driver's libraries, separated by colons; the first one counts")
@@ -36,7 +37,7 @@ func main() {
 		"folder of the driver's libraries in containers")
 	flag.Parse()
 	folders := strings.Split(*libraries, ":")
-	if err := run(*resource, *standIns, folders, *target); err != nil {
+	if err := run(*resource, *standIns, *replicas, folders, *target); err != nil {
 		fmt.Fprintf(os.Stderr, "device-plugin: %v\n", err)
 		os.Exit(1)
 	}
@@ -44,8 +45,8 @@ func main() {
 
 // run serves until SIGTERM, SIGINT or the end of the kubelet, which removes the socket when it
 // starts again.
-func run(resource string, standIns int, folders []string, target string) error {
-	plugin, err := newPlugin(standIns, folders, target)
+func run(resource string, standIns, replicas int, folders []string, target string) error {
+	plugin, err := newPlugin(standIns, replicas, folders, target)
 	if err != nil {
 		return err
 	}

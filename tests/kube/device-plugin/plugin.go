@@ -16,9 +16,9 @@ type plugin struct {
 	driver driver
 }
 
-func newPlugin(standIns int, folders []string, target string) (*plugin, error) {
+func newPlugin(standIns, replicas int, folders []string, target string) (*plugin, error) {
 	if standIns > 0 {
-		return &plugin{gpus: standInGPUs(standIns)}, nil
+		return &plugin{gpus: repeated(standInGPUs(standIns), replicas)}, nil
 	}
 	gpus, err := installedGPUs()
 	if err != nil {
@@ -28,7 +28,7 @@ func newPlugin(standIns int, folders []string, target string) (*plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plugin{gpus: gpus, driver: driver}, nil
+	return &plugin{gpus: repeated(gpus, replicas), driver: driver}, nil
 }
 
 func (p *plugin) String() string {
@@ -72,15 +72,17 @@ func (p *plugin) allocate(ids []string) (*api.ContainerAllocateResponse, error) 
 	answer := &api.ContainerAllocateResponse{
 		Mounts:  p.driver.mounts,
 		Devices: append([]*api.DeviceSpec{}, p.driver.devices...),
-		Envs:    map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(ids, ",")},
 	}
+	var numbers []string
 	for _, id := range ids {
 		gpu, err := p.find(id)
 		if err != nil {
 			return nil, err
 		}
 		answer.Devices = append(answer.Devices, device(gpu.hostPath, gpu.path))
+		numbers = append(numbers, strings.TrimPrefix(gpu.path, gpuPrefix))
 	}
+	answer.Envs = map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(numbers, ",")}
 	return answer, nil
 }
 

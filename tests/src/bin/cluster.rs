@@ -25,6 +25,9 @@ struct Arguments {
     /// stand-ins of GPUs. Needs one node.
     #[arg(long, value_name = "RESOURCE[=STAND_INS]", value_parser = resource)]
     gpus: Option<(String, u32)>,
+    /// Number of containers that can use a GPU at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    gpu_replicas: u32,
 }
 
 fn image_of_folder(text: &str) -> Result<(String, PathBuf), String> {
@@ -50,8 +53,9 @@ fn main() -> Result<()> {
         let user = json!({"User": "65532:65532"});
         cluster.import(&image::build(reference, folder, &user, output.path())?)?;
     }
-    let start =
-        |(resource, stand_ins): &(String, u32)| DevicePlugin::start(&cluster, resource, *stand_ins);
+    let start = |(resource, stand_ins): &(String, u32)| {
+        DevicePlugin::start(&cluster, resource, (*stand_ins, arguments.gpu_replicas))
+    };
     let plugin = arguments.gpus.as_ref().map(start).transpose()?;
     if let Some(plugin) = &plugin {
         eprintln!("{} devices", plugin.devices);

@@ -46,7 +46,7 @@ fn visible(cluster: &Cluster, program: &str) -> String {
 #[test]
 fn pods_see_their_own_devices_and_a_job_with_too_few_waits() {
     let cluster = cluster_of_one_node();
-    let _devices = DevicePlugin::start(&cluster, "example.com/gpu", 2).unwrap();
+    let _devices = DevicePlugin::start(&cluster, "example.com/gpu", (2, 1)).unwrap();
     let namespace = Namespace::create(&cluster, "gpus").unwrap();
     let run = Run::start(&cluster, &namespace, JOB, "devices");
     run.wait_for_steps(1);
@@ -67,7 +67,7 @@ fn pods_see_their_own_devices_and_a_job_with_too_few_waits() {
 
 /// A learner group of two GPUs on a node with one.
 fn too_few_are_reported(cluster: &Cluster, namespace: &Namespace) {
-    let _devices = DevicePlugin::start(cluster, "nvidia.com/gpu", 1).unwrap();
+    let _devices = DevicePlugin::start(cluster, "nvidia.com/gpu", (1, 1)).unwrap();
     let mut job: Value = serde_yaml::from_str(JOB).unwrap();
     let limits = json!({"limits": {"example.com/gpu": null, "nvidia.com/gpu": 2}});
     merge(&mut job["spec"]["trainer"], &json!({"resources": limits}));
