@@ -116,6 +116,8 @@ def environment():
     libraries = [f"{DRIVER}/lib64", variables.get("LD_LIBRARY_PATH")]
     variables["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
     variables["PATH"] = f"{variables.get('PATH', '/usr/bin')}:{DRIVER}/bin"
+    # Triton otherwise asks /sbin/ldconfig, which the image does not have.
+    variables["TRITON_LIBCUDA_PATH"] = f"{DRIVER}/lib64"
     # NVLink multicast is not isolated between the containers of a host.
     variables.setdefault("NCCL_NVLS_ENABLE", "0")
     return variables

@@ -28,7 +28,7 @@ for kind in test bench; do
         cp "$path" "$folder/$kind-$name"
     done
 done
-for name in rljob rljob-{coordinator,learner,reward-runner,sandbox,supervisor}; do
+for name in rljob rljob-{coordinator,engine,learner,reward-runner,sandbox,supervisor}; do
     cp "target/quick/$name" "$folder/$name"
 done
 strip "$folder"/*
