@@ -16,7 +16,8 @@ const EXAMPLE_REGISTRY: &str = "registry.example/";
 
 /// Write a commented job file from a preset.
 ///
-/// The preset names models, data, claims and images that you replace; `rljob validate` checks the result.
+/// The preset names models, data, claims and images that you replace; `rljob validate` checks the
+/// result.
 #[derive(clap::Args, Debug)]
 pub struct InitArgs {
     /// What to start from.

@@ -34,7 +34,7 @@ pub fn job_text(file: impl Read) -> std::io::Result<String> {
 ///
 /// # Errors
 /// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, also of pod
-/// templates, types, ranges and what [`super::validate`] checks; or that the file contains no RLJob.
+/// templates, types, ranges and what [`super::validate`] checks; or that the file has no RLJob.
 pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     let mut jobs = Vec::new();
     let mut problems = Vec::new();

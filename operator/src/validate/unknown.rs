@@ -139,7 +139,9 @@ mod tests {
                 "name": "frozen", "roles": ["Reference"], "template": {"spec": {"volume": []}},
             }]},
             "rewards": [{"name": "judge", "command": {"command": ["/judge"]}}],
-            "verifiers": {"maxReplicas": 1, "image": "judge:1", "template": {"spec": {"hostNetworks": true}}},
+            "verifiers": {
+                "maxReplicas": 1, "image": "judge:1", "template": {"spec": {"hostNetworks": true}},
+            },
         });
         let expected = [
             unknown("verifiers.template.spec.hostNetworks"),
@@ -151,7 +153,8 @@ mod tests {
     #[test]
     fn fields_of_newer_releases_of_kubernetes_and_nulls_are_accepted() {
         let spec = json!({"trainer": {"template": {"spec": {
-            "hostnameOverride": "a", "schedulingGroup": {"podGroupName": "a"}, "affinity": {"nodeAffinity": null},
+            "hostnameOverride": "a", "schedulingGroup": {"podGroupName": "a"},
+            "affinity": {"nodeAffinity": null},
             "containers": [{"name": "trainer", "restartPolicyRules": [{"action": "Restart"}]}],
             "terminationGracePeriodSeconds": 60, "hostAliases": [],
         }}}});

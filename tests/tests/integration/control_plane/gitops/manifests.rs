@@ -80,7 +80,7 @@ fn flux_installs_the_chart_of_this_tree_with_values_that_it_accepts() {
     let template = ["template", "rljob", &chart, "--values=-"];
     let helm = Helm::offline(namespace).unwrap();
     let objects = helm.run_with_input(&template, &release["spec"]["values"].to_string()).unwrap();
-    assert!(objects.contains("image: registry.example/rljob:0.1.0\n"), "{objects}");
+    assert!(objects.contains("image: \"registry.example/rljob:0.1.0\"\n"), "{objects}");
 }
 
 /// The job of an overlay, after the API server and `rljob validate` have accepted it.
