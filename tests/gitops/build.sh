@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the program that judges objects as Argo CD and Flux do from Go modules into the user's
-# cache, with the CRDs of Applications, Kustomizations and GitRepositories. Prints the folder. A
-# first build takes 4 minutes on 2 cores; a complete folder is left unchanged. Requires Go, which
-# downloads the version of go.mod.
+# cache, with the CRDs of Applications, Kustomizations, GitRepositories and HelmReleases. Prints the
+# folder. A first build takes 4 minutes on 2 cores; a complete folder is left unchanged. Requires
+# Go, which downloads the version of go.mod.
 #
 # usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 # The newest that Go 1.26 builds. flux: kustomize-controller, whose libraries are in go.mod.
-argocd=3.5.7 flux=1.9.6
+argocd=3.5.7 flux=1.9.6 helm_controller=1.6.0
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/gitops-argocd-$argocd-flux-$flux
 mkdir -p "$folder"
 exec 9>"$folder/.lock"
@@ -35,4 +35,6 @@ crd kustomizations "github.com/fluxcd/kustomize-controller@v$flux" \
     $crds/kustomize.toolkit.fluxcd.io_kustomizations.yaml
 crd gitrepositories "github.com/fluxcd/source-controller@v$flux" \
     $crds/source.toolkit.fluxcd.io_gitrepositories.yaml
+crd helmreleases "github.com/fluxcd/helm-controller@v$helm_controller" \
+    $crds/helm.toolkit.fluxcd.io_helmreleases.yaml
 echo "$folder"

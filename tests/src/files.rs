@@ -104,7 +104,7 @@ pub fn peft_packages() -> Result<PathBuf> {
 }
 
 /// A file of the folder that tests/gitops/build.sh fills in the cache: `gitops`, or the CRD
-/// `applications.yaml`, `kustomizations.yaml` or `gitrepositories.yaml`.
+/// `applications.yaml`, `kustomizations.yaml`, `gitrepositories.yaml` or `helmreleases.yaml`.
 pub fn gitops(file: &str) -> Result<PathBuf> {
     installed(&Path::new("gitops-argocd-3.5.7-flux-1.9.6").join(file))
 }

@@ -84,7 +84,7 @@ struct Arguments {
         requires = "metrics_namespace_selector"
     )]
     metrics_pod_selector: Option<Labels>,
-    /// Serve the metrics `rljob_job_*` of each job, up to ten samples for a job. Alerts on jobs and
+    /// Serve the metrics `rljob_job_*` of each job, up to 20 samples for a job. Alerts on jobs and
     /// dashboards need them; `false` is for very many jobs.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     job_metrics: bool,

@@ -42,6 +42,7 @@ impl PlaceArgs {
     pub async fn subject<'a>(&self, target: Option<&'a str>) -> anyhow::Result<Subject<'a>> {
         self.check()?;
         if !self.cluster {
+            self.check_folder(target)?;
             return Ok(Subject::Runs(Path::new(target.unwrap_or("runs"))));
         }
         let name = target.context("the name of an RLJob is missing")?;
@@ -56,6 +57,22 @@ impl PlaceArgs {
         ensure!(
             self.cluster || self.connection == ConnectionArgs::default(),
             "--kubeconfig, --context and --namespace need --cluster: local runs have none"
+        );
+        Ok(())
+    }
+
+    /// Rejects the name of an RLJob without `--cluster`: a folder that does not exist, without `/`.
+    ///
+    /// # Errors
+    /// It is such a name.
+    pub fn check_folder(&self, target: Option<&str>) -> anyhow::Result<()> {
+        let Some(name) = target.filter(|name| !self.cluster && !name.contains('/')) else {
+            return Ok(());
+        };
+        ensure!(
+            Path::new(name).exists(),
+            "failed to read {name} as a folder of runs: it does not exist; for an RLJob of a \
+             cluster: --cluster"
         );
         Ok(())
     }

@@ -40,6 +40,9 @@ pub struct DashboardArgs {
 /// There is no run, the port is not available, or the coordinator cannot be reached.
 pub async fn dashboard(arguments: &DashboardArgs, out: &mut impl Write) -> anyhow::Result<()> {
     arguments.place.check()?;
+    for target in &arguments.target {
+        arguments.place.check_folder(Some(target))?;
+    }
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port));
     let listener =
         rljob_http::listen(address).with_context(|| format!("failed to listen on {address}"))?;

@@ -19,11 +19,12 @@ use crate::validate::test_support::{MINIMAL, merge};
 use crate::validate::{Policy, parse_jobs, validate};
 
 /// Programs whose arguments no test of this file reads.
-const OTHER_PROGRAMS: [&str; 20] = [
+const OTHER_PROGRAMS: [&str; 21] = [
     "podman",
     "skopeo",
     "cosign",
     "syft",
+    "kubeconform",
     "cargo",
     "pip",
     "python3",

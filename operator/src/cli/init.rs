@@ -11,9 +11,13 @@ use anyhow::{Context, anyhow};
 
 pub use preset::Preset;
 
+/// Registry of the images in samples, which no node can pull.
+const EXAMPLE_REGISTRY: &str = "registry.example/";
+
 /// Write a commented job file from a preset.
 ///
-/// The preset names models, data and claims that you replace; `rljob validate` checks the result.
+/// The preset names models, data, claims and images that you replace; `rljob validate` checks the
+/// result.
 #[derive(clap::Args, Debug)]
 pub struct InitArgs {
     /// What to start from.
@@ -69,6 +73,9 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
     });
     let what = match data {
         Some(_) => "read its comments",
+        None if text.contains(EXAMPLE_REGISTRY) => {
+            "replace its model, data, storage and images of registry.example by yours"
+        }
         None => "replace its model, data and storage by yours",
     };
     Ok(format!(
@@ -109,6 +116,22 @@ mod tests {
             assert!(!text.contains(&sample), "{preset:?} names the sample: {text}");
             assert!(text.contains("-f "), "{preset:?} shows no command: {text}");
         }
+    }
+
+    #[test]
+    fn the_answer_names_what_must_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let answer = |preset| {
+            let file = folder.path().join(format!("{preset:?}.yaml"));
+            init(&arguments(preset, &file)).unwrap().lines().next().unwrap().to_owned()
+        };
+        let expected = |preset: &str, what: &str| {
+            let file = folder.path().join(preset);
+            format!("wrote {}: replace its model, data{what} by yours, then run", file.display())
+        };
+        let images = ", storage and images of registry.example";
+        assert_eq!(answer(Preset::Grpo), expected("Grpo.yaml", images));
+        assert_eq!(answer(Preset::Cpu), expected("Cpu.yaml", " and storage"));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub struct LogsArgs {
     /// The run directory, `RUNS/<namespace>/<name>`; with `--cluster`, the name of an RLJob.
     #[arg(value_name = "DIR|NAME", index = 1)]
     pub target: String,
-    /// One process: coordinator, inference-0, trainer-0, … With `--cluster`, also a role
-    /// (coordinator, inference, trainer) or the name of a pod. Default: all.
+    /// One process (coordinator, inference-0, trainer-0, …), or all of a role (inference, trainer);
+    /// with `--cluster`, also the name of a pod. Default: all.
     #[arg(value_name = "PROCESS", index = 2)]
     pub process: Option<String>,
     /// Follow the logs until the run ends.
@@ -65,6 +65,7 @@ pub struct LogsArgs {
 /// The run or process does not exist, or a log cannot be read.
 pub async fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     arguments.place.check()?;
+    arguments.place.check_folder(Some(&arguments.target))?;
     if !arguments.place.cluster {
         ensure!(
             !arguments.previous && arguments.container.is_none(),
@@ -121,7 +122,14 @@ fn local_logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> 
     }
 }
 
-/// Logs by process, filtered by `process`.
+/// Whether a process has this name or role: `trainer-0` has the role `trainer`.
+fn is_selected(name: &str, selected: &str) -> bool {
+    let number = name.strip_prefix(selected).and_then(|rest| rest.strip_prefix('-'));
+    name == selected
+        || number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Logs by process, filtered by `process`: a name or a role.
 fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let folder = directory.join(LOGS_DIR);
     let entries = fs::read_dir(&folder).with_context(|| {
@@ -139,10 +147,10 @@ fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String,
         .collect();
     all.sort();
     let names: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
-    all.retain(|(name, _)| process.is_none_or(|process| process == name));
+    all.retain(|(name, _)| process.is_none_or(|process| is_selected(name, process)));
     match process {
         Some(process) if all.is_empty() => bail!(
-            "no process `{process}` has a log in {}; found {}",
+            "no process or role `{process}` has a log in {}; found {}",
             folder.display(),
             names.join(", ")
         ),
@@ -246,10 +254,19 @@ mod tests {
         );
         assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
         assert_eq!(print(None, Some(1)).unwrap(), "coordinator | two\ntrainer-0 | killed he\n");
+        let trainer = "th\u{fffd}[2Jree\nkilled he\n";
+        assert_eq!(print(Some("trainer"), None).unwrap(), trainer);
+        fs::write(directory.log("trainer-1"), "four\n").unwrap();
+        fs::write(directory.log("trainer-frozen-0"), "five\n").unwrap();
+        assert_eq!(
+            print(Some("trainer"), Some(1)).unwrap(),
+            "trainer-0 | killed he\ntrainer-1 | four\n"
+        );
+        assert_eq!(print(Some("trainer-frozen"), None).unwrap(), "five\n");
         let unknown = print(Some("engine"), None).unwrap_err();
         assert!(
-            unknown.starts_with("no process `engine` has a log in ")
-                && unknown.ends_with("; found coordinator, trainer-0"),
+            unknown.starts_with("no process or role `engine` has a log in ")
+                && unknown.ends_with("; found coordinator, trainer-0, trainer-1, trainer-frozen-0"),
             "{unknown}"
         );
     }

@@ -102,6 +102,7 @@ impl View {
 /// There is no run, or a request to the cluster fails.
 pub async fn status(arguments: &StatusArgs, out: &mut impl Write) -> anyhow::Result<()> {
     arguments.place.check()?;
+    arguments.place.check_folder(arguments.target.as_deref())?;
     ensure!(
         !arguments.watch || arguments.output == Output::Text,
         "--watch prints text: omit --output"
@@ -183,6 +184,17 @@ mod tests {
         let arguments = StatusArgs { target: None, output: Output::Text, watch: false, place };
         let error = status(&arguments, &mut Vec::new()).await.unwrap_err().to_string();
         assert!(error.contains("need --cluster"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_name_of_an_rljob_without_cluster_is_answered_with_the_option() {
+        let target = Some("no-such-run".to_owned());
+        let place = PlaceArgs::default();
+        let arguments = StatusArgs { target, output: Output::Text, watch: false, place };
+        let error = status(&arguments, &mut Vec::new()).await.unwrap_err().to_string();
+        let expected = "failed to read no-such-run as a folder of runs: it does not exist; for an \
+                        RLJob of a cluster: --cluster";
+        assert_eq!(error, expected);
     }
 
     #[tokio::test]

@@ -72,6 +72,7 @@ struct Frame {
 /// The run does not exist, or a read fails.
 pub async fn top(arguments: &TopArgs, out: &mut impl Write) -> anyhow::Result<()> {
     arguments.place.check()?;
+    arguments.place.check_folder(Some(&arguments.target))?;
     let mut source = if arguments.place.cluster {
         let connection = Connection::open(&arguments.place.connection).await?;
         let (name, curves) = (arguments.target.clone(), Vec::new());

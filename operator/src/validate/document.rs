@@ -8,7 +8,7 @@ use rljob_crds::{RLJob, names};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{InvalidSpec, Policy, Problem, locate::line_of, rules, schema};
+use super::{InvalidSpec, Policy, Problem, locate::line_of, rules, schema, unknown};
 
 /// The API version that this program reads.
 const API_VERSION: &str = "rljob.dev/v1alpha1";
@@ -33,8 +33,8 @@ pub fn job_text(file: impl Read) -> std::io::Result<String> {
 /// Reads every RLJob of a file, in order. Objects of other API groups are skipped.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, types, ranges and
-/// what [`super::validate`] checks; or that the file contains no RLJob.
+/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, also of pod
+/// templates, types, ranges and what [`super::validate`] checks; or that the file has no RLJob.
 pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     let mut jobs = Vec::new();
     let mut problems = Vec::new();
@@ -205,10 +205,14 @@ fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
     problems.extend(schema::check_and_repair(object));
     object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     let mut found = match serde_path_to_error::deserialize::<_, RLJob>(&value) {
-        Ok(job) => match rules::problems(&job, Policy::LOCAL) {
-            found if found.is_empty() && problems.is_empty() => return Ok(job),
-            found => found,
-        },
+        Ok(job) => {
+            let mut found = rules::problems(&job, Policy::LOCAL);
+            found.extend(unknown::unknown_fields(&job.spec));
+            if found.is_empty() && problems.is_empty() {
+                return Ok(job);
+            }
+            found
+        }
         Err(error) => vec![Problem::new(error.path().to_string(), error.inner().to_string())],
     };
     // Rules also see replaced values; their problems are dropped.

@@ -2,9 +2,10 @@
 //!
 //! [`document`] reads YAML or JSON text with several objects per file, and adds the line of each
 //! problem. [`schema`] checks a value against the schema of the CRD. [`rules`] checks rules across
-//! fields: those that the API server checks by CEL, and those that CEL cannot express. `rljob
-//! validate` therefore reports, without a cluster, the problems that an operator with
-//! `--allow-host-path` would report.
+//! fields: those that the API server checks by CEL, and those that CEL cannot express. [`unknown`]
+//! finds fields of pod templates that core v1 does not have. `rljob validate` therefore reports,
+//! without a cluster, the problems that an operator with `--allow-host-path` would report, and
+//! unknown fields of templates, which the operator keeps.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -15,9 +16,11 @@ use rljob_crds::{RLJob, RLJobSpec};
 pub mod document;
 
 mod locate;
+mod pod_templates;
 mod problem;
 mod rules;
 mod schema;
+mod unknown;
 mod unvalidated;
 mod warnings;
 

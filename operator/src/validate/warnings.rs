@@ -17,7 +17,7 @@ use optimizer::check_optimizer;
 use policy::check_policy;
 use running::check_running;
 use sampling::check_unsampled;
-use templates::check_templates;
+use templates::{check_host_namespaces, check_templates};
 use tracking::check_tracking;
 
 mod devices;
@@ -116,6 +116,7 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     check_mounts(spec, &mut warnings);
     check_programs(spec, &mut warnings);
     check_templates(spec, &mut warnings);
+    check_host_namespaces(spec, &mut warnings);
     verifiers::check_pods(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \

@@ -62,9 +62,10 @@ pub(super) fn check_optimizer(
     problems: &mut Vec<Problem>,
 ) {
     if let Some(steps) = steps.filter(|steps| optimizer.warmup_steps > *steps) {
+        let field = format!("{path}.warmupSteps");
         let message =
-            format!("must not exceed training.steps = {steps}: lower it to {steps} or less");
-        problems.push(Problem::new(format!("{path}.warmupSteps"), message));
+            format!("must not exceed training.steps = {steps}: set {field}={steps} or less");
+        problems.push(Problem::new(field, message));
     }
     if optimizer.epsilon <= 0.0 {
         problems.push(Problem::new(format!("{path}.epsilon"), "must be above 0"));

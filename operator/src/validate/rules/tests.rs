@@ -142,8 +142,8 @@ fn steps_seconds_and_batches_must_be_consistent() {
             "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch \
                 of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
-            "spec.optimizer.warmupSteps: must not exceed training.steps = 10: lower it to 10 or \
-                less",
+            "spec.optimizer.warmupSteps: must not exceed training.steps = 10: set \
+                spec.optimizer.warmupSteps=10 or less",
             "spec.optimizer.epsilon: must be above 0",
             "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
         ]

@@ -1,5 +1,5 @@
-//! Containers of pod templates that were meant for the main container of their role, and have
-//! another name: they are sidecars.
+//! Pod templates: containers that were meant for the main container of their role and have another
+//! name, and pods that share namespaces of their node.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::{
@@ -9,6 +9,14 @@ use rljob_crds::template::PodTemplate;
 use serde_json::Value;
 
 use crate::validate::Problem;
+use crate::validate::pod_templates::pod_templates;
+
+/// Namespaces of the node that a pod may share, and what this gives its programs.
+const HOST_NAMESPACES: [(&str, &str); 3] = [
+    ("hostNetwork", "NetworkPolicies do not restrict the pods, and ports of the node are taken"),
+    ("hostPID", "programs see the processes of the node"),
+    ("hostIPC", "programs reach the shared memory of the node"),
+];
 
 /// Names that stand for the main container of a role: those of all roles, and what they run.
 const MEANT: [&str; 13] = [
@@ -57,11 +65,23 @@ pub(super) fn check_templates(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     check("verifiers", CONTAINER_REWARDS, verifiers, "");
 }
 
+/// Names pods that share namespaces of their node.
+pub(super) fn check_host_namespaces(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    for (path, template) in pod_templates(spec) {
+        let is_shared = |field: &str| template.spec.get(field) == Some(&Value::Bool(true));
+        for (field, effect) in HOST_NAMESPACES.into_iter().filter(|(field, _)| is_shared(field)) {
+            let message =
+                format!("{effect}; Pod Security admission rejects it except at level privileged");
+            warnings.push(Problem::new(format!("{path}.spec.{field}"), message));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::check_templates;
+    use super::{check_host_namespaces, check_templates};
     use crate::validate::test_support::with_spec;
 
     fn warnings(spec: &Value) -> Vec<String> {
@@ -106,5 +126,28 @@ mod tests {
         assert_eq!(found, [engines, trainer, group]);
         let sidecars = spec(&["engine", "inference"], &["logs"], &["trainer", "frozen"]);
         assert_eq!(warnings(&sidecars), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pods_that_share_namespaces_of_their_node_are_named() {
+        let spec = json!({
+            "inference": {"template": {"spec": {"hostNetwork": true, "hostPID": false}}},
+            "trainer": {"template": {"spec": {"hostIPC": true}}},
+        });
+        let mut warnings = Vec::new();
+        check_host_namespaces(&with_spec(&spec).spec, &mut warnings);
+        let found: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let rejected = "Pod Security admission rejects it except at level privileged";
+        let expected = [
+            format!(
+                "spec.inference.template.spec.hostNetwork: NetworkPolicies do not restrict the \
+                 pods, and ports of the node are taken; {rejected}"
+            ),
+            format!(
+                "spec.trainer.template.spec.hostIPC: programs reach the shared memory of the \
+                 node; {rejected}"
+            ),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -74,7 +74,7 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
             "spec.algorithm.ppo.rewardNormalization.scaleLevel: Group needs groupSize of at least \
                 2: a group of one sample is normalized by nothing but itself",
             "spec.algorithm.ppo.criticOptimizer.warmupSteps: must not exceed training.steps = 5: \
-                lower it to 5 or less",
+                set spec.algorithm.ppo.criticOptimizer.warmupSteps=5 or less",
             "spec.algorithm.ppo.criticOptimizer.epsilon: must be above 0",
         ]
     );

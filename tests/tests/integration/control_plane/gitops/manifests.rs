@@ -7,7 +7,7 @@ use std::process::Command;
 use rljob_tests::files::{self, binary, workspace};
 use rljob_tests::gitops::ARGOCD_CM;
 use rljob_tests::process::{run, wait_until};
-use rljob_tests::{Kubectl, Namespace};
+use rljob_tests::{Helm, Kubectl, Namespace};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ fn install_crds(kubectl: &Kubectl) {
         ("applications.yaml", "applications.argoproj.io"),
         ("kustomizations.yaml", "kustomizations.kustomize.toolkit.fluxcd.io"),
         ("gitrepositories.yaml", "gitrepositories.source.toolkit.fluxcd.io"),
+        ("helmreleases.yaml", "helmreleases.helm.toolkit.fluxcd.io"),
     ] {
         let file = files::gitops(file).unwrap().display().to_string();
         kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
@@ -46,8 +47,15 @@ fn block(text: &str) -> String {
 fn applications_and_kustomizations_are_accepted_strictly() {
     let namespace = Namespace::create(cluster(), "gitops").unwrap();
     install_crds(&namespace.kubectl);
-    let files =
-        ["argocd/operator", "argocd/jobs", "flux/source", "flux/jobs", "flux/until-succeeded"];
+    let files = [
+        "argocd/operator",
+        "argocd/jobs",
+        "flux/source",
+        "flux/operator",
+        "flux/operator/release",
+        "flux/jobs",
+        "flux/until-succeeded",
+    ];
     for file in files {
         let text = read(&format!("manifests/gitops/{file}.yaml"));
         // The namespaces of Argo CD and Flux do not exist here.
@@ -60,6 +68,19 @@ fn applications_and_kustomizations_are_accepted_strictly() {
             "{output}"
         );
     }
+}
+
+#[test]
+fn flux_installs_the_chart_of_this_tree_with_values_that_it_accepts() {
+    let text = read("manifests/gitops/flux/operator/release.yaml");
+    let release = serde_yaml::Deserializer::from_str(&text).last().unwrap();
+    let release = Value::deserialize(release).unwrap();
+    let chart = path(release["spec"]["chart"]["spec"]["chart"].as_str().unwrap());
+    let namespace = release["spec"]["targetNamespace"].as_str().unwrap();
+    let template = ["template", "rljob", &chart, "--values=-"];
+    let helm = Helm::offline(namespace).unwrap();
+    let objects = helm.run_with_input(&template, &release["spec"]["values"].to_string()).unwrap();
+    assert!(objects.contains("image: \"registry.example/rljob:0.1.0\"\n"), "{objects}");
 }
 
 /// The job of an overlay, after the API server and `rljob validate` have accepted it.
