@@ -82,8 +82,7 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::cli::test_support::arguments as validate_arguments;
-    use crate::cli::validate as check;
+    use crate::cli::test_support::{arguments as validate_arguments, validated};
     use crate::local::jobs::parse_objects;
 
     fn arguments(preset: Preset, file: &Path) -> InitArgs {
@@ -91,8 +90,7 @@ mod tests {
     }
 
     fn problems(file: &Path) -> Result<String, String> {
-        let arguments = validate_arguments(&[&file.to_owned()]);
-        check(&arguments).map_err(|error| error.to_string())
+        validated(&validate_arguments(&[&file.to_owned()]))
     }
 
     #[test]
