@@ -65,6 +65,7 @@ use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};
 use processes::Processes;
+pub use programs::relative as relative_programs;
 use rljob_http::StopSignals;
 use screen::print_line;
 use session::{Ending, Session};

@@ -27,6 +27,19 @@ pub fn missing(spec: &RLJobSpec) -> Vec<String> {
     commands(spec).iter().filter_map(|command| command.missing(&folders)).collect()
 }
 
+/// Programs, files of functions and folders of tools whose paths are relative to the job file.
+pub fn relative(spec: &RLJobSpec) -> Vec<&str> {
+    let functions = spec.rewards.iter().filter_map(|reward| reward.python.as_ref());
+    let mut paths: Vec<&str> = functions.map(|own| own.path.as_str()).collect();
+    for command in commands(spec) {
+        let program = command.words.first().filter(|_| !command.is_tool);
+        let program = program.map(String::as_str).filter(|program| program.contains('/'));
+        paths.extend(command.folder.into_iter().chain(program));
+    }
+    paths.retain(|path| Path::new(path).is_relative());
+    paths
+}
+
 fn commands(spec: &RLJobSpec) -> Vec<Command<'_>> {
     let of = |field: String, words| Command { field, words, is_tool: false, folder: None };
     let rewards = spec.rewards.iter().enumerate().filter_map(|(index, reward)| {

@@ -16,6 +16,7 @@ pub mod document;
 
 mod locate;
 mod problem;
+mod relatives;
 mod rules;
 mod schema;
 mod unvalidated;

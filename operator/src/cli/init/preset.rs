@@ -33,6 +33,37 @@ pub enum Preset {
     Spot,
     /// Checkpoints and exports in an S3-compatible bucket.
     Bucket,
+    /// DAPO: a higher upper clip, groups with equal rewards replaced. On the data of `make
+    /// quickstart`.
+    Dapo,
+    /// Dr. GRPO: no division by the standard deviation or the length. On the data of `make
+    /// quickstart`.
+    DrGrpo,
+    /// RLOO: the baseline of a sample is the mean of the others. On the data of `make quickstart`.
+    Rloo,
+    /// REINFORCE++: one sample per prompt, normalized over the batch. On the data of `make
+    /// quickstart`.
+    ReinforcePlusPlus,
+    /// GSPO: the importance ratio of the whole completion. On the data of `make quickstart`.
+    Gspo,
+    /// GSPO-token: the same with advantages that differ by token. On the data of `make quickstart`.
+    GspoToken,
+    /// CISPO: clipped tokens keep a gradient. On the data of `make quickstart`.
+    Cispo,
+    /// SAPO: a smooth gate instead of clipping. On the data of `make quickstart`.
+    Sapo,
+    /// GPG: the policy gradient without a ratio. On the data of `make quickstart`.
+    Gpg,
+    /// Decoupled PPO: samples of weights that are up to two steps older. On the data of `make
+    /// quickstart`.
+    Decoupled,
+    /// IcePop: tokens outside bounds of their ratio are masked. On the data of `make quickstart`.
+    Icepop,
+    /// KPop: the same with bounds of a binary KL divergence. On the data of `make quickstart`.
+    Kpop,
+    /// M2PO: the tokens with the largest squared log-ratios are masked. On the data of `make
+    /// quickstart`.
+    M2po,
     /// PPO with a critic, on the data of `make quickstart`.
     Ppo,
     /// PPO with a value head on the policy, on the data of `make quickstart`.
@@ -139,6 +170,21 @@ impl Preset {
             Self::MultiNodeEngine => sample!("multi-node-engine"),
             Self::Spot => sample!("spot"),
             Self::Bucket => sample!("bucket"),
+            Self::Dapo => sample!("algorithms/dapo", "dapo"),
+            Self::DrGrpo => sample!("algorithms/dr-grpo", "dr-grpo"),
+            Self::Rloo => sample!("algorithms/rloo", "rloo"),
+            Self::ReinforcePlusPlus => {
+                sample!("algorithms/reinforce-plus-plus", "reinforce-plus-plus")
+            }
+            Self::Gspo => sample!("algorithms/gspo", "gspo"),
+            Self::GspoToken => sample!("algorithms/gspo-token", "gspo-token"),
+            Self::Cispo => sample!("algorithms/cispo", "cispo"),
+            Self::Sapo => sample!("algorithms/sapo", "sapo"),
+            Self::Gpg => sample!("algorithms/gpg", "gpg"),
+            Self::Decoupled => sample!("algorithms/decoupled", "decoupled"),
+            Self::Icepop => sample!("algorithms/icepop", "icepop"),
+            Self::Kpop => sample!("algorithms/kpop", "kpop"),
+            Self::M2po => sample!("algorithms/m2po", "m2po"),
             Self::Ppo => sample!("algorithms/ppo", "ppo"),
             Self::PpoValueHead => sample!("algorithms/ppo-value-head", "ppo-value-head"),
             Self::Dpo => sample!("algorithms/dpo", "dpo"),
