@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bounds of the behavior weight exp(proximal − sampler log-probability).
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new("!has(self.lower) || self.lower <= (has(self.upper) ? self.upper : 5.0)")
@@ -49,19 +49,6 @@ impl BehaviorWeight {
     /// The upper bound of a valid spec.
     pub fn upper(&self) -> f64 {
         self.upper.unwrap_or(UPPER)
-    }
-}
-
-impl Default for BehaviorWeight {
-    fn default() -> Self {
-        Self {
-            level: BehaviorLevel::default(),
-            action: BehaviorAction::default(),
-            metric: BehaviorMetric::default(),
-            aggregation: BehaviorAggregation::default(),
-            upper: None,
-            lower: None,
-        }
     }
 }
 

@@ -234,7 +234,7 @@ mod tests {
         let memory = ("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.60".to_owned());
         assert_eq!(specs[2].environment, [visible, memory]);
         // Engines on CPUs share no GPU.
-        job.spec.inference.resources = Default::default();
+        job.spec.inference.resources = k8s_openapi::api::core::v1::ResourceRequirements::default();
         let specs = process_specs(&run_config(&job), &directory, &machine, 1234);
         assert_eq!(specs[2].environment.len(), 1);
         assert!(!specs[1].arguments.contains(&"--mem-fraction-static=0.34".into()));

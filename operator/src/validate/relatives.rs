@@ -24,7 +24,7 @@ const RELATIVES: [(&str, &str, &str); 14] = [
 
 /// What an unknown member of `spec.algorithm` is called here, if it is known.
 pub(super) fn hint(path: &str, name: &str) -> Option<String> {
-    let letters = name.chars().filter(|letter| letter.is_ascii_alphanumeric());
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
     let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
     let found = RELATIVES.iter().find(|(own, ..)| path == "spec.algorithm" && *own == plain);
     found.map(|(_, what, preset)| format!("; {name} is {what} (rljob init {preset})"))

@@ -184,8 +184,12 @@ mod tests {
 
     #[test]
     fn bounds_apply_to_the_metric_and_weights_remain_ratios() {
-        let of = |metric, upper| {
-            golden(&BehaviorWeight { metric, upper, ..BehaviorWeight::default() }, [0, 0, 1]).1
+        let of = |metric, upper: f64| {
+            golden(
+                &BehaviorWeight { metric, upper: Some(upper), ..BehaviorWeight::default() },
+                [0, 0, 1],
+            )
+            .1
         };
         assert_eq!(of(BehaviorMetric::K1, 0.3), [false, true, true]);
         assert_eq!(of(BehaviorMetric::K2, 0.07), [false, true, true]);
@@ -201,9 +205,12 @@ mod tests {
 
     #[test]
     fn the_binary_kl_bounds_the_change_of_a_probability() {
-        let of = |upper| {
-            let spec =
-                BehaviorWeight { metric: BehaviorMetric::BinaryKL, upper, ..Default::default() };
+        let of = |upper: f64| {
+            let spec = BehaviorWeight {
+                metric: BehaviorMetric::BinaryKL,
+                upper: Some(upper),
+                ..Default::default()
+            };
             golden(&spec, [0, 0, 1]).1
         };
         // With p = e^proximal and q = e^sampler: (0.301, 0.333), (0.223, 0.150), (0.135, 0.018);
