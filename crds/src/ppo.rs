@@ -12,17 +12,18 @@
 //!  Without `valueHead`, the critic is a second model; with it, an output of the policy.
 //! ```
 
+mod advantages;
 mod critic;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
 
 use crate::grpo::{
-    BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationLevel,
-    NormalizationMean, NormalizationScale, NormalizationSpec, OverlongPenalty, ProximalLogprobs,
-    RewardShaping,
+    BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean,
+    NormalizationScale, NormalizationSpec, OverlongPenalty, ProximalLogprobs, RewardShaping,
 };
 use crate::optimizer::OptimizerSpec;
 
@@ -131,10 +132,9 @@ pub struct PpoSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_normalization: Option<NormalizationSpec>,
     /// Normalization of advantages over trainable tokens. Default by mean and standard deviation of
-    /// the batch; `{mean: None, scale: None}` disables it. Fields that are left out of a setting
-    /// have the defaults of a normalization: Group.
-    #[serde(default = "over_batch")]
-    pub advantage_normalization: NormalizationSpec,
+    /// the batch; `{mean: None, scale: None}` disables it.
+    #[serde(default)]
+    pub advantage_normalization: AdvantageNormalization,
     /// Coefficient of the KL divergence per token from the model before training. With 0, learners
     /// hold no reference model. Default 0.
     #[serde(default)]
@@ -203,14 +203,6 @@ fn clip() -> f64 {
     0.2
 }
 
-fn over_batch() -> NormalizationSpec {
-    NormalizationSpec {
-        mean: NormalizationMean::Batch,
-        scale_level: NormalizationLevel::Batch,
-        ..NormalizationSpec::default()
-    }
-}
-
 impl PpoSpec {
     /// Optimizer of the critic or value head, beside that of the policy.
     pub fn critic_optimizer(&self, policy: &OptimizerSpec) -> OptimizerSpec {
@@ -237,7 +229,7 @@ impl PpoSpec {
             overlong_penalty: self.overlong_penalty.clone(),
             reward_shaping: self.reward_shaping.clone(),
             reward_normalization: self.reward_normalization.clone().unwrap_or(none),
-            advantage_normalization: Some(self.advantage_normalization.clone()),
+            advantage_normalization: Some(self.advantage_normalization.clone().into()),
             kl_coefficient: self.kl_coefficient,
             kl_estimator: self.kl_estimator,
             kl_term: self.kl_term,
@@ -268,7 +260,7 @@ impl Default for PpoSpec {
             overlong_penalty: None,
             reward_shaping: RewardShaping::default(),
             reward_normalization: None,
-            advantage_normalization: over_batch(),
+            advantage_normalization: AdvantageNormalization::default(),
             kl_coefficient: 0.0,
             adaptive_kl: None,
             kl_estimator: KlEstimator::default(),

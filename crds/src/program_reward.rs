@@ -134,8 +134,9 @@ impl Default for ProgramLimits {
 /// Settings of the `python` reward: a function that is called with the keywords `prompt`,
 /// `completion` and `answer` (text or None) and returns a number, or `{"reward": number,
 /// "components": {name: number}, "answer": text}` as `http` does. It runs in the sandbox of `code`
-/// and reads the folder of its file, which it can import from. A function that raises is retried;
-/// then the sample is rejected.
+/// and reads the folder of its file, which it can import from. A file that cannot be imported, or
+/// that has no function with these keywords, fails the run. A function that raises is retried; then
+/// the sample is rejected.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PythonReward {

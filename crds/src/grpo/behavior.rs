@@ -4,11 +4,15 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bounds of the behavior weight exp(proximal − sampler log-probability).
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("!has(self.lower) || self.lower <= self.upper")
+    validation = Rule::new("!has(self.lower) || self.lower <= (has(self.upper) ? self.upper : 5.0)")
         .message("lower must not exceed upper")
+)]
+#[x_kube(
+    validation = Rule::new("self.metric == 'Ratio' || has(self.upper)")
+        .message("upper must be set: only metric Ratio has a default")
 )]
 #[x_kube(
     validation = Rule::new("self.action == 'Mask' || self.metric == 'Ratio'")
@@ -28,30 +32,23 @@ pub struct BehaviorWeight {
     /// the logarithms are aggregated. Default Mean.
     #[serde(default)]
     pub aggregation: BehaviorAggregation,
-    /// Upper bound. Default 5.
-    #[serde(default = "upper")]
+    /// Upper bound. Default 5 for metric Ratio, as in AReaL; another metric needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
-    pub upper: f64,
+    pub upper: Option<f64>,
     /// Lower bound. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub lower: Option<f64>,
 }
 
-fn upper() -> f64 {
-    5.0
-}
+/// Upper bound of ratios.
+const UPPER: f64 = 5.0;
 
-impl Default for BehaviorWeight {
-    fn default() -> Self {
-        Self {
-            level: BehaviorLevel::default(),
-            action: BehaviorAction::default(),
-            metric: BehaviorMetric::default(),
-            aggregation: BehaviorAggregation::default(),
-            upper: upper(),
-            lower: None,
-        }
+impl BehaviorWeight {
+    /// The upper bound of a valid spec.
+    pub fn upper(&self) -> f64 {
+        self.upper.unwrap_or(UPPER)
     }
 }
 

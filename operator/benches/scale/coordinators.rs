@@ -135,6 +135,7 @@ async fn status(
         groups: Vec::new(),
         download: None,
         reward_outage: None,
+        reward_failure: None,
         activity: None,
     }))
 }

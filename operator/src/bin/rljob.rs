@@ -50,7 +50,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(arguments) => print(&cli::trace(&arguments)?),
         Command::PassRates(arguments) => print(&cli::pass_rates(&arguments)?),
         Command::Init(arguments) => print(&cli::init(&arguments)?),
-        Command::Validate(arguments) => print(&cli::validate(&arguments)?),
+        Command::Validate(arguments) => {
+            until_closed(cli::validate(&arguments, &mut std::io::stdout()))
+        }
         Command::Render(arguments) => print(&cli::render(&arguments)?),
         Command::Crd => print(&cli::crd()?),
         Command::Completion(arguments) => {

@@ -11,6 +11,9 @@ use anyhow::{Context, anyhow};
 
 pub use preset::Preset;
 
+use crate::local::jobs::parse_objects;
+use crate::local::relative_programs;
+
 /// Registry of the images in samples, which no node can pull.
 const EXAMPLE_REGISTRY: &str = "registry.example/";
 
@@ -78,10 +81,28 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
         }
         None => "replace its model, data and storage by yours",
     };
+    let programs = absent_programs(&text, file)?;
     Ok(format!(
-        "wrote {shown}: {what}, then run\n\x20 rljob validate -f {shown}{}",
-        hint.unwrap_or_default()
+        "wrote {shown}: {what}, then run\n\x20 rljob validate -f {shown}{}{}",
+        hint.unwrap_or_default(),
+        programs.unwrap_or_default()
     ))
+}
+
+/// Names the programs of a job file that are not beside it.
+fn absent_programs(text: &str, file: &Path) -> anyhow::Result<Option<String>> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let jobs = parse_objects(file, text, &[])?;
+    let programs = jobs.iter().flat_map(|job| relative_programs(&job.spec));
+    let mut absent: Vec<&str> = programs.filter(|path| !folder.join(path).exists()).collect();
+    absent.dedup();
+    Ok((!absent.is_empty()).then(|| {
+        format!(
+            "\nthe job runs {}, which `init` does not write: copy from manifests/samples of a \
+             checkout, or set yours",
+            absent.join(", ")
+        )
+    }))
 }
 
 #[cfg(test)]
@@ -89,17 +110,14 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::cli::test_support::arguments as validate_arguments;
-    use crate::cli::validate as check;
-    use crate::local::jobs::parse_objects;
+    use crate::cli::test_support::{arguments as validate_arguments, validated};
 
     fn arguments(preset: Preset, file: &Path) -> InitArgs {
         InitArgs { preset, file: file.to_owned(), name: None, data: None, force: false }
     }
 
     fn problems(file: &Path) -> Result<String, String> {
-        let arguments = validate_arguments(&[&file.to_owned()]);
-        check(&arguments).map_err(|error| error.to_string())
+        validated(&validate_arguments(&[&file.to_owned()]))
     }
 
     #[test]
@@ -188,6 +206,19 @@ mod tests {
         assert!(error.contains("the preset reads no generated data"), "{error}");
         let answer = init(&InitArgs { force: true, ..arguments(Preset::Tools, &file) }).unwrap();
         assert!(answer.contains("manifests/samples/tools/make_data.py FOLDER"), "{answer}");
+    }
+
+    #[test]
+    fn programs_that_are_not_beside_the_file_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.yaml");
+        let answer = |preset| init(&InitArgs { force: true, ..arguments(preset, &file) }).unwrap();
+        let hint = "\nthe job runs ./agent/two_turns.py, which `init` does not write: ";
+        assert!(answer(Preset::Agent).contains(hint), "{}", answer(Preset::Agent));
+        std::fs::create_dir(folder.path().join("agent")).unwrap();
+        std::fs::write(folder.path().join("agent/two_turns.py"), "").unwrap();
+        assert!(!answer(Preset::Agent).contains("the job runs"));
+        assert!(!answer(Preset::Grpo).contains("the job runs"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Subcommands of `rljob` except `run`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -8,7 +9,8 @@ use rljob_crds::RLJob;
 
 use crate::local;
 use crate::local::set::Set;
-use crate::validate::{cluster_warnings, job_text, local_warnings, warnings};
+use crate::terminal::printable;
+use crate::validate::{Problem, cluster_warnings, job_text, local_warnings, warnings};
 
 mod change;
 mod checkpoints;
@@ -33,6 +35,7 @@ mod pod_logs;
 pub mod program;
 mod render;
 mod report;
+mod reward_check;
 mod rows;
 mod status;
 mod table;
@@ -73,7 +76,8 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command, the run
-    /// directories in RUNS, and models: tokenizer, names, shapes and types of weights.
+    /// directories in RUNS, models: tokenizer, names, shapes and types of weights, and functions of
+    /// `python` rewards, which are imported in the sandbox.
     #[arg(long)]
     pub local: bool,
     /// As for `rljob run`: sets a field before the check. Repeatable.
@@ -124,6 +128,7 @@ impl ValidateArgs {
         let checks = [
             self.local.then(|| self.check_local(file).map(nothing)),
             self.local.then(|| model_check::check(file, sets, &self.dir).map(nothing)),
+            self.local.then(|| reward_check::check(file, sets, &self.dir).map(nothing)),
             self.data.then(|| data::check(file, sets, self.local.then_some(self.dir.as_path()))),
             self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib)),
         ];
@@ -137,8 +142,15 @@ impl ValidateArgs {
         lines
     }
 
-    /// Warnings about a job, and the line that says that it is valid.
-    fn lines_of(&self, file: &Path, job: &RLJob) -> Vec<String> {
+    /// Warnings about the jobs of a file by their models on this machine.
+    fn model_warnings(&self, file: &Path, sets: &[Set]) -> Vec<(String, Problem)> {
+        // A file without valid jobs is a problem, not a warning.
+        let found = self.local.then(|| local::model_warnings(file, sets, &self.dir));
+        found.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Warnings about a job, and, if it `is_valid`, the line that says so.
+    fn lines_of(&self, file: &Path, job: &RLJob, is_valid: bool) -> Vec<String> {
         let (file, name) = (file.display(), job.name_any());
         let mut found = warnings(&job.spec);
         if self.local {
@@ -148,36 +160,36 @@ impl ValidateArgs {
         }
         let warning = |warning| format!("{file}: warning: rljob {name}: {warning}");
         let mut lines: Vec<String> = found.iter().map(warning).collect();
-        lines.push(format!("{file}: rljob {name} is valid"));
+        lines.extend(is_valid.then(|| format!("{file}: rljob {name} is valid")));
         lines
     }
 }
 
-/// Checks all files; returns one line for each valid job, after its warnings.
+/// Checks all files; prints the warnings about each job and a line for each valid one to `out`.
 ///
 /// # Errors
 /// All problems, one per line.
-pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
-    let (mut valid, mut problems) = (Vec::new(), Vec::new());
+pub fn validate(arguments: &ValidateArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
     let sets = arguments.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     for file in &arguments.files {
         match read_jobs(file, &sets) {
             Ok(jobs) => {
                 let before = problems.len();
                 let lines = arguments.check_inputs(file, &sets, &mut problems);
-                if problems.len() == before {
-                    valid.extend(jobs.iter().flat_map(|job| arguments.lines_of(file, job)));
-                    valid.extend(lines);
+                let is_valid = problems.len() == before;
+                for (name, warning) in arguments.model_warnings(file, &sets) {
+                    writeln!(out, "{}: warning: rljob {name}: {warning}", file.display())?;
+                }
+                let of_job = |job| arguments.lines_of(file, job, is_valid);
+                for line in jobs.iter().flat_map(of_job).chain(lines) {
+                    writeln!(out, "{}", printable(&line))?;
                 }
             }
             Err(error) => problems.push(format!("{error:#}")),
         }
     }
-    if problems.is_empty() {
-        Ok(valid.join("\n"))
-    } else {
-        Err(anyhow::anyhow!(problems.join("\n")))
-    }
+    if problems.is_empty() { Ok(()) } else { Err(anyhow::anyhow!(problems.join("\n"))) }
 }
 
 /// Returns the CRD as YAML.
@@ -205,6 +217,13 @@ mod documents;
 #[cfg(test)]
 mod test_support {
     use super::*;
+
+    /// What `rljob validate` prints.
+    pub fn validated(arguments: &ValidateArgs) -> Result<String, String> {
+        let mut out = Vec::new();
+        validate(arguments, &mut out).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(out).unwrap().trim_end().to_owned())
+    }
 
     pub fn arguments(files: &[&PathBuf]) -> ValidateArgs {
         ValidateArgs {

@@ -1,6 +1,6 @@
 //! Tests of `rljob validate`.
 
-use super::test_support::arguments;
+use super::test_support::{arguments, validated};
 use super::*;
 use crate::validate::test_support::MINIMAL;
 
@@ -16,9 +16,9 @@ fn with_local_what_a_run_needs_on_this_machine_is_checked() {
         let mut arguments = arguments(&[&path]);
         (arguments.local, arguments.dir) = (true, folder.path().join("runs"));
         change(&mut arguments);
-        validate(&arguments).map_err(|error| error.to_string())
+        validated(&arguments)
     };
-    assert!(validate(&arguments(&[&path])).is_ok());
+    assert!(validated(&arguments(&[&path])).is_ok());
     let error = local(&|_| ()).unwrap_err();
     assert!(error.contains("pass --engine-command"), "{error}");
     assert!(error.contains("train.jsonl does not exist"), "{error}");
@@ -72,7 +72,7 @@ fn what_keeps_a_job_from_a_cluster_is_a_warning() {
         )
         .replace("{processesPerReplica: 2}", "{resources: {limits: {nvidia.com/gpu: 1}}}");
     std::fs::write(&path, text).unwrap();
-    let lines = validate(&arguments(&[&path])).unwrap();
+    let lines = validated(&arguments(&[&path])).unwrap();
     let expected = [
         "spec.model.path: `tiny` is relative: only `rljob run` accepts such a path; set one in \
             a volume of spec.volumes or of the run store",
@@ -95,7 +95,7 @@ fn fields_are_set_before_the_check() {
     std::fs::write(&path, MINIMAL).unwrap();
     let set = |set: &str| {
         let arguments = ValidateArgs { set: vec![set.to_owned()], ..arguments(&[&path]) };
-        validate(&arguments).map_err(|error| error.to_string())
+        validated(&arguments)
     };
     let at = path.display();
     assert_eq!(
@@ -127,8 +127,7 @@ fn problems_of_all_files_are_reported() {
         file("bad", &MINIMAL.replace("steps: 10", "steps: 0")),
         folder.path().join("missing"),
     );
-    let validate =
-        |files: &[&PathBuf]| validate(&arguments(files)).map_err(|error| error.to_string());
+    let validate = |files: &[&PathBuf]| validated(&arguments(files));
     assert_eq!(validate(&[&good]), Ok(format!("{}: rljob sums is valid", good.display())));
     let problems = [
         format!("failed to read {}: No such file or directory (os error 2)", missing.display()),

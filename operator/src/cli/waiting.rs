@@ -3,7 +3,7 @@
 use rljob_crds::status::RoleStatus;
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 
-use crate::status::outage_text;
+use crate::status::{failure_text, outage_text};
 
 /// What a run waits for.
 pub fn waits_for(report: &CoordinatorStatus) -> Option<String> {
@@ -14,7 +14,8 @@ pub fn waits_for(report: &CoordinatorStatus) -> Option<String> {
     });
     let failure = report.journal_failure.as_ref();
     let storage = failure.map(|cause| format!("the coordinator cannot write: {cause}"));
-    storage.or(outage).or(engines)
+    let failure = report.reward_failure.as_ref().filter(|failure| !failure.answered);
+    storage.or(outage).or(engines).or_else(|| failure.map(failure_text))
 }
 
 /// Counts of a set of engines; none in runs without them.
@@ -30,7 +31,7 @@ fn count(engines: usize) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::RewardOutage;
+    use rljob_protocol::status::{RewardFailure, RewardOutage};
 
     use super::*;
     use crate::decide::test_support::report;
@@ -48,6 +49,17 @@ mod tests {
         let with = |state| CoordinatorStatus { reward_engines: vec![engine(state)], ..report() };
         assert_eq!(waits_for(&report()), None);
         assert_eq!(waits_for(&with(EngineCondition::Ready)), None);
+        let failed = |answered| RewardFailure {
+            reward: "reward brief (python brief of brief.py)".to_owned(),
+            cause: "the command ended with exit status: 1".to_owned(),
+            answered,
+        };
+        let after =
+            |answered| CoordinatorStatus { reward_failure: Some(failed(answered)), ..report() };
+        let expected = "reward brief (python brief of brief.py) failed for a completion, and is \
+            tried again: the command ended with exit status: 1";
+        assert_eq!(waits_for(&after(false)).as_deref(), Some(expected));
+        assert_eq!(waits_for(&after(true)), None);
         let starting = with(EngineCondition::Unreachable);
         let expected = "sampling waits for the reward model: 0 of 1 engines are ready";
         assert_eq!(waits_for(&starting).as_deref(), Some(expected));

@@ -37,6 +37,7 @@ pub fn report() -> CoordinatorStatus {
         unsupported: None,
         download: None,
         reward_outage: None,
+        reward_failure: None,
         journal_failure: None,
         tracker_failure: None,
         memory: None,

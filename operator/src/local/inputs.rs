@@ -1,8 +1,7 @@
-//! Inputs of jobs on this machine, checked before a process starts: models, data, checkpoints and
-//! programs of rewards.
+//! Inputs of jobs on this machine, checked before a process starts: models, data, checkpoints,
+//! programs and functions.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rljob_crds::ServedRewardModel;
 use rljob_crds::model::InitialWeights;
@@ -14,7 +13,7 @@ use super::jobs::{has_finished, model_directory, run_directory};
 use super::model_folder::{
     incomplete_model, missing_template, missing_weights, not_a_reward_model,
 };
-use super::secrets;
+use super::{programs, secrets};
 use crate::validate::ValidatedJob;
 
 /// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
@@ -28,7 +27,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
             .chain(missing_teacher(runs, job, earlier))
             .chain(missing_reward_model(runs, job, earlier))
             .chain(missing_data(job))
-            .chain(missing_programs(job))
+            .chain(programs::missing(&job.spec))
             .chain(missing_functions(job))
             .chain(missing_folders(job))
             .chain(secrets::missing(&job.spec, secrets::folder().as_deref()))
@@ -108,33 +107,6 @@ fn is_written_by(folder: &Path, runs: &Path, jobs: &[ValidatedJob]) -> bool {
     jobs.iter().any(|job| folder.starts_with(run_directory(runs, job)))
 }
 
-fn is_program(path: &Path) -> bool {
-    let metadata = path.metadata();
-    metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-}
-
-/// Programs of rewards that are not on this machine.
-fn missing_programs(job: &ValidatedJob) -> impl Iterator<Item = String> {
-    let folders: Vec<PathBuf> = std::env::var_os("PATH")
-        .map(|paths| std::env::split_paths(&paths).collect())
-        .unwrap_or_default();
-    let is_missing = move |program: &&String| {
-        let is_path = program.contains('/');
-        let found = folders.iter().any(|folder| is_program(&folder.join(program)));
-        if is_path { !is_program(Path::new(program)) } else { !found }
-    };
-    let programs = job
-        .spec
-        .rewards
-        .iter()
-        .enumerate()
-        .filter_map(|(index, reward)| Some((index, reward.command.as_ref()?.command.first()?)));
-    let missing = programs.filter(move |(_, program)| is_missing(program));
-    missing.map(|(index, program)| {
-        format!("spec.rewards[{index}].command.command: no program {program} is on this machine")
-    })
-}
-
 /// Files of reward functions that are not on this machine.
 fn missing_functions(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let rewards = job.spec.rewards.iter().enumerate();
@@ -143,6 +115,12 @@ fn missing_functions(job: &ValidatedJob) -> impl Iterator<Item = String> {
     missing.map(|(index, path)| {
         format!("spec.rewards[{index}].python.path: no file {path} is on this machine")
     })
+}
+
+/// Whether a job has reward functions, in files that are all on this machine.
+pub fn has_reward_functions(job: &ValidatedJob) -> bool {
+    job.spec.rewards.iter().any(|reward| reward.python.is_some())
+        && missing_functions(job).next().is_none()
 }
 
 /// Working folders of tools that are not on this machine.

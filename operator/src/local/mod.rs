@@ -19,8 +19,9 @@ use rljob_crds::RunConfig;
 use rljob_crds::training::TrainingSpec;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
+use crate::local::set::Set;
 use crate::terminal::printable;
-use crate::validate::{ValidatedJob, local_warnings, warnings};
+use crate::validate::{Problem, ValidatedJob, local_warnings, warnings};
 
 mod args;
 pub mod backoff;
@@ -44,6 +45,7 @@ mod paths;
 mod prepare;
 pub mod process;
 pub mod processes;
+mod programs;
 pub mod report_file;
 pub mod results;
 pub mod role;
@@ -58,11 +60,12 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
-pub use inputs::{lacks_data, lacks_model_files, lacks_tokenizer};
+pub use inputs::{has_reward_functions, lacks_data, lacks_model_files, lacks_tokenizer};
 use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};
 use processes::Processes;
+pub use programs::relative as relative_programs;
 use rljob_http::StopSignals;
 use screen::print_line;
 use session::{Ending, Session};
@@ -120,7 +123,8 @@ async fn run_job(
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     directory.check_inside(runs)?;
-    for warning in warnings(&job.spec).into_iter().chain(local_warnings(&job.spec)) {
+    let own = warnings(&job.spec).into_iter().chain(local_warnings(&job.spec));
+    for warning in own.chain(model_warning(runs, job)) {
         print_line(&format!("{}: warning: {warning}", job.name))?;
     }
     let Some(config) = record_start(job, runs, args, &directory)? else {
@@ -147,6 +151,26 @@ async fn run_job(
     })?;
     finish(&config, &directory, started.elapsed().as_secs_f64())?;
     Ok(ending)
+}
+
+/// What the model of a job makes of its settings, if it is on this machine.
+fn model_warning(runs: &Path, job: &ValidatedJob) -> Option<Problem> {
+    model_folder::long_completions(&jobs::model_directory(runs, job), &job.spec)
+}
+
+/// Warnings about the jobs of a file by their models, with the names of the jobs.
+///
+/// # Errors
+/// The file has no valid jobs.
+pub fn model_warnings(
+    file: &Path,
+    sets: &[Set],
+    runs: &Path,
+) -> anyhow::Result<Vec<(String, Problem)>> {
+    let jobs = jobs::read(file, sets, None)?;
+    let runs = std::path::absolute(runs)?;
+    let of = |job: &ValidatedJob| Some((job.name.clone(), model_warning(&runs, job)?));
+    Ok(jobs.iter().filter_map(of).collect())
 }
 
 /// Checks the run directory and records the start of a run. Returns no configuration if the run has

@@ -10,6 +10,8 @@ use rljob_crds::model::InitialWeights;
 use rljob_protocol::classifier::check_reward_model;
 use serde_json::Value;
 
+use crate::validate::Problem;
+
 /// Maximum size of a model's JSON file in bytes.
 const MAX_CONFIG: u64 = 16 << 20;
 
@@ -36,6 +38,21 @@ pub fn incomplete_model(folder: &Path) -> Option<String> {
         }
         Err(error) => Some(format!("failed to read {}: {error}", path.display())),
     }
+}
+
+/// Completions that no prompt leaves room for: the length of samples is limited by the model.
+pub fn long_completions(folder: &Path, spec: &RLJobSpec) -> Option<Problem> {
+    let (path, longest) = (folder.join("config.json"), spec.rollout.max_new_tokens);
+    let context = read_json(&path).ok()?.get("max_position_embeddings")?.as_u64()?;
+    let samples = spec.algorithm.has_rollouts() || !spec.algorithm.has_learners();
+    (samples && u64::from(longest) >= context).then(|| {
+        let message = format!(
+            "is {longest}, but prompt and completion have at most {context} tokens together \
+             (max_position_embeddings in {}): completions end there",
+            path.display()
+        );
+        Problem::new("spec.rollout.maxNewTokens", message)
+    })
 }
 
 fn read_json(path: &Path) -> serde_json::Result<Value> {
@@ -81,4 +98,29 @@ pub fn not_a_reward_model(folder: &Path) -> Option<String> {
     let path = folder.join("config.json");
     let checked = check_reward_model(&read_json(&path).ok()?);
     checked.err().map(|what| format!("{} {what}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::long_completions;
+    use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn completions_longer_than_the_context_of_the_model_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let of = |spec| long_completions(folder.path(), &with_spec(&spec).spec);
+        let long = json!({"rollout": {"maxNewTokens": 64}});
+        assert_eq!(of(long.clone()), None, "the model is not there");
+        std::fs::write(&path, json!({"max_position_embeddings": 64}).to_string()).unwrap();
+        let expected = format!(
+            "spec.rollout.maxNewTokens: is 64, but prompt and completion have at most 64 tokens \
+             together (max_position_embeddings in {}): completions end there",
+            path.display()
+        );
+        assert_eq!(of(long).map(|warning| warning.to_string()), Some(expected));
+        assert_eq!(of(json!({"rollout": {"maxNewTokens": 63}})), None);
+    }
 }

@@ -35,6 +35,12 @@ pub struct Prepared {
 /// # Errors
 /// Every problem, one per line.
 pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
+    let (prepared, problems) = read(args)?;
+    if problems.is_empty() { Ok(prepared) } else { bail!(problems.join("\n")) }
+}
+
+/// The jobs, and the problems of their inputs.
+fn read(args: &RunArgs) -> anyhow::Result<(Prepared, Vec<String>)> {
     rljob_http::check_authorities()?;
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets, args.evaluation.as_ref())?;
@@ -54,10 +60,7 @@ pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
         let own = gpus.problems(&job.spec).into_iter();
         own.map(|problem| format!("{}: {problem}", job.name))
     }));
-    if !problems.is_empty() {
-        bail!(problems.join("\n"));
-    }
-    Ok(Prepared { jobs, runs, machine: Machine { engine_command, gpus } })
+    Ok((Prepared { jobs, runs, machine: Machine { engine_command, gpus } }, problems))
 }
 
 /// Why run directories cannot be created in a folder that need not exist.
@@ -75,26 +78,32 @@ fn unusable_folder(runs: &Path) -> Option<String> {
 /// Checks all that `rljob run` checks before it starts a process, and starts none.
 ///
 /// # Errors
-/// What `rljob run` with these arguments would reject, of each run directory the first problem.
+/// What `rljob run` with these arguments would reject.
 pub fn check(args: &RunArgs) -> anyhow::Result<()> {
-    let Prepared { jobs, runs, .. } = prepare(args)?;
-    let rejected = |job: &ValidatedJob| {
-        let error = check_directory(args, &runs, job).err()?;
-        Some(format!("{:#}", error.context(format!("failed to run {}", job.name))))
-    };
-    let problems: Vec<String> = jobs.iter().filter_map(rejected).collect();
+    let (Prepared { jobs, runs, .. }, mut problems) = read(args)?;
+    for job in &jobs {
+        let found = check_directory(args, &runs, job).unwrap_or_else(|error| vec![error]);
+        let problem = |error| format!("{}: cannot resume: {error:#}", job.name);
+        problems.extend(found.into_iter().map(problem));
+    }
     if problems.is_empty() { Ok(()) } else { bail!(problems.join("\n")) }
 }
 
-fn check_directory(args: &RunArgs, runs: &Path, job: &ValidatedJob) -> anyhow::Result<()> {
+/// Why the run of an existing directory cannot continue with this spec.
+fn check_directory(
+    args: &RunArgs,
+    runs: &Path,
+    job: &ValidatedJob,
+) -> anyhow::Result<Vec<anyhow::Error>> {
     let path = jobs::run_directory(runs, job);
     if !path.is_dir() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let directory = RunDirectory::open(&path)?;
     directory.check_inside(runs)?;
-    Start::new(job, runs, args.use_bucket, &directory)?.reject_changes(&directory)?;
-    reject_fewer_steps(job, &directory)
+    let start = Start::new(job, runs, args.use_bucket, &directory)?;
+    let checks = [start.reject_changes(&directory), reject_fewer_steps(job, &directory)];
+    Ok(checks.into_iter().filter_map(Result::err).collect())
 }
 
 /// Engines of a job that are SGLang servers, with their fields in the spec.

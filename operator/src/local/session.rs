@@ -188,6 +188,7 @@ impl<'a> Session<'a> {
         self.console.show_restart(facts)?;
         self.console.show_group_restarts(facts)?;
         self.console.show_progress(facts.report())?;
+        self.console.show_reward_failure(facts.report())?;
         self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, facts, Timestamp::now());
         self.console.show_wait(wait(self.job, facts, &decision), self.interrupted)?;

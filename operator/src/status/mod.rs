@@ -43,7 +43,7 @@ mod throttle;
 pub use conditions::wait;
 pub use events::{StatusEvent, events, new_incidents};
 pub use memory::planned;
-pub use text::outage_text;
+pub use text::{failure_text, outage_text};
 pub use throttle::StatusUpdate;
 
 /// Reads the record of earlier passes.

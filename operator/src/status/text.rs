@@ -2,7 +2,7 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
-use rljob_protocol::status::{Activity, CoordinatorStatus, RewardOutage};
+use rljob_protocol::status::{Activity, CoordinatorStatus, RewardFailure, RewardOutage};
 
 use crate::decide::{Facts, Silence, num_verifiers};
 use crate::validate::{Job, warnings};
@@ -72,6 +72,12 @@ pub(super) fn reward_outage(facts: &Facts) -> String {
 /// What samples wait for. Without the duration, which would change the status at every observation.
 pub fn outage_text(outage: &RewardOutage) -> String {
     format!("sampling waits for {}: {}", outage.reward, outage.cause)
+}
+
+/// The first failed try of a reward.
+pub fn failure_text(failure: &RewardFailure) -> String {
+    let RewardFailure { reward, cause, .. } = failure;
+    format!("{reward} failed for a completion, and is tried again: {cause}")
 }
 
 /// Since when no step was completed, and the pods that are missing.

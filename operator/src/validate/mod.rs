@@ -18,6 +18,7 @@ pub mod document;
 mod locate;
 mod pod_templates;
 mod problem;
+mod relatives;
 mod rules;
 mod schema;
 mod unknown;

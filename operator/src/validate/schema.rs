@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use serde_json::{Map, Value};
 
-use super::Problem;
+use super::{Problem, relatives};
 
 static ROOT: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     let schema = rljob_crds::crd()
@@ -180,7 +180,8 @@ fn check_object(
             (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
             (None, _) if schema.x_kubernetes_preserve_unknown_fields == Some(true) => {}
             (None, _) => {
-                let message = unknown_field(properties.keys().map(String::as_str));
+                let mut message = unknown_field(properties.keys().map(String::as_str));
+                message.extend(relatives::hint(path, name));
                 problems.push(Problem::new(below(name), message));
                 return false;
             }

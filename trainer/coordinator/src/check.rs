@@ -1,15 +1,17 @@
-//! Check of a job's data without a run (`rljob validate --data`): numbers of rows, and the rows
-//! that a run would drop. Reads the tokenizer and the data as a run does, and writes nothing.
+//! Checks of a job without a run. `rljob validate --data`: numbers of rows, and the rows that a run
+//! would drop; reads the tokenizer and the data as a run does. `rljob validate --local`: functions
+//! of rewards. They write nothing.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
+use rljob_crds::reward::RewardSpec;
 
 use crate::core::record::StepsOfEpochs;
 use crate::data::{Dataset, FilterReason, Part};
 use crate::input::{Input, InputError, check_epochs, steps_of_epochs};
-use crate::reward::Runner;
+use crate::reward::{RewardError, Rewards, Runner};
 
 /// Dropped rows that are shown of each dataset.
 const SHOWN: usize = 10;
@@ -32,6 +34,16 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
         }
     }
     Ok(text)
+}
+
+/// Checks that the functions of `python` rewards can be called on this machine.
+///
+/// # Errors
+/// What would fail a run at its start, or the first completion.
+pub async fn check_rewards(config: &RunConfig, runner: &Runner) -> Result<(), RewardError> {
+    let functions = config.spec.rewards.iter().filter(|reward| reward.python.is_some());
+    let functions: Vec<RewardSpec> = functions.cloned().collect();
+    Rewards::new(&functions, runner, None)?.check().await
 }
 
 fn describe(text: &mut String, part: &Part) {

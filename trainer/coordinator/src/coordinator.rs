@@ -85,6 +85,8 @@ impl Coordinator {
             let agents = || self.agents.as_ref().and_then(|agents| agents.outage());
             rewards.or_else(|| input.workflow.outage()).or_else(teacher).or_else(agents)
         });
+        status.reward_failure =
+            self.batches.input().and_then(|input| input.rewards.as_ref()?.failure());
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest(None);

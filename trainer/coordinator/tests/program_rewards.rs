@@ -85,6 +85,46 @@ async fn a_function_scores_and_its_failure_rejects_the_sample() {
 }
 
 #[tokio::test]
+async fn a_file_without_a_function_that_takes_the_keywords_fails_before_the_first_completion() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    let of = |function: &str| {
+        rewards(&json!({"python": {"path": path, "function": function, "retries": 0}}))
+    };
+    let score = "def score(prompt, completion, answer):\n    return 1.0\n";
+    let few = "def score(prompt, completion):\n    return 1.0\n";
+    let cases = [
+        (score, "scoer", "has no function scoer; it has score"),
+        ("import absent\n", "score", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("def score(\n", "score", "cannot be imported: SyntaxError: "),
+        (
+            few,
+            "score",
+            "score(prompt, completion) is called with the keywords prompt, completion and answer: \
+             got an unexpected keyword argument 'answer'",
+        ),
+    ];
+    for (source, function, expected) in cases {
+        std::fs::write(&path, source).unwrap();
+        let rewards = of(function);
+        let scored = rewards.score(question("four", "8")).await.map(|_| ());
+        for result in [rewards.check().await, scored] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, RewardError::Unavailable { .. }), "{error:?}");
+            assert!(error.is_permanent());
+            let text = std::error::Error::source(&error).unwrap().to_string();
+            assert!(text.contains(&path.display().to_string()), "{text}");
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+    std::fs::write(&path, score).unwrap();
+    let rewards = of("score");
+    rewards.check().await.unwrap();
+    assert_eq!(rewards.score(question("four", "8")).await.unwrap().value, 1.0);
+    assert_eq!(rewards.failure(), None);
+}
+
+#[tokio::test]
 async fn the_rewards_of_the_samples_score() {
     let samples = workspace().join("manifests/samples/rewards");
     let command = json!({"command": ["python3", samples.join("digits.py")]});

@@ -61,6 +61,9 @@ pub struct CoordinatorStatus {
     /// Reward whose verifier is down. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_outage: Option<RewardOutage>,
+    /// First failed try of a reward. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_failure: Option<RewardFailure>,
     /// What the learners do or wait for; absent before they ask. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
@@ -155,10 +158,12 @@ impl CoordinatorStatus {
         let of_groups = self.groups.iter().filter_map(|group| group.last_failure.as_ref());
         let failure = self.last_failure.iter().chain(of_groups).map(|failure| &failure.message);
         let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
+        let tries = self.reward_failure.iter().flat_map(|failed| [&failed.reward, &failed.cause]);
         let engines = self.all_engines().filter_map(|engine| engine.unsuitable.as_ref());
         let others = self.journal_failure.iter().chain(&self.tracker_failure);
         if failure
             .chain(outage)
+            .chain(tries)
             .chain(engines)
             .chain(others)
             .any(|message| message.len() > MAX_MESSAGE)
@@ -178,7 +183,7 @@ impl CoordinatorStatus {
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
             self.download = None;
-            self.reward_outage = None;
+            (self.reward_outage, self.reward_failure) = (None, None);
             self.activity = None;
             self.journal_failure = None;
             self.tracker_failure = None;
@@ -246,6 +251,18 @@ pub struct RewardOutage {
     pub seconds: u64,
     /// The first failure.
     pub cause: String,
+}
+
+/// First failed try of a reward, which is retried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RewardFailure {
+    /// Name and verifier of the reward.
+    pub reward: String,
+    /// Its error, in one line.
+    pub cause: String,
+    /// Whether the reward has scored a completion since its last failed try.
+    pub answered: bool,
 }
 
 /// Calls of programs that verifier pods run, from which the number of pods follows.

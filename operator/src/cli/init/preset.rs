@@ -33,6 +33,37 @@ pub enum Preset {
     Spot,
     /// Checkpoints and exports in an S3-compatible bucket.
     Bucket,
+    /// DAPO: a higher upper clip, groups with equal rewards replaced. On the data of `make
+    /// quickstart`.
+    Dapo,
+    /// Dr. GRPO: no division by the standard deviation or the length. On the data of `make
+    /// quickstart`.
+    DrGrpo,
+    /// RLOO: the baseline of a sample is the mean of the others. On the data of `make quickstart`.
+    Rloo,
+    /// REINFORCE++: one sample per prompt, normalized over the batch. On the data of `make
+    /// quickstart`.
+    ReinforcePlusPlus,
+    /// GSPO: the importance ratio of the whole completion. On the data of `make quickstart`.
+    Gspo,
+    /// GSPO-token: the same with advantages that differ by token. On the data of `make quickstart`.
+    GspoToken,
+    /// CISPO: clipped tokens keep a gradient. On the data of `make quickstart`.
+    Cispo,
+    /// SAPO: a smooth gate instead of clipping. On the data of `make quickstart`.
+    Sapo,
+    /// GPG: the policy gradient without a ratio. On the data of `make quickstart`.
+    Gpg,
+    /// Decoupled PPO: samples of weights that are up to two steps older. On the data of `make
+    /// quickstart`.
+    Decoupled,
+    /// IcePop: tokens outside bounds of their ratio are masked. On the data of `make quickstart`.
+    Icepop,
+    /// KPop: the same with bounds of a binary KL divergence. On the data of `make quickstart`.
+    Kpop,
+    /// M2PO: the tokens with the largest squared log-ratios are masked. On the data of `make
+    /// quickstart`.
+    M2po,
     /// PPO with a critic, on the data of `make quickstart`.
     Ppo,
     /// PPO with a value head on the policy, on the data of `make quickstart`.
@@ -114,69 +145,84 @@ pub(super) struct Sample {
     text: &'static str,
 }
 
-impl Preset {
-    pub(super) fn sample(self) -> Sample {
-        macro_rules! sample {
-            ($name:literal) => {
-                sample!($name, $name)
-            };
-            ($path:literal, $job:literal) => {
-                Sample {
-                    path: $path,
-                    job: $job,
-                    text: include_str!(concat!("../../../../manifests/samples/", $path, ".yaml")),
-                }
-            };
-        }
-        match self {
-            Self::Quickstart => sample!("quickstart"),
-            Self::Grpo => sample!("gsm8k-grpo"),
-            Self::Async => sample!("gsm8k-async"),
-            Self::Code => sample!("code"),
-            Self::Sft => sample!("sft"),
-            Self::Cpu => sample!("gsm8k-smollm2"),
-            Self::MultiGpu => sample!("multi-gpu"),
-            Self::MultiNodeEngine => sample!("multi-node-engine"),
-            Self::Spot => sample!("spot"),
-            Self::Bucket => sample!("bucket"),
-            Self::Ppo => sample!("algorithms/ppo", "ppo"),
-            Self::PpoValueHead => sample!("algorithms/ppo-value-head", "ppo-value-head"),
-            Self::Dpo => sample!("algorithms/dpo", "dpo"),
-            Self::RewardModel => sample!("algorithms/reward-model", "reward-model"),
-            Self::ModelReward => sample!("model-reward"),
-            Self::Distillation => sample!("algorithms/distillation", "distillation"),
-            Self::OffPolicyDistillation => {
-                sample!("algorithms/off-policy-distillation", "off-policy-distillation")
+/// The samples of presets: path and name of the last job.
+macro_rules! samples {
+    ($($preset:ident: $path:literal, $job:literal;)*) => {
+        impl Preset {
+            pub(super) fn sample(self) -> Sample {
+                let [path, job, text] = match self {
+                    $(Self::$preset => [
+                        $path,
+                        $job,
+                        include_str!(concat!("../../../../manifests/samples/", $path, ".yaml")),
+                    ],)*
+                };
+                Sample { path, job, text }
             }
-            Self::Lora => sample!("algorithms/lora", "lora"),
-            Self::MultiTurn => sample!("multi-turn"),
-            Self::TwoTurns => sample!("two-turns"),
-            Self::Environment => sample!("environment"),
-            Self::EnvironmentCommand => sample!("environment-command"),
-            Self::Agent => sample!("agent"),
-            Self::AgentPods => sample!("agent-pods"),
-            Self::Verifiers => sample!("verifiers"),
-            Self::Evaluation => sample!("evaluation", "math-500"),
-            Self::Suites => sample!("suites"),
-            Self::EvaluationEngines => sample!("evaluation-engines"),
-            Self::EvaluationEnginesCpu => sample!("evaluation-engines-cpu"),
-            Self::Ab => sample!("ab"),
-            Self::Mixture => sample!("mixture"),
-            Self::Tools => sample!("tools"),
-            Self::ToolsCommand => sample!("tools-command"),
-            Self::ToolsMcp => sample!("tools-mcp"),
-            Self::ToolsByRow => sample!("tools-by-row"),
-            Self::Curriculum => sample!("curriculum"),
-            Self::ServedTeacher => sample!("served-teacher"),
-            Self::HybridSharding => sample!("hybrid-sharding"),
-            Self::TrainerGroup => sample!("trainer-group"),
-            Self::TrainerGroupCpu => sample!("trainer-group-cpu"),
-            Self::Gang => sample!("gang"),
-            Self::Topology => sample!("topology"),
-            Self::Queue => sample!("kueue", "queued"),
         }
-    }
+    };
+}
 
+samples! {
+    Quickstart: "quickstart", "quickstart";
+    Grpo: "gsm8k-grpo", "gsm8k-grpo";
+    Async: "gsm8k-async", "gsm8k-async";
+    Code: "code", "code";
+    Sft: "sft", "sft";
+    Cpu: "gsm8k-smollm2", "gsm8k-smollm2";
+    MultiGpu: "multi-gpu", "multi-gpu";
+    MultiNodeEngine: "multi-node-engine", "multi-node-engine";
+    Spot: "spot", "spot";
+    Bucket: "bucket", "bucket";
+    Dapo: "algorithms/dapo", "dapo";
+    DrGrpo: "algorithms/dr-grpo", "dr-grpo";
+    Rloo: "algorithms/rloo", "rloo";
+    ReinforcePlusPlus: "algorithms/reinforce-plus-plus", "reinforce-plus-plus";
+    Gspo: "algorithms/gspo", "gspo";
+    GspoToken: "algorithms/gspo-token", "gspo-token";
+    Cispo: "algorithms/cispo", "cispo";
+    Sapo: "algorithms/sapo", "sapo";
+    Gpg: "algorithms/gpg", "gpg";
+    Decoupled: "algorithms/decoupled", "decoupled";
+    Icepop: "algorithms/icepop", "icepop";
+    Kpop: "algorithms/kpop", "kpop";
+    M2po: "algorithms/m2po", "m2po";
+    Ppo: "algorithms/ppo", "ppo";
+    PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";
+    Dpo: "algorithms/dpo", "dpo";
+    RewardModel: "algorithms/reward-model", "reward-model";
+    ModelReward: "model-reward", "model-reward";
+    Distillation: "algorithms/distillation", "distillation";
+    OffPolicyDistillation: "algorithms/off-policy-distillation", "off-policy-distillation";
+    Lora: "algorithms/lora", "lora";
+    MultiTurn: "multi-turn", "multi-turn";
+    TwoTurns: "two-turns", "two-turns";
+    Environment: "environment", "environment";
+    EnvironmentCommand: "environment-command", "environment-command";
+    Agent: "agent", "agent";
+    AgentPods: "agent-pods", "agent-pods";
+    Verifiers: "verifiers", "verifiers";
+    Evaluation: "evaluation", "math-500";
+    Suites: "suites", "suites";
+    EvaluationEngines: "evaluation-engines", "evaluation-engines";
+    EvaluationEnginesCpu: "evaluation-engines-cpu", "evaluation-engines-cpu";
+    Ab: "ab", "ab";
+    Mixture: "mixture", "mixture";
+    Tools: "tools", "tools";
+    ToolsCommand: "tools-command", "tools-command";
+    ToolsMcp: "tools-mcp", "tools-mcp";
+    ToolsByRow: "tools-by-row", "tools-by-row";
+    Curriculum: "curriculum", "curriculum";
+    ServedTeacher: "served-teacher", "served-teacher";
+    HybridSharding: "hybrid-sharding", "hybrid-sharding";
+    TrainerGroup: "trainer-group", "trainer-group";
+    TrainerGroupCpu: "trainer-group-cpu", "trainer-group-cpu";
+    Gang: "gang", "gang";
+    Topology: "topology", "topology";
+    Queue: "kueue", "queued";
+}
+
+impl Preset {
     /// The job file, whose comments name it `file`. Another name of the job is possible if there is
     /// one job.
     pub(super) fn text(self, file: &str, name: Option<&str>) -> anyhow::Result<String> {

@@ -13,6 +13,7 @@ use crate::decide::Facts;
 use crate::local::directory::RunDirectory;
 use crate::local::screen::Screen;
 use crate::local::{lines, results};
+use crate::status::failure_text;
 use crate::validate::ValidatedJob;
 
 /// The lines and the progress bar of a session, with what they have shown.
@@ -32,6 +33,8 @@ pub struct Console<'a> {
     groups: BTreeMap<String, u32>,
     /// Reason of the wait that was printed.
     wait: Option<String>,
+    /// Whether a failed try of a reward was printed.
+    has_reward_failure: bool,
 }
 
 impl<'a> Console<'a> {
@@ -59,6 +62,7 @@ impl<'a> Console<'a> {
             failure: None,
             groups: BTreeMap::new(),
             wait: None,
+            has_reward_failure: false,
         })
     }
 
@@ -132,6 +136,14 @@ impl<'a> Console<'a> {
             self.screen.line(&format!("restarting group {}{cause}", group.name))?;
         }
         Ok(())
+    }
+
+    /// Prints the first failed try of a reward.
+    pub fn show_reward_failure(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+        let failure = status.and_then(|status| status.reward_failure.as_ref());
+        let Some(failure) = failure.filter(|_| !self.has_reward_failure) else { return Ok(()) };
+        self.has_reward_failure = true;
+        self.screen.line(&lines::one_line(&failure_text(failure)))
     }
 
     /// Prints what the run waits for, once, and the end of the wait, unless the run is interrupted.

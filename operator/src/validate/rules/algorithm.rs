@@ -223,10 +223,14 @@ pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
                 weight is 1",
         ));
     }
-    if weight.lower.is_some_and(|lower| lower > weight.upper) {
+    if weight.upper.is_none() && weight.metric != BehaviorMetric::Ratio {
+        let message =
+            format!("is missing; only metric Ratio has a default, not {:?}", weight.metric);
+        problems.push(Problem::new(format!("{path}.upper"), message));
+    } else if weight.lower.is_some_and(|lower| lower > weight.upper()) {
         problems.push(Problem::new(
             format!("{path}.lower"),
-            format!("must not exceed upper = {}", weight.upper),
+            format!("must not exceed upper = {}", weight.upper()),
         ));
     }
     if weight.action == BehaviorAction::Clamp && weight.metric != BehaviorMetric::Ratio {

@@ -7,10 +7,13 @@ use rljob_crds::grpo::{
     GrpoSpec, KlEstimator, KlTerm, NormalizationMean, NormalizationScale, NormalizationSpec,
     ProximalLogprobs, RatioLevel, Surrogate,
 };
-use rljob_crds::ppo::PpoSpec;
+use rljob_crds::ppo::{AdvantageNormalization, PpoSpec};
 
 use super::optimizer::check_optimizer;
 use crate::validate::Problem;
+
+/// Bounds from here on are those of single tokens.
+const CLIP_OF_TOKENS: f64 = 0.05;
 
 /// Settings of the policy's loss and of the critic.
 pub(super) fn check_policy(
@@ -24,9 +27,15 @@ pub(super) fn check_policy(
     check_ratio((&path, updates), &policy, warnings);
     check_kl(&path, &policy, warnings);
     let of_rewards = format!("{path}.rewardNormalization");
-    check_normalization(&of_rewards, &policy.reward_normalization, warnings);
+    let default = NormalizationSpec::default();
+    check_normalization(&of_rewards, &policy.reward_normalization, &default, warnings);
     if let Some(normalization) = &policy.advantage_normalization {
-        check_normalization(&format!("{path}.advantageNormalization"), normalization, warnings);
+        let default = match algorithm {
+            Algorithm::Ppo(_) => AdvantageNormalization::default().into(),
+            _ => default,
+        };
+        let of_advantages = format!("{path}.advantageNormalization");
+        check_normalization(&of_advantages, normalization, &default, warnings);
     }
     let Algorithm::Ppo(ppo) = algorithm else { return };
     if ppo.adaptive_kl.as_ref().is_some_and(|adaptive| adaptive.target > 1.0) {
@@ -86,12 +95,31 @@ fn check_ratio((path, updates): (&str, u32), grpo: &GrpoSpec, warnings: &mut Vec
         );
         warnings.push(Problem::new(format!("{path}.surrogate"), message));
     }
+    if surrogate == Surrogate::Clip && !is_on_policy && grpo.ratio_level != RatioLevel::Token {
+        check_clips_of_completions(path, grpo, warnings);
+    }
     if surrogate == Surrogate::Clip && !is_on_policy && grpo.clip_high >= 1.0 {
         let message = format!(
             "clips the ratio at 1 + clipHigh = {}: it is the distance from 1, for example 0.28",
             1.0 + grpo.clip_high
         );
         warnings.push(Problem::new(format!("{path}.clipHigh"), message));
+    }
+}
+
+/// Bounds of single tokens for the ratio of a completion, a geometric mean, which is nearer to 1.
+fn check_clips_of_completions(path: &str, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
+    for (field, clip, of_paper) in
+        [("clipLow", grpo.clip_low, "0.0003"), ("clipHigh", grpo.clip_high, "0.0004")]
+    {
+        if clip >= CLIP_OF_TOKENS {
+            let message = format!(
+                "is {clip}, which the ratio of a completion hardly reaches (ratioLevel {:?}): it \
+                 is the geometric mean of those of its tokens. GSPO's paper has {of_paper}",
+                grpo.ratio_level
+            );
+            warnings.push(Problem::new(format!("{path}.{field}"), message));
+        }
     }
 }
 
@@ -116,8 +144,12 @@ fn check_kl(path: &str, grpo: &GrpoSpec, warnings: &mut Vec<Problem>) {
 }
 
 /// Settings of a mean that is not subtracted and of a deviation that does not divide.
-fn check_normalization(path: &str, spec: &NormalizationSpec, warnings: &mut Vec<Problem>) {
-    let default = NormalizationSpec::default();
+fn check_normalization(
+    path: &str,
+    spec: &NormalizationSpec,
+    default: &NormalizationSpec,
+    warnings: &mut Vec<Problem>,
+) {
     let (has_mean, has_scale) =
         (spec.mean != NormalizationMean::None, spec.scale != NormalizationScale::None);
     let fields = [
@@ -189,6 +221,14 @@ mod tests {
         let clip = |surrogate: &str| json!({"grpo": {"surrogate": surrogate, "clipHigh": 1.28}});
         assert_eq!(found(&clip("Clip"), 4), ["spec.algorithm.grpo.clipHigh"]);
         assert_eq!(found(&clip("CISPO"), 4), Vec::<String>::new());
+        let gspo = |low: f64, high: f64| {
+            let level = "Sequence";
+            found(&json!({"grpo": {"ratioLevel": level, "clipLow": low, "clipHigh": high}}), 4)
+        };
+        assert_eq!(gspo(3e-4, 4e-4), Vec::<String>::new());
+        assert_eq!(gspo(3e-4, 0.28), ["spec.algorithm.grpo.clipHigh"]);
+        let clips = ["spec.algorithm.grpo.clipLow", "spec.algorithm.grpo.clipHigh"];
+        assert_eq!(gspo(0.2, 0.2), clips);
         let gpg = json!({"grpo": {"surrogate": "GPG"}});
         assert_eq!(found(&gpg, 2), ["spec.algorithm.grpo.surrogate"]);
         assert_eq!(found(&gpg, 1), Vec::<String>::new());
@@ -204,7 +244,10 @@ mod tests {
     #[test]
     fn settings_of_ppo_without_effect_are_named() {
         let ppo = |fields: Value| json!({ "ppo": fields });
-        assert_eq!(found(&ppo(json!({})), 1), Vec::<String>::new());
+        let unnormalized = json!({"advantageNormalization": {"mean": "None", "scale": "None"}});
+        for valid in [json!({}), unnormalized] {
+            assert_eq!(found(&ppo(valid), 1), Vec::<String>::new());
+        }
         let clips = json!({"valueClip": 0.2, "clipHigh": 0.3});
         assert_eq!(
             found(&ppo(clips), 1),

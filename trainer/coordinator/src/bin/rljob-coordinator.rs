@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rljob_coordinator::check::check_rewards;
 use rljob_coordinator::persistence::checkpoint_file::CheckpointFile;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
@@ -34,7 +35,8 @@ struct Arguments {
     /// the certificate, tls-coordinator.pem.
     #[arg(long, value_name = "DIR")]
     #[arg(required_unless_present_any = [
-        "check_data", "check_model", "roll_back", "read_file", "verify_checkpoints",
+        "check_data", "check_model", "check_rewards", "roll_back", "read_file",
+        "verify_checkpoints",
     ])]
     tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
@@ -70,6 +72,9 @@ struct Arguments {
     /// Check the tokenizer against the model and the spec, and exit.
     #[arg(long, conflicts_with_all = ["check_data", "roll_back"])]
     check_model: bool,
+    /// Check that the functions of `python` rewards can be called on this machine, and exit.
+    #[arg(long, conflicts_with_all = ["check_data", "check_model", "roll_back"])]
+    check_rewards: bool,
     /// Restore the stopped run to its newest complete checkpoint of this step, print what is
     /// discarded, and exit. Runs in a bucket are not supported.
     #[arg(long, value_name = "STEP", conflicts_with = "check_data")]
@@ -99,6 +104,7 @@ impl Arguments {
     fn is_run(&self) -> bool {
         !self.check_data
             && !self.check_model
+            && !self.check_rewards
             && self.roll_back.is_none()
             && self.read_file.is_none()
             && !self.verify_checkpoints
@@ -158,13 +164,17 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
                 rljob_coordinator::input::check_model(&config)?;
                 String::new()
             }
+            _ if arguments.check_rewards => {
+                runtime()?.block_on(check_rewards(&config, &runner_program()?))?;
+                String::new()
+            }
             _ => rljob_coordinator::check::check(&config)?,
         };
         return Ok(output.write_all(text.as_bytes())?);
     };
     let reward_runner = match arguments.reward_runner {
         Some(socket) => Runner::Socket(socket),
-        None => Runner::Program(std::env::current_exe()?.with_file_name("rljob-reward-runner")),
+        None => runner_program()?,
     };
     let incarnation = rand::random();
     let options = Options {
@@ -177,10 +187,19 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         verifiers,
         incarnation,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let result = runtime.block_on(async {
         if only_model { download_model(&options).await } else { run(&options).await }
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     result
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+/// The reward runner in the folder of this program.
+fn runner_program() -> std::io::Result<Runner> {
+    Ok(Runner::Program(std::env::current_exe()?.with_file_name("rljob-reward-runner")))
 }

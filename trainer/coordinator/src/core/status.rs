@@ -52,6 +52,7 @@ impl Run {
             unsupported: None,
             download: None,
             reward_outage: None,
+            reward_failure: None,
             journal_failure: None,
             tracker_failure: None,
             memory: None,

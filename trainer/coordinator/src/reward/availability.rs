@@ -28,6 +28,10 @@ pub struct Availability {
 struct Failures {
     rejected_in_a_row: u32,
     outage: Option<Outage>,
+    /// The first failed try.
+    first: Option<String>,
+    /// Whether a try has succeeded since the last failed one.
+    answered: bool,
 }
 
 /// Time without answers.
@@ -55,7 +59,9 @@ impl Availability {
 
     /// The verifier scored a completion.
     pub fn answered(&self) {
-        *self.failures.lock() = Failures::default();
+        let mut failures = self.failures.lock();
+        let first = failures.first.take();
+        *failures = Failures { first, answered: true, ..Failures::default() };
     }
 
     /// A try failed; `is_last` if the completion has no retries left.
@@ -64,6 +70,8 @@ impl Availability {
             return Next::GiveUp;
         }
         let mut failures = self.failures.lock();
+        failures.answered = false;
+        failures.first.get_or_insert_with(|| crate::error_line(error));
         if error.is_outage() || failures.rejected_in_a_row >= MAX_REJECTED {
             let outage = failures.outage.get_or_insert_with(|| {
                 let cause = crate::error_line(error);
@@ -82,6 +90,12 @@ impl Availability {
 
     pub fn outage(&self) -> Option<Outage> {
         self.failures.lock().outage.clone()
+    }
+
+    /// The first failed try, and whether a try has succeeded since the last failed one.
+    pub fn first_failure(&self) -> Option<(String, bool)> {
+        let failures = self.failures.lock();
+        Some((failures.first.clone()?, failures.answered))
     }
 }
 
@@ -120,5 +134,9 @@ mod tests {
         }
         assert_eq!(availability.failed(&TIMEOUT, true, now), Next::Retry);
         assert!(availability.outage().is_some());
+        let cause = crate::error_line(&TIMEOUT);
+        assert_eq!(availability.first_failure(), Some((cause.clone(), false)));
+        availability.answered();
+        assert_eq!(availability.first_failure(), Some((cause, true)));
     }
 }

@@ -9,7 +9,7 @@ use rljob_crds::reward::CommandReward;
 use rljob_sandbox::plan::FunctionLimits;
 
 use crate::reward::connection::Runner;
-use crate::reward::external::{Request, parse};
+use crate::reward::external::{Request, parse, unexpected};
 use crate::reward::session::Start;
 use crate::reward::sessions::Sessions;
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
@@ -24,6 +24,8 @@ pub struct CommandVerifier {
     description: String,
     retries: u32,
     sessions: Sessions,
+    /// Whether the process answers `null` to `null`.
+    is_function: bool,
 }
 
 impl CommandVerifier {
@@ -35,6 +37,7 @@ impl CommandVerifier {
             description: format!("command {}", spec.command.join(" ")),
             retries: spec.retries,
             sessions: Sessions::new(start, runner, timeout, spec.processes),
+            is_function: false,
         }
     }
 
@@ -53,6 +56,7 @@ impl CommandVerifier {
             description: format!("python {} of {}", spec.function, spec.path),
             retries: spec.retries,
             sessions: Sessions::new(start, runner, timeout, spec.processes),
+            is_function: true,
         })
     }
 }
@@ -65,6 +69,19 @@ impl Verifier for CommandVerifier {
     fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>> {
         let request = move |id| Request::new(Some(id), question);
         self.sessions.exchange(request, |line, id| parse(line, Some(id))).boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), VerifierError>> {
+        async {
+            if !self.is_function {
+                return Ok(());
+            }
+            let parse = |line: &[u8], _| {
+                serde_json::from_slice(line).map_err(|error| unexpected(line, "null", &error))
+            };
+            self.sessions.exchange(|_| (), parse).await
+        }
+        .boxed()
     }
 
     fn retries(&self) -> u32 {

@@ -19,6 +19,16 @@ pub enum RewardError {
 }
 
 impl RewardError {
+    /// Whether no later try can succeed.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Rejected { source, .. } | Self::Unavailable { source, .. } => {
+                source.is_permanent()
+            }
+            Self::Create { .. } => true,
+        }
+    }
+
     /// Kind of the service's failure.
     pub fn kind(&self) -> &'static str {
         match self {

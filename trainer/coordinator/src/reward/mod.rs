@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::reward::RewardSpec;
-use rljob_protocol::status::RewardOutage;
+use rljob_protocol::status::{RewardFailure, RewardOutage};
 
 use crate::engines::Fleet;
 
@@ -158,6 +158,15 @@ impl Rewards {
         Self { verifiers: verifiers.cloned().collect() }
     }
 
+    /// Checks before the first completion that the functions of `python` rewards can be called.
+    /// The error of the first that cannot be is [`RewardError::Unavailable`].
+    pub async fn check(&self) -> Result<(), RewardError> {
+        for entry in &self.verifiers {
+            entry.verifier.check().await.map_err(|source| entry.service.unavailable(source))?;
+        }
+        Ok(())
+    }
+
     /// Scores a completion with all verifiers concurrently.
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, RewardError> {
         let scores = self
@@ -193,6 +202,12 @@ impl Rewards {
     /// The outage of the first verifier that is down.
     pub fn outage(&self) -> Option<RewardOutage> {
         self.verifiers.iter().find_map(|entry| entry.service.outage())
+    }
+
+    /// The first failed try of a verifier; of one that has not answered since, if there is one.
+    pub fn failure(&self) -> Option<RewardFailure> {
+        let failures = self.verifiers.iter().filter_map(|entry| entry.service.failure());
+        failures.min_by_key(|failure| failure.answered)
     }
 
     /// Whether at least one verifier needs reference answers.

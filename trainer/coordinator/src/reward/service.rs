@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rljob_protocol::status::RewardOutage;
+use rljob_protocol::status::{RewardFailure, RewardOutage};
 use tokio::time::Instant;
 
 use super::availability::{Availability, Next};
@@ -53,12 +53,22 @@ impl Service {
                 Next::Reject => {
                     return Err(RewardError::Rejected { service: service(), tries, source });
                 }
-                Next::GiveUp => {
-                    let seconds = self.outage().map_or(0, |outage| outage.seconds);
-                    return Err(RewardError::Unavailable { service: service(), seconds, source });
-                }
+                Next::GiveUp => return Err(self.unavailable(source)),
             }
         }
+    }
+
+    /// The error of a service that cannot be used, or was down for too long.
+    pub fn unavailable(&self, source: VerifierError) -> RewardError {
+        let seconds = self.outage().map_or(0, |outage| outage.seconds);
+        RewardError::Unavailable { service: self.label.clone(), seconds, source }
+    }
+
+    /// The first failed try, if there was one.
+    pub fn failure(&self) -> Option<RewardFailure> {
+        let (cause, answered) = self.availability.first_failure()?;
+        let cause = cause.trim_end_matches([':', ' ']).to_owned();
+        Some(RewardFailure { reward: self.label.clone(), cause, answered })
     }
 
     /// The outage, if the service is down.

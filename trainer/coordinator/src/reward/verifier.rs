@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 
 use crate::engines::EngineError;
 use crate::reward::token::TokenError;
@@ -45,6 +45,11 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
 
     /// Scores a completion. An error is not a score of 0.
     fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>>;
+
+    /// Checks before the first completion that the verifier can score.
+    fn check(&self) -> BoxFuture<'_, Result<(), VerifierError>> {
+        std::future::ready(Ok(())).boxed()
+    }
 
     /// Number of retries after the first failed call.
     fn retries(&self) -> u32 {

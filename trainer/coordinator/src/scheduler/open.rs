@@ -37,6 +37,7 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     let engines = coordinator.reward_fleet.clone();
     let open = move || Input::open(&config, &runner, engines.as_ref());
     let input = tokio::task::spawn_blocking(open).await??;
+    check_rewards(coordinator, &input).await?;
     let (Some(train), Some(identity)) = (&input.train, input.train_identity.clone()) else {
         return Ok(input);
     };
@@ -48,6 +49,22 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     let done = coordinator.run.read(Run::last_step).await;
     input::check_epochs(&coordinator.config.spec, train.len(), done)?;
     Ok(input)
+}
+
+/// Fails the run if a reward can never score. In verifier pods, which are started by calls, the
+/// first completion finds that.
+async fn check_rewards(coordinator: &Coordinator, input: &Input) -> Result<(), WorkError> {
+    let rewards = input.rewards.as_ref().filter(|_| coordinator.verifier_pods().is_none());
+    let Some(rewards) = rewards else { return Ok(()) };
+    match rewards.check().await {
+        Err(error) if error.is_permanent() => Err(error.into()),
+        Err(error) => {
+            let error = crate::error_line(&error);
+            tracing::warn!(error, "a reward was not checked before the first completion");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Records the opened input and makes it available to the learners.

@@ -49,7 +49,7 @@ pub fn weights(
     }
     .exp();
     let beyond_N =
-        metric_N.gt(spec.upper).logical_or(&metric_N.lt(spec.lower.unwrap_or(f64::NEG_INFINITY)));
+        metric_N.gt(spec.upper()).logical_or(&metric_N.lt(spec.lower.unwrap_or(f64::NEG_INFINITY)));
     match spec.action {
         BehaviorAction::Mask => Weights {
             weight_N: weight_N.where_self(&beyond_N.logical_not(), &weight_N.zeros_like()),
@@ -57,7 +57,7 @@ pub fn weights(
         },
         BehaviorAction::Clamp => {
             let clamped_N = weight_N
-                .clamp(spec.lower.unwrap_or(0.0), spec.upper)
+                .clamp(spec.lower.unwrap_or(0.0), spec.upper())
                 .where_self(&beyond_N, &weight_N);
             Weights { bounded_N: clamped_N.ne_tensor(&weight_N), weight_N: clamped_N }
         }
@@ -141,7 +141,7 @@ mod tests {
     fn clamped_weights_are_moved_to_the_nearer_bound() {
         let spec = BehaviorWeight {
             action: BehaviorAction::Clamp,
-            upper: 2.0,
+            upper: Some(2.0),
             lower: Some(1.0),
             ..BehaviorWeight::default()
         };
@@ -160,17 +160,23 @@ mod tests {
     fn tokens_of_a_sequence_share_its_geometric_mean_and_bounds() {
         let spec = BehaviorWeight {
             level: BehaviorLevel::Sequence,
-            upper: 2.0,
+            upper: Some(2.0),
             ..BehaviorWeight::default()
         };
         let (weight, bounded) = golden(&spec, [0, 0, 1]);
         close(&weight, &[0.15_f64.exp(), 0.15_f64.exp(), 0.0]);
         assert_eq!(bounded, [false, false, true]);
-        let sum =
-            BehaviorWeight { aggregation: BehaviorAggregation::Sum, upper: 1.3, ..spec.clone() };
+        let sum = BehaviorWeight {
+            aggregation: BehaviorAggregation::Sum,
+            upper: Some(1.3),
+            ..spec.clone()
+        };
         assert_eq!(golden(&sum, [0, 0, 1]).1, [true, true, true]);
-        let max =
-            BehaviorWeight { aggregation: BehaviorAggregation::Max, upper: 1.45, ..spec.clone() };
+        let max = BehaviorWeight {
+            aggregation: BehaviorAggregation::Max,
+            upper: Some(1.45),
+            ..spec.clone()
+        };
         assert_eq!(golden(&max, [0, 0, 1]).1, [true, true, true]);
         let clamp = BehaviorWeight { action: BehaviorAction::Clamp, ..spec };
         close(&golden(&clamp, [0, 0, 1]).0, &[0.15_f64.exp(), 0.15_f64.exp(), 2.0]);
@@ -178,8 +184,12 @@ mod tests {
 
     #[test]
     fn bounds_apply_to_the_metric_and_weights_remain_ratios() {
-        let of = |metric, upper| {
-            golden(&BehaviorWeight { metric, upper, ..BehaviorWeight::default() }, [0, 0, 1]).1
+        let of = |metric, upper: f64| {
+            golden(
+                &BehaviorWeight { metric, upper: Some(upper), ..BehaviorWeight::default() },
+                [0, 0, 1],
+            )
+            .1
         };
         assert_eq!(of(BehaviorMetric::K1, 0.3), [false, true, true]);
         assert_eq!(of(BehaviorMetric::K2, 0.07), [false, true, true]);
@@ -187,7 +197,7 @@ mod tests {
         let sequence = BehaviorWeight {
             level: BehaviorLevel::Sequence,
             metric: BehaviorMetric::K2,
-            upper: 1.0,
+            upper: Some(1.0),
             ..BehaviorWeight::default()
         };
         close(&golden(&sequence, [0, 0, 1]).0, &[0.904_837_4, 1.491_824_6, 0.0]);
@@ -195,9 +205,12 @@ mod tests {
 
     #[test]
     fn the_binary_kl_bounds_the_change_of_a_probability() {
-        let of = |upper| {
-            let spec =
-                BehaviorWeight { metric: BehaviorMetric::BinaryKL, upper, ..Default::default() };
+        let of = |upper: f64| {
+            let spec = BehaviorWeight {
+                metric: BehaviorMetric::BinaryKL,
+                upper: Some(upper),
+                ..Default::default()
+            };
             golden(&spec, [0, 0, 1]).1
         };
         // With p = e^proximal and q = e^sampler: (0.301, 0.333), (0.223, 0.150), (0.135, 0.018);

@@ -153,7 +153,8 @@ impl Objective for Ppo {
         }
         let (of_values, returns) = statistics(streams, sum)?;
         self.normalize(returns, streams, outputs);
-        normalize_over_tokens(&self.spec.advantage_normalization, advantages.groups, streams, sum)?;
+        let normalization = self.spec.advantage_normalization.clone().into();
+        normalize_over_tokens(&normalization, advantages.groups, streams, sum)?;
         Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values))
     }
 

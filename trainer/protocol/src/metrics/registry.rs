@@ -47,7 +47,7 @@ registry! {
     ENTROPY, "entropy", "nats per token", Learner, 1,
         "Entropy of the policy's distribution.";
     KL, "kl", "nats per token", Learner, 1,
-        "k3 estimate of KL(sampler ‖ learner); absent for `sft`.";
+        "k3 estimate of KL(sampler ‖ learner) before the update; absent for `sft`.";
     CLIP_FRACTION, "clipFraction", "1", Learner, 1,
         "Share of trainable tokens whose ratio was clipped at either bound; absent for `sft`.";
     CLIP_FRACTION_UPPER, "clipFractionUpper", "1", Learner, 1,

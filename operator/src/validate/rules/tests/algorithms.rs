@@ -89,6 +89,24 @@ fn a_limit_of_the_second_moment_needs_recomputed_log_probabilities() {
 }
 
 #[test]
+fn bounds_of_ratios_are_not_those_of_divergences() {
+    let with = |weight| problems_with(&json!({"algorithm": {"grpo": {"behaviorWeight": weight}}}));
+    for metric in ["K1", "K2", "K3", "BinaryKL"] {
+        let problem = format!(
+            "spec.algorithm.grpo.behaviorWeight.upper: is missing; only metric Ratio has a \
+             default, not {metric}"
+        );
+        assert_eq!(with(json!({"metric": metric, "lower": 0.1})), [problem]);
+        assert!(with(json!({"metric": metric, "upper": 0.1})).is_empty());
+    }
+    assert!(with(json!({"metric": "Ratio"})).is_empty());
+    assert_eq!(
+        with(json!({"lower": 6.0})),
+        ["spec.algorithm.grpo.behaviorWeight.lower: must not exceed upper = 5"]
+    );
+}
+
+#[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
     let spec = json!({

@@ -313,7 +313,7 @@ fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_optio
     let tokens = Tokens::new();
     let clamp = BehaviorWeight {
         action: BehaviorAction::Clamp,
-        upper: 1.1,
+        upper: Some(1.1),
         lower: Some(0.95),
         ..BehaviorWeight::default()
     };

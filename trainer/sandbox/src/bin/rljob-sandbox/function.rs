@@ -11,6 +11,8 @@ use rustix::process::{getpid, set_child_subreaper};
 use crate::node::{NOT_STARTED, PYTHON, entering, has_namespaces, program, scratch};
 
 const FUNCTION: &str = include_str!("function.py");
+/// Exit code of `function.py` if the file has no such function that can be called.
+const UNUSABLE: i32 = 126;
 
 /// Runs the function's process until it ends. It keeps the user, who may be the only one who
 /// can read the folder of the function.
@@ -31,6 +33,9 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
         .status()
         .context("failed to start a sandbox")?;
     end_children();
+    if status.code() == Some(UNUSABLE) {
+        return Ok(NOT_STARTED.into());
+    }
     // A sandbox that does not start once may start at the next try.
     let code = status.code().filter(|code| *code != i32::from(NOT_STARTED));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into())
