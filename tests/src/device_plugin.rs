@@ -21,9 +21,13 @@ pub struct DevicePlugin {
 
 impl DevicePlugin {
     /// Advertises as many stand-ins of GPUs, or the GPUs of this machine if `stand_ins` is 0, each
-    /// `replicas` times, and waits until the node has them. Kubelets of one sandbox share the folder of the plugins'
-    /// sockets: the cluster must have one node.
-    pub fn start(cluster: &Cluster, resource: &str, (stand_ins, replicas): (u32, u32)) -> Result<Self> {
+    /// `replicas` times, and waits until the node has them. Kubelets of one sandbox share the folder
+    /// of the plugins' sockets: the cluster must have one node.
+    pub fn start(
+        cluster: &Cluster,
+        resource: &str,
+        (stand_ins, replicas): (u32, u32),
+    ) -> Result<Self> {
         let arguments = [
             format!("-resource={resource}"),
             format!("-stand-ins={stand_ins}"),
