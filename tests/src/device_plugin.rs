@@ -21,8 +21,8 @@ pub struct DevicePlugin {
 
 impl DevicePlugin {
     /// Advertises as many stand-ins of GPUs, or the GPUs of this machine if `stand_ins` is 0, each
-    /// `replicas` times, and waits until the node has them. Kubelets of one sandbox share the folder
-    /// of the plugins' sockets: the cluster must have one node.
+    /// `replicas` times, and waits until the node has them. Kubelets of one sandbox share the
+    /// folder of the plugins' sockets: the cluster must have one node.
     pub fn start(
         cluster: &Cluster,
         resource: &str,
