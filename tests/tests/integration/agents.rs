@@ -1,13 +1,15 @@
 //! Workflow `agent` with OpenAI's client: the API, samples in the journal, failing programs, and
 //! exact recovery of a run whose coordinator and engines are killed in an episode.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rljob_tests::files::{openai_python, required, workspace};
 
 use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise};
 use crate::journal::query;
-use crate::local_run::evaluations;
+use crate::local_run::{baseline, evaluations};
 
 const AGENT: &str = "practise:spec.rollout.workflow.agent";
 
@@ -102,6 +104,11 @@ fn kills_in_an_episode_do_not_change_the_result() {
 
 #[test]
 fn agents_that_always_fail_end_the_run_with_the_cause() {
+    // The file is there when the run starts, its interpreter is not.
+    let broken = baseline().folder.join("without-interpreter");
+    fs::write(&broken, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&broken, Permissions::from_mode(0o755)).unwrap();
+    let broken = format!("['{}']", broken.display());
     for (runs, program, cause) in [
         (
             "agent-exit",
@@ -110,7 +117,7 @@ fn agents_that_always_fail_end_the_run_with_the_cause() {
         ),
         ("agent-silent", "['true']", "the program of the agent requested no completion"),
         ("agent-slow", "[sleep,'60']", "did not end within 1 s"),
-        ("agent-missing", "[/no/such/program]", "failed to start the command"),
+        ("agent-broken", &broken, "failed to start the command"),
     ] {
         let command = format!("{AGENT}.command={program}");
         let more = ["retries=0", "timeoutSeconds=1"].map(|set| format!("{AGENT}.{set}"));
