@@ -116,9 +116,7 @@ fn main() {
     let kubectl = cluster.kubectl();
     let crd = files::workspace().join("crds/rljob.yaml");
     kubectl.run(&["apply", "--filename", &crd.display().to_string()]).unwrap();
-    kubectl
-        .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
-        .unwrap();
+    kubectl.wait_for_definition("rljobs.rljob.dev").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let arguments = [
         format!("KUBECONFIG={}", kubeconfig.display()),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -10,6 +11,8 @@ use crate::{files, process};
 
 /// Time limit of one command, including `kubectl wait`.
 const LIMIT_SECONDS: &str = "900";
+/// Time limit of the first conditions of a CustomResourceDefinition.
+const DEFINITION_LIMIT: Duration = Duration::from_secs(60);
 
 /// kubectl with a kubeconfig and a namespace.
 #[derive(Clone, Debug)]
@@ -50,6 +53,14 @@ impl Kubectl {
     /// `kubectl apply` of a manifest.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         self.run_with_input(&["apply", "--filename=-"], manifest)
+    }
+
+    /// Waits until the API server serves the objects of a CustomResourceDefinition. `kubectl wait`
+    /// fails if the definition has no conditions yet.
+    pub fn wait_for_definition(&self, name: &str) -> Result<()> {
+        let definition = format!("crd/{name}");
+        let wait = ["wait", "--for=condition=Established", &definition, "--timeout=60s"];
+        process::wait_until(&definition, DEFINITION_LIMIT, || Ok(self.run(&wait).is_ok()))
     }
 
     /// `kubectl get … --output=json`.

@@ -71,9 +71,7 @@ impl Bench {
                 &files::workspace().join("crds/rljob.yaml").display().to_string(),
             ])
             .unwrap();
-        kubectl
-            .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
-            .unwrap();
+        kubectl.wait_for_definition("rljobs.rljob.dev").unwrap();
         let operator = Operator::start(cluster, IMAGE).await;
         Self::with(stage, operator, jobs)
     }

@@ -63,8 +63,7 @@ fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
 }
 
 fn wait_for_crd(kubectl: &Kubectl) -> anyhow::Result<()> {
-    let established = "--for=condition=Established";
-    kubectl.run(&["wait", established, "crd/rljobs.rljob.dev", "--timeout=60s"]).map(drop)
+    kubectl.wait_for_definition("rljobs.rljob.dev")
 }
 
 /// A minimal valid job.

@@ -236,9 +236,8 @@ fn the_api_server_accepts_all_objects_strictly() {
         let file: PathBuf = files::helm(&format!("{kind}.yaml")).unwrap();
         let apply = ["apply", "--server-side", "--filename", &file.display().to_string()];
         cluster.kubectl().run(&apply).unwrap();
-        let crd = format!("crd/{kind}.monitoring.coreos.com");
-        let wait = ["wait", "--for=condition=Established", &crd, "--timeout=60s"];
-        cluster.kubectl().run(&wait).unwrap();
+        let definition = format!("{kind}.monitoring.coreos.com");
+        cluster.kubectl().wait_for_definition(&definition).unwrap();
     }
     let helm = Helm::offline(&namespace.name).unwrap();
     for values in all_values(&namespace.name) {

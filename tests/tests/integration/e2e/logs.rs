@@ -111,8 +111,7 @@ fn logs_of_a_cluster_are_selected_and_followed_until_the_run_ends() {
     import_shell(&cluster);
     let crd = workspace().join("crds/rljob.yaml").display().to_string();
     cluster.kubectl().run(&["apply", "--server-side", "--filename", &crd]).unwrap();
-    let established = "--for=condition=Established";
-    cluster.kubectl().run(&["wait", established, "crd/rljobs.rljob.dev", "--timeout=60s"]).unwrap();
+    cluster.kubectl().wait_for_definition("rljobs.rljob.dev").unwrap();
     let namespace = Namespace::create(&cluster, "logs").unwrap();
     namespace.kubectl.apply(&job()).unwrap();
     namespace.kubectl.apply(&pod("coordinator", "coordinator", RUN)).unwrap();

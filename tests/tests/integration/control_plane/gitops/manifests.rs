@@ -6,13 +6,12 @@ use std::process::Command;
 
 use rljob_tests::files::{self, binary, workspace};
 use rljob_tests::gitops::ARGOCD_CM;
-use rljob_tests::process::{run, wait_until};
+use rljob_tests::process::run;
 use rljob_tests::{Helm, Kubectl, Namespace};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{bash, blocks, read};
-use crate::control_plane::operator::LIMIT;
 use crate::control_plane::{cluster, merge};
 
 fn path(file: &str) -> String {
@@ -28,10 +27,7 @@ fn install_crds(kubectl: &Kubectl) {
     ] {
         let file = files::gitops(file).unwrap().display().to_string();
         kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
-        let crd = format!("crd/{crd}");
-        let established = ["wait", "--for=condition=Established", &crd, "--timeout=60s"];
-        // kubectl fails if the object has no conditions yet.
-        wait_until(&crd, LIMIT, || Ok(kubectl.run(&established).is_ok())).unwrap();
+        kubectl.wait_for_definition(crd).unwrap();
     }
 }
 

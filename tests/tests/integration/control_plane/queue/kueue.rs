@@ -28,8 +28,7 @@ pub(in super::super) fn install_crds(kubectl: &Kubectl) {
     kubectl.run(&["apply", "--server-side", "--filename", &file]).unwrap();
     let kinds = ["workloads", "resourceflavors", "workloadpriorityclasses"];
     for kind in kinds.map(|kind| format!("{kind}.kueue.x-k8s.io")) {
-        let crd = format!("crd/{kind}");
-        kubectl.run(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
+        kubectl.wait_for_definition(&kind).unwrap();
         let list = ["get", &kind, "--all-namespaces"];
         wait_until(&format!("{kind} to be served"), LIMIT, || Ok(kubectl.run(&list).is_ok()))
             .unwrap();
