@@ -143,26 +143,31 @@ impl ValidateArgs {
     }
 
     /// Warnings about the jobs of a file by their models on this machine.
-    fn model_warnings(&self, file: &Path, sets: &[Set]) -> Vec<(String, Problem)> {
+    fn model_warnings(&self, file: &Path, sets: &[Set]) -> Vec<String> {
         // A file without valid jobs is a problem, not a warning.
         let found = self.local.then(|| local::model_warnings(file, sets, &self.dir));
-        found.and_then(Result::ok).unwrap_or_default()
+        let found = found.and_then(Result::ok).unwrap_or_default().into_iter();
+        found.map(|(name, warning)| warning_line(file, &name, &warning)).collect()
     }
 
     /// Warnings about a job, and, if it `is_valid`, the line that says so.
     fn lines_of(&self, file: &Path, job: &RLJob, is_valid: bool) -> Vec<String> {
-        let (file, name) = (file.display(), job.name_any());
+        let name = job.name_any();
         let mut found = warnings(&job.spec);
         if self.local {
             found.extend(local_warnings(&job.spec));
         } else if !self.data {
             found.extend(cluster_warnings(job));
         }
-        let warning = |warning| format!("{file}: warning: rljob {name}: {warning}");
-        let mut lines: Vec<String> = found.iter().map(warning).collect();
-        lines.extend(is_valid.then(|| format!("{file}: rljob {name} is valid")));
+        let mut lines: Vec<String> =
+            found.iter().map(|warning| warning_line(file, &name, warning)).collect();
+        lines.extend(is_valid.then(|| format!("{}: rljob {name} is valid", file.display())));
         lines
     }
+}
+
+fn warning_line(file: &Path, name: &str, warning: &Problem) -> String {
+    format!("{}: warning: rljob {name}: {warning}", file.display())
 }
 
 /// Checks all files; prints the warnings about each job and a line for each valid one to `out`.
@@ -178,11 +183,9 @@ pub fn validate(arguments: &ValidateArgs, out: &mut impl Write) -> anyhow::Resul
                 let before = problems.len();
                 let lines = arguments.check_inputs(file, &sets, &mut problems);
                 let is_valid = problems.len() == before;
-                for (name, warning) in arguments.model_warnings(file, &sets) {
-                    writeln!(out, "{}: warning: rljob {name}: {warning}", file.display())?;
-                }
                 let of_job = |job| arguments.lines_of(file, job, is_valid);
-                for line in jobs.iter().flat_map(of_job).chain(lines) {
+                let of_models = arguments.model_warnings(file, &sets).into_iter();
+                for line in of_models.chain(jobs.iter().flat_map(of_job)).chain(lines) {
                     writeln!(out, "{}", printable(&line))?;
                 }
             }

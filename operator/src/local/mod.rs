@@ -19,7 +19,6 @@ use rljob_crds::RunConfig;
 use rljob_crds::training::TrainingSpec;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 
-use crate::local::set::Set;
 use crate::terminal::printable;
 use crate::validate::{Problem, ValidatedJob, local_warnings, warnings};
 
@@ -69,6 +68,7 @@ pub use programs::relative as relative_programs;
 use rljob_http::StopSignals;
 use screen::print_line;
 use session::{Ending, Session};
+use set::Set;
 
 /// Exit code after an interruption: 128 + SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
