@@ -1,3 +1,5 @@
+//! Processes of a run with their GPUs, flags and keys.
+
 use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_API};
 use rljob_crds::roles::SGLangSpec;
 use serde_json::json;

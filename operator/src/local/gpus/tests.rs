@@ -1,3 +1,5 @@
+//! Shares of GPUs and memory, and the messages about them.
+
 use serde_json::json;
 
 use super::*;
