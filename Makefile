@@ -12,7 +12,12 @@ SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,$(SUDO_RUNNER))
 # All targets select the whole workspace, so that cargo resolves features once and builds each
 # dependency once.
-CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+CARGO_TEST = $(INTERPRETER_FIRST) OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+# Version managers put a script in the place of python3, which takes longer than the programs that
+# tests start by the thousand. The folder of the interpreter is searched first if it is another one.
+INTERPRETER_FIRST = $(shell python3 -c 'import os, sys; \
+	found, folder = map(os.path.dirname, [sys.argv[1], sys.executable]); \
+	print("" if found == folder else f"PATH={folder}:$$PATH")' "$$(command -v python3)")
 # Integration tests wait for controllers, probes and timeouts half of the time: twice as many as
 # there are cores run at once.
 TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
@@ -22,7 +27,7 @@ QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--pa
 	--bin rljob \
 	$(foreach program,coordinator reward-runner sandbox supervisor learner engine,--bin rljob-$(program))
 
-CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
+CHAOS = $(INTERPRETER_FIRST) OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
