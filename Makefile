@@ -1,7 +1,7 @@
 # Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process
 # running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
+.PHONY: help setup setup-nodes setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
 	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
 	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart \
 	test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
@@ -33,6 +33,8 @@ help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp peft browser) ## Install all requirements
+
+setup-nodes: setup-libtorch setup-kubernetes setup-helm ## Install what the test cluster needs
 
 setup-libtorch:
 	trainer/collective/setup.sh

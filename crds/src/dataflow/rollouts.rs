@@ -91,10 +91,12 @@ fn generate(spec: &RLJobSpec) -> Call {
 }
 
 fn max_turns(workflow: &WorkflowSpec) -> Option<u32> {
-    let multi_turn = workflow.multi_turn.as_ref().map(|of| of.max_turns);
-    let environment = || workflow.environment.as_ref().map(|of| of.max_turns);
-    let tools = || workflow.tools.as_ref().map(|of| of.max_turns);
-    let agent = || workflow.agent.as_ref().map(|of| of.max_turns);
+    // Exhaustive: a new member is a compile error here; `turns` has its calls.
+    let WorkflowSpec { multi_turn, environment, tools, agent } = workflow;
+    let multi_turn = multi_turn.as_ref().map(|of| of.max_turns);
+    let environment = || environment.as_ref().map(|of| of.max_turns);
+    let tools = || tools.as_ref().map(|of| of.max_turns);
+    let agent = || agent.as_ref().map(|of| of.max_turns);
     multi_turn.or_else(environment).or_else(tools).or_else(agent)
 }
 

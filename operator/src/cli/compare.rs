@@ -25,6 +25,9 @@ use crate::local::report_file;
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;
+/// Warning of a pair whose evaluations have other rewards.
+const OTHER_REWARDS: &str = "the evaluations have different rewards or correctReward: `sampled`, \
+    `greedy`, pass@k and maj@k are not comparable";
 /// Cell without a value.
 const NONE: &str = "-";
 
@@ -69,6 +72,9 @@ struct Pair {
     base: String,
     other: String,
     seed: u64,
+    /// What makes the differences misleading.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'static str>,
     /// `other` − `base`.
     metrics: Vec<Difference>,
 }
@@ -145,8 +151,11 @@ fn pairs(runs: &[EvaluatedRun], seed: u64) -> Vec<Pair> {
             let (before, after) = (of_suite(base, suite), of_suite(other, suite));
             let metrics = comparison::differences(&before, &after, seed);
             if !metrics.is_empty() {
+                let warning =
+                    (base.scoring(suite) != other.scoring(suite)).then_some(OTHER_REWARDS);
+                let suite = suite.map(str::to_owned);
                 let (base, other) = (base.name.clone(), other.name.clone());
-                pairs.push(Pair { suite: suite.map(str::to_owned), base, other, seed, metrics });
+                pairs.push(Pair { suite, base, other, seed, warning, metrics });
             }
         }
     }
@@ -163,6 +172,7 @@ fn text(comparison: &Comparison) -> String {
     tables.extend(settings_table(&comparison.settings, &names, NONE));
     tables.extend(categories_table(&comparison.runs));
     tables.extend(differences_table(comparison));
+    tables.extend(warnings(&comparison.differences));
     tables.join("\n\n")
 }
 
@@ -257,6 +267,17 @@ fn differences_table(comparison: &Comparison) -> Option<String> {
     } else {
         table_without(head, &rows, NONE)
     })
+}
+
+/// One line for each pair with a warning.
+fn warnings(pairs: &[Pair]) -> Option<String> {
+    let line = |pair: &Pair| {
+        let suite = pair.suite.as_ref().map_or_else(String::new, |suite| format!(" of {suite}"));
+        let warning = pair.warning?;
+        Some(format!("warning: {} - {}{suite}: {warning}", pair.other, pair.base))
+    };
+    let lines: Vec<String> = pairs.iter().filter_map(line).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 fn pair_rows(pair: &Pair) -> impl Iterator<Item = [String; 6]> {

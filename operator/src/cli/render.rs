@@ -192,9 +192,8 @@ mod tests {
         let sample = root.join("manifests/samples/algorithms/ppo.yaml").display().to_string();
         let words = ["render", "--plan", "--file", &sample];
         let plan = super::render(&Arguments::try_parse_from(words).unwrap().render).unwrap();
-        let (calls, _) = plan.split_once("\n\nDATA").unwrap();
         let page = std::fs::read_to_string(root.join("docs/algorithms.md")).unwrap();
-        assert!(page.contains(&format!("```text\n{calls}\n```")), "{calls}");
+        assert!(page.contains(&format!("```text\n{}\n```", plan.trim_end())), "{plan}");
     }
 
     #[test]

@@ -25,9 +25,22 @@ pub fn measure(spec: &RLJobSpec, suite: Option<&str>) -> &'static str {
 
 /// Whether the reward is 1 or 0.
 fn is_verdict(reward: &RewardSpec) -> bool {
-    let tests = reward.code.as_ref().map(|code| code.verdict);
-    let matches = reward.math.is_some() || reward.exact_match.is_some() || reward.regex.is_some();
-    (reward.weight - 1.0).abs() < f64::EPSILON && (matches || tests == Some(TestVerdict::All))
+    // Exhaustive: a new kind is a compile error here.
+    let RewardSpec {
+        name: _,
+        weight,
+        math,
+        exact_match,
+        regex,
+        code,
+        python: _,
+        model: _,
+        http: _,
+        command: _,
+    } = reward;
+    let tests = code.as_ref().map(|code| code.verdict);
+    let matches = math.is_some() || exact_match.is_some() || regex.is_some();
+    (weight - 1.0).abs() < f64::EPSILON && (matches || tests == Some(TestVerdict::All))
 }
 
 #[cfg(test)]

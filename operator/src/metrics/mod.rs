@@ -62,7 +62,7 @@ impl RunMetrics {
         Ok(Self {
             restarts: register.counters(
                 "rljob_restarts_total",
-                "Restarts of learners by reason. `PodLost`: not counted against the budget.",
+                "Restarts of learners by reason; `NotCounted`: after lost pods and suspensions.",
                 &["reason"],
             )?,
             incidents: register.counters(
@@ -151,7 +151,7 @@ impl Metrics {
         }
         let lost = restarts.saturating_sub(counted);
         if lost > 0 {
-            self.runs.restarts.with_label_values(&["PodLost"]).inc_by(u64::from(lost));
+            self.runs.restarts.with_label_values(&["NotCounted"]).inc_by(u64::from(lost));
         }
         for incident in status::new_incidents(old, new) {
             self.runs.incidents.with_label_values(&[&incident.reason, role(&incident.pod)]).inc();

@@ -45,7 +45,7 @@ fn restarts_are_counted_by_reason_and_recovery_is_measured() {
         samples(&metrics, "rljob_restarts_total"),
         [
             r#"rljob_restarts_total{reason="LearnerKilled"} 1"#,
-            r#"rljob_restarts_total{reason="PodLost"} 1"#
+            r#"rljob_restarts_total{reason="NotCounted"} 1"#
         ]
     );
     assert_eq!(samples(&metrics, "rljob_recovery_seconds_sum"), ["rljob_recovery_seconds_sum 7"]);

@@ -16,7 +16,7 @@ use crate::children::{Kind, kueue_resource, objects};
 use crate::context::Context;
 use crate::decide::Queue;
 use crate::desired::{Role, meta};
-use crate::queue::admission::queue;
+use crate::queue::admission::{queue, without_kueue};
 use crate::queue::build::{Priority, wanted_class};
 use crate::queue::placement::{Flavor, Placements, flavors, placements};
 use crate::queue::workload::{PriorityClass, Workload};
@@ -54,7 +54,7 @@ pub async fn observe_queue(
     is_active: bool,
 ) -> kube::Result<ObservedQueue> {
     if !context.settings.kueue {
-        return Ok(ObservedQueue::default());
+        return Ok(ObservedQueue { facts: without_kueue(job), ..ObservedQueue::default() });
     }
     let is_active = is_active && !job.spec.suspend;
     let child = workload_child(context, job, is_active).await?;

@@ -65,12 +65,9 @@ fn unschedulable(pod: &Pod) -> Option<Waiting> {
     })?;
     let cause = unschedulable.message.as_deref().unwrap_or("no node fits");
     let message = format!("{} cannot be scheduled: {cause}", pod.name_any());
-    Some(Waiting {
-        name: pod.name_any(),
-        reason: "Unschedulable".to_owned(),
-        message,
-        needs_user: false,
-    })
+    // The scheduler names a claim that does not exist; other causes may pass.
+    let needs_user = cause.contains("persistentvolumeclaim") && cause.contains("not found");
+    Some(Waiting { name: pod.name_any(), reason: "Unschedulable".to_owned(), message, needs_user })
 }
 
 fn container_waiting(pod: &Pod, container: &ContainerStatus) -> Option<Waiting> {
@@ -172,18 +169,25 @@ mod tests {
                 false
             )
         );
-        let condition = json!({
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": "0/2 nodes are available",
-        });
-        assert_eq!(
-            seen(json!({"conditions": [condition]})),
-            expected(
-                "Unschedulable",
-                "sums-trainer-0 cannot be scheduled: 0/2 nodes are available",
-                false
-            )
-        );
+    }
+
+    #[test]
+    fn a_claim_that_does_not_exist_needs_the_user_and_other_causes_of_the_scheduler_do_not() {
+        let seen_with = |message: &str| {
+            let condition = json!({
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": message,
+            });
+            seen(json!({"conditions": [condition]})).unwrap()
+        };
+        for (cause, needs_user) in [
+            ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", false),
+            ("pod has unbound immediate PersistentVolumeClaims", false),
+            ("0/2 nodes are available: persistentvolumeclaim \"runs\" not found.", true),
+        ] {
+            let message = format!("sums-trainer-0 cannot be scheduled: {cause}");
+            assert_eq!(seen_with(cause), ("Unschedulable".to_owned(), message, needs_user));
+        }
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub fn queue(job: &Job, workload: Option<&Workload>, problem: Option<&str>) -> O
     })
 }
 
+/// The facts about a job with a queue, of an operator that does not use Kueue.
+pub fn without_kueue(job: &Job) -> Option<Queue> {
+    let queue = queue_name(job)?;
+    let ignored = format!(
+        "the label kueue.x-k8s.io/queue-name is {queue}, and the operator starts jobs without \
+         quota: set kueue.enabled of its chart, or remove the label"
+    );
+    Some(Queue { hold: None, ignored: vec![ignored] })
+}
+
 /// Why the job may have no pods.
 fn hold(job: &Job, workload: Option<&Workload>, problem: Option<&str>) -> Option<String> {
     let Some(workload) = workload else {
@@ -156,6 +166,17 @@ mod tests {
             ["the label kueue.x-k8s.io/queue-name was removed, and the job keeps its quota of \
                 LocalQueue research until it is suspended"]
         );
+    }
+
+    #[test]
+    fn a_label_of_a_queue_without_kueue_holds_no_job_and_is_reported() {
+        let mut job = queued_job();
+        let ignored = "the label kueue.x-k8s.io/queue-name is research, and the operator starts \
+            jobs without quota: set kueue.enabled of its chart, or remove the label";
+        let reported = Queue { hold: None, ignored: vec![ignored.to_owned()] };
+        assert_eq!(without_kueue(&job), Some(reported));
+        job.labels.remove(LABEL_QUEUE);
+        assert_eq!(without_kueue(&job), None);
     }
 
     #[test]

@@ -12,18 +12,22 @@ use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
 use devices::{check_cpus, check_devices};
+use evaluation::check_evaluation;
 use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
 use policy::check_policy;
+use row_templates::check_row_templates;
 use running::check_running;
 use sampling::check_unsampled;
 use templates::{check_host_namespaces, check_templates};
 use tracking::check_tracking;
 
 mod devices;
+mod evaluation;
 mod inputs;
 mod optimizer;
 mod policy;
+mod row_templates;
 mod running;
 mod sampling;
 mod templates;
@@ -33,7 +37,9 @@ mod verifiers;
 /// Every setting that is set and has no effect, or one that is rarely meant, with the reason.
 pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     let mut warnings = Vec::new();
+    check_row_templates(spec, &mut warnings);
     check_fields(spec, &mut warnings);
+    check_evaluation(spec, &mut warnings);
     check_devices(spec, &mut warnings);
     check_cpus(spec, &mut warnings);
     if let Some(algorithm) = spec.algorithm.resolve() {

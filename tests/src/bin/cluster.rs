@@ -1,12 +1,12 @@
-//! `rljob-test-cluster`: a cluster for interactive use and for scripts. Prints the kubeconfig and
-//! runs until the end of standard input (Ctrl-D).
+//! `rljob-test-cluster`: a cluster for interactive use and for scripts. Prints the variables
+//! for a shell that uses it, and runs until the end of standard input (Ctrl-D).
 
 use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use rljob_tests::{Cluster, DevicePlugin, image, rootfs};
+use rljob_tests::{Cluster, DevicePlugin, files, image, rootfs};
 use serde_json::json;
 
 /// Starts Kubernetes nodes on this machine.
@@ -41,6 +41,14 @@ fn resource(text: &str) -> Result<(String, u32), String> {
     Ok((name.to_owned(), number))
 }
 
+/// The line for a shell that finds `rljob`, `kubectl` and, if it is installed for tests, `helm`.
+fn export_of_path() -> String {
+    let programs = [files::binary("rljob"), files::kubernetes("kubectl"), files::helm("helm")];
+    let folders = programs.iter().flatten().filter_map(|program| program.parent());
+    let folders: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
+    format!("export PATH={}:$PATH", folders.join(":"))
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     anyhow::ensure!(arguments.gpus.is_none() || arguments.nodes == 1, "--gpus needs one node");
@@ -60,6 +68,7 @@ fn main() -> Result<()> {
     if let Some(plugin) = &plugin {
         eprintln!("{} devices", plugin.devices);
     }
+    eprintln!("{}", export_of_path());
     eprintln!("export KUBECONFIG={}", cluster.kubeconfig().display());
     std::io::stdin().read_to_end(&mut Vec::new()).map(drop).context("failed to read standard input")
 }

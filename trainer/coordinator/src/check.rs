@@ -70,6 +70,9 @@ fn describe(text: &mut String, part: &Part) {
             let _ = write!(text, "; {count} dropped: {reason}");
         }
     }
+    if let Some((count, first)) = part.equal_pairs() {
+        let _ = write!(text, "; {count} have equal chosen and rejected, the first is in {first}");
+    }
     text.push('\n');
     for row in unusable.iter().take(SHOWN) {
         let _ = writeln!(text, "  {}: {}", row.location, row.source);

@@ -1,5 +1,6 @@
 //! Environment of Jinja templates that people write.
 
+use minijinja::value::ValueKind;
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
 
 /// Instructions that a template may execute each time.
@@ -13,6 +14,31 @@ pub fn strict_environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment
+}
+
+/// A strict environment in which printed lists and maps are errors, too. Their text would be JSON,
+/// which is rarely meant in a text that a model reads or learns.
+pub fn row_environment() -> Environment<'static> {
+    let mut environment = strict_environment();
+    environment.set_formatter(reject_structures);
+    environment
+}
+
+fn reject_structures(
+    out: &mut Output,
+    state: &State,
+    value: &minijinja::Value,
+) -> Result<(), minijinja::Error> {
+    let kind = match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => "list",
+        ValueKind::Map => "map",
+        _ => return reject_null(out, state, value),
+    };
+    let message = format!(
+        "a printed field is a {kind}: use `conversation` in place of `prompt` for lists of \
+         messages, or the filter `tojson` for JSON text"
+    );
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }
 
 /// Rejects null, which Jinja would print as `None`.

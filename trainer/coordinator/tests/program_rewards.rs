@@ -39,7 +39,7 @@ async fn known_completions_get_the_reward_of_their_tests() {
     assert_eq!(found, [(1.0, 1.0), (0.5, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]);
     let reward = rewards.score(question(half, tests)).await.unwrap();
     assert_eq!(reward.details["tests"], json!(["Passed", "Wrong"]));
-    assert!(rewards.check_answer("4").is_err());
+    assert!(rewards.check_answer("4", false).is_err());
 }
 
 #[tokio::test]
@@ -51,11 +51,11 @@ async fn functions_and_statements_test_programs_in_cpp() {
         (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 4);"]"#, 1.0),
         (r#"["assert(add(1, 2) == 3);", "assert(add(2, 2) == 5);"]"#, 0.0),
     ] {
-        rewards.check_answer(tests).unwrap();
+        rewards.check_answer(tests, false).unwrap();
         let reward = rewards.score(question(program, tests)).await.unwrap();
         assert_eq!(reward.value, expected, "{tests}");
     }
-    assert!(rewards.check_answer(r#"["assert add(1, 2) == 3"]"#).is_err());
+    assert!(rewards.check_answer(r#"["assert add(1, 2) == 3"]"#, true).is_err());
 }
 
 #[tokio::test]

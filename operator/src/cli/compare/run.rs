@@ -5,12 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rljob_crds::RLJobSpec;
+use rljob_crds::data::Suite;
 use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
+use rljob_crds::reward::RewardSpec;
 use rljob_dashboard::records::Tail;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::local::inspect::Run;
 
@@ -38,9 +41,20 @@ pub(super) struct EvaluatedRun {
     pub(super) last: Option<EvaluationMetrics>,
     #[serde(skip)]
     pub(super) spec: Value,
+    /// What rewards of evaluations are, by suite.
+    #[serde(skip)]
+    scoring: Vec<(Option<String>, Value)>,
     /// Results by prompt of the last evaluations.
     #[serde(skip)]
     pub(super) results: Vec<PromptResult>,
+}
+
+impl EvaluatedRun {
+    /// What the rewards of a suite are.
+    pub(super) fn scoring(&self, suite: Option<&str>) -> Option<&Value> {
+        let mut own = self.scoring.iter().filter(|(name, _)| name.as_deref() == suite);
+        own.next().map(|(_, scoring)| scoring)
+    }
 }
 
 /// Reads a run directory.
@@ -82,8 +96,27 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
         first,
         last,
         spec: serde_json::to_value(&run.config.spec).with_context(failed)?,
+        scoring: scoring(&run.config.spec),
         results,
     })
+}
+
+/// The rewards that score the completions of each suite, without their names, and the smallest sum
+/// of a correct completion.
+fn scoring(spec: &RLJobSpec) -> Vec<(Option<String>, Value)> {
+    let of_suite = |suite: Suite| {
+        let named = &suite.data.rewards;
+        let rewards: Vec<RewardSpec> = spec
+            .rewards
+            .iter()
+            .filter(|reward| reward.weight != 0.0)
+            .filter(|reward| named.is_empty() || named.contains(&reward.name))
+            .map(|reward| RewardSpec { name: String::new(), ..reward.clone() })
+            .collect();
+        let correct = suite.data.correct_reward;
+        (suite.name, json!({"rewards": rewards, "correctReward": correct}))
+    };
+    spec.dataset.suites().into_iter().map(of_suite).collect()
 }
 
 /// Results by prompt of the last evaluation of each suite.

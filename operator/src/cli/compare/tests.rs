@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
+use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE, RUN_CONFIG_FILE};
 use serde_json::{Value, json};
 
 use super::*;
@@ -86,6 +86,42 @@ B - A       pass@2   4        +0.000  +0.000 to +0.000";
         "resamples": 10_000,
     });
     assert_eq!(greedy, &expected);
+}
+
+/// Sets rewards and the evaluation in the run configuration of a run.
+fn configure(runs: &Path, rewards: &Value, evaluation: &Value) {
+    let path = runs.join("lab/sums").join(RUN_CONFIG_FILE);
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut data = json!({"path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "a"});
+    data.as_object_mut().unwrap().extend(evaluation.as_object().unwrap().clone());
+    config["spec"]["rewards"] = rewards.clone();
+    config["spec"]["dataset"]["evaluation"] = data;
+    fs::write(path, config.to_string()).unwrap();
+}
+
+#[test]
+fn runs_whose_evaluations_have_different_rewards_get_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    run(&a, 1);
+    run(&b, 4);
+    let correct = json!({"name": "correct", "math": {}});
+    let brief = json!({"name": "brief", "weight": 0.1, "regex": {"pattern": "a"}});
+    configure(&a, &json!([correct]), &json!({}));
+    let warnings = |evaluation: Value| {
+        configure(&b, &json!([correct, brief]), &evaluation);
+        let of = |output| compare(&arguments(vec![a.clone(), b.clone()], output)).unwrap();
+        let value: Value = serde_json::from_str(&of(Output::Json)).unwrap();
+        let text = of(Output::Text);
+        let line = text.lines().find_map(|line| Some(line.strip_prefix("warning: ")?.to_owned()));
+        (line, value["differences"][0]["warning"].clone())
+    };
+    let [a, b] = [&a, &b].map(|run| run.join("lab/sums").display().to_string());
+    let expected = (Some(format!("{b} - {a}: {OTHER_REWARDS}")), json!(OTHER_REWARDS));
+    assert_eq!(warnings(json!({})), expected);
+    let correct_reward = json!({"rewards": ["correct"], "correctReward": 0.5});
+    assert_eq!(warnings(correct_reward), expected);
+    assert_eq!(warnings(json!({"rewards": ["correct"]})), (None, Value::Null));
 }
 
 #[test]

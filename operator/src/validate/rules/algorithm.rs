@@ -13,7 +13,7 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, check_union};
 use super::pairs::check_pairs;
-use super::rewards::check_reward;
+use super::rewards::{check_reward, compares};
 use super::{distillation, mixture, prompts, suites};
 use crate::validate::Problem;
 
@@ -172,11 +172,6 @@ fn check_evaluation(
         }
         _ => {}
     }
-}
-
-/// Whether the reward needs a reference answer.
-fn compares(reward: &RewardSpec) -> bool {
-    reward.math.is_some() || reward.exact_match.is_some() || reward.code.is_some()
 }
 
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.

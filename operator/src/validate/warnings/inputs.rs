@@ -51,20 +51,13 @@ pub fn check_programs(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
-/// Templates that do not depend on the row, and a template where a field is expected.
+/// A template where a field is expected.
 pub fn check_fields(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     let (parts, suites) = (spec.dataset.train.parts(), spec.dataset.suites());
-    let train = parts.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
-    let suites = suites.iter().map(|own| (&own.field, &own.data.prompt, own.data.answer.as_ref()));
-    let data: Vec<_> = train.chain(suites).collect();
-    for (field, ..) in
-        data.iter().filter(|(_, prompt, _)| !prompt.is_empty() && !prompt.contains('{'))
-    {
-        let message = "uses no field of the row: all prompts are equal. For example {{question}}";
-        warnings.push(Problem::new(format!("{field}.prompt"), message));
-    }
+    let train = parts.iter().map(|own| (&own.field, own.data.answer.as_ref()));
+    let suites = suites.iter().map(|own| (&own.field, own.data.answer.as_ref()));
     let is_template = |name: Option<&String>| name.is_some_and(|name| name.contains("{{"));
-    for (field, ..) in data.iter().filter(|(.., answer)| is_template(*answer)) {
+    for (field, _) in train.chain(suites).filter(|(_, answer)| is_template(*answer)) {
         let message = "is the name of a field of the row, not a template";
         warnings.push(Problem::new(format!("{field}.answer"), message));
     }

@@ -138,7 +138,7 @@ fn reference_cases() -> Vec<Case> {
             objects: vec![],
             spec: volume(json!({"persistentVolumeClaim": {"claimName": "no"}})),
             message: &["cannot be scheduled", "persistentvolumeclaim \"no\" not found"],
-            needs_user: false,
+            needs_user: true,
         },
         Case {
             name: "no-driver",

@@ -16,7 +16,7 @@ use crate::local_run::LIMIT;
 const SLOW: [&str; 3] = [
     "practise:spec.dataset.evaluation.everySteps=2",
     "practise:spec.dataset.evaluation.limit=64",
-    "practise:spec.dataset.evaluation.samples=64",
+    "practise:spec.dataset.evaluation.samples=24",
 ];
 
 /// Steps of the evaluations that wait, the one in progress first.

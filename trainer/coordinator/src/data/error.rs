@@ -7,6 +7,29 @@ use crate::data::location::RowLocation;
 use crate::reward::UnusableAnswer;
 use crate::text::TextError;
 
+/// Syntax error in a line of a JSONL file, with its column.
+#[derive(Debug, thiserror::Error)]
+#[error("{message} at column {column}")]
+pub struct LineError {
+    message: String,
+    /// In bytes, from 1.
+    column: usize,
+}
+
+impl LineError {
+    /// `error` is that of the line alone.
+    pub(super) fn new(error: &serde_json::Error) -> Self {
+        let column = error.column();
+        let message = if error.is_eof() {
+            "the line is truncated, or its object continues on the next line: it ends".to_owned()
+        } else {
+            let text = error.to_string();
+            text.split(" at line ").next().unwrap_or_default().to_owned()
+        };
+        Self { message, column }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("failed to read the data at {}", path.display())]
@@ -97,7 +120,23 @@ pub enum DataError {
     #[error("field `{field}` in {location} is {found}, expected a pass rate from 0 to 1")]
     PassRate { location: RowLocation, field: String, found: String },
     #[error("{location} is not a JSON object")]
-    Json { location: RowLocation, source: serde_json::Error },
+    Json { location: RowLocation, source: LineError },
+    /// A file without rows in a supported format.
+    #[error("the data at {} {problem}", path.display())]
+    Format {
+        path: PathBuf,
+        /// Predicate of the file, with what to do.
+        problem: &'static str,
+    },
+    #[error(
+        "chosen and rejected are equal in all {pairs} pairs; the first is in {location}: check the \
+         templates dataset.chosen and dataset.rejected"
+    )]
+    EqualPairs {
+        pairs: u64,
+        /// The first pair.
+        location: RowLocation,
+    },
     /// A row lacks a field that the spec uses.
     #[error("{location} has no field `{field}`")]
     MissingField { location: RowLocation, field: String },

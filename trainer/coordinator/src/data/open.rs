@@ -218,7 +218,9 @@ impl Source<'_> {
         }
         let order = RowOrder::new(seed, rows.len() as u64);
         let (label, rewards, unusable) = (self.label, self.rewards.into(), Vec::new());
-        Ok(Part { label, path, rows, filtered, unusable, seed, order, rewards })
+        let part = Part { label, path, rows, filtered, unusable, seed, order, rewards };
+        part.check_pairs()?;
+        Ok(part)
     }
 
     /// The rows that pass the filters, with their numbers of tokens.

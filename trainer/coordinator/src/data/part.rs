@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::data::dropped::{DroppedRow, FilteredRow};
 use crate::data::error::DataError;
+use crate::data::location::RowLocation;
 use crate::data::row_order::RowOrder;
 use crate::data::rows::Row;
 use crate::reward::Rewards;
@@ -55,6 +56,24 @@ impl Part {
         &self.unusable
     }
 
+    /// The number of pairs whose chosen and rejected completion are equal, and the first one.
+    pub fn equal_pairs(&self) -> Option<(u64, &RowLocation)> {
+        let is_equal = |row: &&Row| row.pair.as_ref().is_some_and(|[one, other]| one == other);
+        let mut equal = self.rows.iter().filter(is_equal);
+        let first = equal.next()?;
+        Some(((equal.count() as u64).saturating_add(1), &first.location))
+    }
+
+    /// Fails if chosen and rejected are equal in all pairs.
+    pub(super) fn check_pairs(&self) -> Result<(), DataError> {
+        match self.equal_pairs() {
+            Some((pairs, first)) if pairs == self.len() => {
+                Err(DataError::EqualPairs { pairs, location: first.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn rewards(&self) -> Arc<[String]> {
         Arc::clone(&self.rewards)
     }
@@ -76,7 +95,7 @@ impl Part {
         let mut kept = Vec::with_capacity(before);
         for row in std::mem::take(&mut self.rows) {
             match row.answer.as_deref() {
-                Some(answer) => match rewards.check_answer(answer) {
+                Some(answer) => match rewards.check_answer(answer, row.has_structured_answer) {
                     Ok(()) => kept.push(row),
                     Err(source) => self.unusable.push(DroppedRow {
                         location: row.location,

@@ -10,10 +10,15 @@ use parquet::record::{Field, Row};
 use serde_json::{Map, Value};
 
 use crate::data::bounded_parquet::{self, PageLimits};
-use crate::data::error::DataError;
+use crate::data::error::{DataError, LineError};
 use crate::data::location::RowLocation;
 
 pub type Fields = Map<String, Value>;
+
+/// Start of a file that an editor saved with the encoding "UTF-8 with BOM".
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+/// Extensions of files with one object per line. Others are read in the same way if they have one.
+const EXTENSIONS_OF_LINES: [&str; 3] = ["jsonl", "json", "ndjson"];
 
 /// Limits of rows and files.
 #[derive(Clone, Copy, Debug)]
@@ -156,9 +161,33 @@ impl OpenFile {
                 break;
             }
         }
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|source| DataError::Json { location: self.location(), source })
+        serde_json::from_slice(bytes.trim_ascii_end()).map(Some).map_err(|error| {
+            match self.problem(&bytes) {
+                Some(problem) => DataError::Format { path: self.path.to_path_buf(), problem },
+                None => {
+                    DataError::Json { location: self.location(), source: LineError::new(&error) }
+                }
+            }
+        })
+    }
+
+    /// What is wrong with the file, by its first line.
+    fn problem(&self, line: &[u8]) -> Option<&'static str> {
+        if self.number > 1 {
+            return None;
+        }
+        let is_of_lines = self.path.extension().is_some_and(|extension| {
+            EXTENSIONS_OF_LINES.iter().any(|known| extension.eq_ignore_ascii_case(known))
+        });
+        if line.starts_with(BYTE_ORDER_MARK) {
+            Some("starts with a byte order mark: save it without")
+        } else if line.trim_ascii_start().starts_with(b"[") {
+            Some("is a JSON array: write one object per line")
+        } else if !is_of_lines {
+            Some("does not have one JSON object per line: formats are .jsonl and .parquet")
+        } else {
+            None
+        }
     }
 }
 

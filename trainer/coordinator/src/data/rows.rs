@@ -26,6 +26,8 @@ pub struct Row {
     /// Chosen and rejected completion.
     pub pair: Option<[String; 2]>,
     pub answer: Option<String>,
+    /// Whether the answer is the JSON text of a list or an object.
+    pub has_structured_answer: bool,
     pub category: Option<String>,
     /// Pass rate, if the rows are filtered by it.
     pub pass_rate: Option<f64>,

@@ -15,7 +15,7 @@ use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::data::row_tools::ToolsField;
 use crate::data::rows::Row;
-use crate::jinja::strict_environment;
+use crate::jinja::row_environment;
 use crate::text::Tools;
 
 const PROMPT: &str = "prompt";
@@ -49,7 +49,8 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// Compiles the templates. Undefined variables are render errors.
+    /// Compiles the templates. Undefined variables, and printed nulls, lists and maps are render
+    /// errors.
     pub fn new(
         prompt: &str,
         system: Option<&str>,
@@ -57,7 +58,7 @@ impl Templates {
         answer: Option<&str>,
         kept: &KeptFields,
     ) -> Result<Self, DataError> {
-        let mut environment = strict_environment();
+        let mut environment = row_environment();
         let mut add = |template, source: &str| {
             environment
                 .add_template_owned(template, source.to_owned())
@@ -154,6 +155,9 @@ impl Templates {
             completion: optional(self.completion, COMPLETION)?,
             pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
             answer: text(&self.answer)?,
+            has_structured_answer: self.answer.as_ref().is_some_and(|field| {
+                matches!(fields.get(field), Some(Value::Array(_) | Value::Object(_)))
+            }),
             category: text(&self.category)?,
             pass_rate: self
                 .pass_rate

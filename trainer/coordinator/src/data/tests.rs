@@ -5,6 +5,7 @@ mod dropped;
 mod evaluation;
 mod filters;
 mod folders;
+mod structures;
 mod tools;
 
 use std::fs;

@@ -22,7 +22,10 @@ pub(super) fn check_workflow(
     }
     let messages = match workflow {
         Workflow::Tools(_) => [Message::tool("x")],
-        _ => [Message::user("x")],
+        Workflow::SingleTurn
+        | Workflow::MultiTurn(_)
+        | Workflow::Environment(_)
+        | Workflow::Agent(_) => [Message::user("x")],
     };
     tokenizer.encode_continuation(&[], &messages, data.style())?;
     Ok(())

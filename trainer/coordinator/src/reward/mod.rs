@@ -215,10 +215,13 @@ impl Rewards {
         self.verifiers.iter().any(|entry| entry.verifier.needs_answers())
     }
 
-    /// Checks that a completion can match the reference answer.
-    pub fn check_answer(&self, answer: &str) -> Result<(), UnusableAnswer> {
+    /// Checks that a completion can match the reference answer, which `is_structured` if it is the
+    /// JSON text of a list or an object.
+    pub fn check_answer(&self, answer: &str, is_structured: bool) -> Result<(), UnusableAnswer> {
         self.verifiers.iter().try_for_each(|entry| {
-            entry.verifier.check_answer(answer).map_err(|reason| UnusableAnswer {
+            let structure = if is_structured { entry.verifier.check_structure() } else { Ok(()) };
+            let checked = structure.and_then(|()| entry.verifier.check_answer(answer));
+            checked.map_err(|reason| UnusableAnswer {
                 reward: entry.name.clone(),
                 excerpt: last_characters(answer, ANSWER_EXCERPT),
                 reason,

@@ -188,12 +188,12 @@ fn an_unusable_reference_answer_is_an_error_with_its_end() {
     let excerpt = format!("{} \\to 5", "é".repeat(74));
     let reason = "a LaTeX command is not supported";
     let expected = UnusableAnswer { reward: "correct".to_owned(), excerpt, reason };
-    assert_eq!(math().check_answer(&long), Err(expected));
+    assert_eq!(math().check_answer(&long, false), Err(expected));
     let message = "reward correct does not support the answer `5 > 3`: \
                    an equation without variables is not supported";
-    assert_eq!(math().check_answer("5 > 3").unwrap_err().to_string(), message);
-    assert_eq!(math().check_answer("#### 5"), Ok(()));
-    assert_eq!(exact_match().check_answer("no"), Ok(()));
+    assert_eq!(math().check_answer("5 > 3", false).unwrap_err().to_string(), message);
+    assert_eq!(math().check_answer("#### 5", false), Ok(()));
+    assert_eq!(exact_match().check_answer("no", false), Ok(()));
 }
 
 #[tokio::test]

@@ -66,6 +66,12 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Checks a reference answer that is a list or an object, as JSON text, before
+    /// [`Self::check_answer`].
+    fn check_structure(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
     /// For each completion the index of the first completion with an equal answer, or `None` if the
     /// completion has no answer. `None` if the verifier does not extract answers.
     fn answer_classes(&self, _completions: &[&str]) -> Option<Vec<Option<usize>>> {

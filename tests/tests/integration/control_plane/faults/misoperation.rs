@@ -13,8 +13,10 @@ use super::fixture::{Fixture, differences, is_true, run_parallel, sample};
 
 /// Jobs tested in parallel, each with a share of the values.
 const JOBS: usize = 4;
-/// Of accepted misoperations, one in this many is done outside `make thorough`.
-const SHARE: usize = 8;
+/// Of misoperations, one in this many is tried outside `make thorough`: a prime above the number of
+/// values of a field, so that neighboring fields get different ones. `control_plane::fields` tries
+/// wrong values of every field.
+const SHARE: usize = 11;
 
 /// A job that sets most fields.
 fn rich() -> Value {
@@ -98,8 +100,8 @@ fn all(live: &Value) -> Vec<Value> {
     found
 }
 
-/// Patches that the API server accepts and that change the valid spec. Asserts that each rejection
-/// names the field.
+/// Patches of the sample that the API server accepts and that change the valid spec. Asserts that
+/// each rejection names the field.
 fn accepted(fixture: &Fixture, good: &Value) -> Vec<Value> {
     let path = format!("{}?dryRun=All&fieldValidation=Strict", fixture.job_path());
     let accepts = |patch: &Value| match fixture.api.patch(&path, &json!({"spec": patch})) {
@@ -113,7 +115,7 @@ fn accepted(fixture: &Fixture, good: &Value) -> Vec<Value> {
             false
         }
     };
-    all(good).into_iter().filter(accepts).collect()
+    sample(all(good), SHARE).into_iter().filter(accepts).collect()
 }
 
 fn outermost(patch: &Value) -> String {
@@ -167,10 +169,9 @@ fn a_suspended_job_recovers_from_every_misoperation() {
     let good = first.job()["spec"].take();
     let patches: Vec<Value> =
         accepted(&first, &good).into_iter().filter(|patch| !resumes(patch)).collect();
-    assert!(patches.len() > 50, "{patches:#?}");
+    assert!(patches.len() > 20, "{patches:#?}");
     eprintln!("{} misoperations are accepted while the job is suspended", patches.len());
     drop(first);
-    let patches = sample(patches, SHARE);
     run_parallel((0..JOBS).collect(), |job| {
         let fixture = Fixture::running("misused", &rich());
         fixture.patch(&json!({"suspend": true}));
@@ -201,7 +202,6 @@ fn running_finishing_and_deleted_jobs_survive_every_misoperation() {
     let frozen: Vec<&Value> =
         patches.iter().filter(|patch| !mutable.contains(&outermost(patch).as_str())).collect();
     assert_eq!(frozen, Vec::<&Value>::new(), "frozen fields of a running job were accepted");
-    let patches = sample(patches, SHARE);
     misuse(&fixture, patches.iter().cloned());
     assert_eq!(fixture.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
 

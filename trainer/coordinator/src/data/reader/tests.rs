@@ -92,3 +92,32 @@ fn parquet_files_that_decode_to_far_more_than_their_size_are_errors() {
     let equal = parquet(1, 50_000, 1000, Compression::SNAPPY).unwrap_err();
     assert!(equal.starts_with("the rows of FILE are too large"), "{equal}");
 }
+
+#[test]
+fn files_of_other_formats_are_errors_that_name_the_format() {
+    let named = |name: &str, content: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        read(&path)
+    };
+    let format = "the data at FILE does not have one JSON object per line: formats are .jsonl and \
+                  .parquet";
+    assert_eq!(named("a.csv", "question,answer\n1+1,2\n").unwrap_err(), format);
+    let array = "the data at FILE is a JSON array: write one object per line";
+    for content in ["[{\"a\": 1}]", "[\n{\"a\": 1}\n]"] {
+        assert_eq!(named("a.json", content).unwrap_err(), array);
+    }
+    let mark = "the data at FILE starts with a byte order mark: save it without";
+    assert_eq!(named("a.jsonl", "\u{feff}{\"a\": 1}\n").unwrap_err(), mark);
+    assert_eq!(named("a.txt", "{\"a\": 1}\n{\"a\": 2}\n"), Ok(2));
+}
+
+#[test]
+fn syntax_errors_of_a_line_have_their_column_and_one_line_number() {
+    let truncated = "FILE line 2 is not a JSON object: the line is truncated, or its object \
+                     continues on the next line: it ends at column 5";
+    assert_eq!(lines("{\"a\": 1}\n{\"a\": \n").unwrap_err(), truncated);
+    let comma = "FILE line 2 is not a JSON object: trailing comma at column 9";
+    assert_eq!(lines("{\"a\": 1}\n{\"a\": 1,}\n").unwrap_err(), comma);
+}
