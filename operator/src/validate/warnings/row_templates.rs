@@ -92,7 +92,7 @@ mod tests {
         let single = prompt(json!({"prompt": "Q: {question} \\boxed{}"}));
         assert_eq!(single, [warning(field, "Write {{question}} with two braces")]);
         let example = warning(field, "For example {{question}}");
-        assert_eq!(prompt(json!({"prompt": "Solve it: {}"})), [example.clone()]);
+        assert_eq!(prompt(json!({"prompt": "Solve it: {}"})), std::slice::from_ref(&example));
         assert_eq!(prompt(json!({"prompt": "Solve it.", "system": "Be brief."})), [example]);
         let test = "{% if hint is defined %}a{% else %}b{% endif %}";
         for valid in ["{{question}}", "{{question[:3]}}", test] {

@@ -71,12 +71,11 @@ async fn check_rewards(coordinator: &Coordinator, input: &Input) -> Result<(), W
 pub async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
     let rows = |part: &Part| {
         let (dropped, unusable) = (part.filtered().len(), part.unusable().len());
-        let mut rows =
+        let rows =
             serde_json::json!({"rows": part.len(), "dropped": dropped, "unusable": unusable});
         if let Some((count, first)) = part.equal_pairs() {
             let (data, first) = (part.label(), first.to_string());
             tracing::warn!(data, count, first, "pairs have equal chosen and rejected");
-            rows["equalPairs"] = count.into();
         }
         (part.label().to_owned(), rows)
     };
