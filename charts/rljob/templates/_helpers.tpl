@@ -84,3 +84,9 @@ labels: {{- include "rljob.labels" . | nindent 2 }}
 {{- define "rljob.podGroupApi" -}}
 {{ get (dict "native" "scheduling.k8s.io" "coscheduling" "scheduling.x-k8s.io" "volcano" "scheduling.volcano.sh") . }}
 {{- end }}
+
+{{/* Labels of the values, which may be null, with those of a template of this file over them. */}}
+{{- define "rljob.mergedLabels" -}}
+{{- $own := include (index . 2) (index . 0) | fromYaml -}}
+{{- mergeOverwrite (index . 1 | default dict | deepCopy) $own | toYaml -}}
+{{- end }}
