@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Injects faults into a job on GPUs, one after another, and appends a row for each to a file.
 
-usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--out results.jsonl]
+usage: faults.py RLJOB JOB [--faults NAME ...] [--set PATH=VALUE ...] [--share-gpus PERCENT]
+                 [--out results.jsonl]
 
-JOB is a file with a GRPO job whose engine and learners are on GPUs. Each fault strikes after two
+JOB is a file with a GRPO job whose engine and learners are on GPUs, such as faults.yaml. With
+--share-gpus, all are on one GPU and weights go by disk. Each fault strikes after two
 steps without one, `learner-killed-restored` after a checkpoint is complete. A row says how many
 seconds passed until the next step was trained, by phase: until the run restarted its learners,
 until they were ready, until the step. For engines there is one phase. A run that trains no step
@@ -50,6 +52,7 @@ def arguments():
     parser.add_argument("job", type=Path)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--share-gpus", type=int, metavar="PERCENT")
     parser.add_argument("--dir", type=Path, default=Path("/opt/fault-runs"))
     parser.add_argument("--patience", type=int, default=180)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.jsonl")
@@ -80,7 +83,11 @@ class Run:
         self.settings, self.metrics = settings, None
         command = [settings.rljob, "run", "-f", str(settings.job), "--dir", str(settings.dir)]
         command += ["--engine-command", f"{sys.executable} -m sglang.launch_server"]
-        command += [argument for each in settings.set for argument in ("--set", each)]
+        sets = list(settings.set)
+        if settings.share_gpus is not None:
+            command += [f"--share-gpus={settings.share_gpus}"]
+            sets.append("spec.weightSync.method=Disk")
+        command += [argument for each in sets for argument in ("--set", each)]
         self.log = open(f"{settings.dir}.log", "w")
         # The logs of a run that is stuck say what the coordinator waits for.
         environment = dict(os.environ, RUST_LOG="info,rljob_coordinator=debug")
@@ -199,6 +206,9 @@ class Run:
 def main():
     settings = arguments()
     gpus = results.gpus()
+    place, suffix = f"2 x {gpus[0]}", ""
+    if settings.share_gpus is not None:
+        place, suffix = gpus[0], "-shared-gpu"
     run, failed = Run(settings), []
     try:
         if run.wait(lambda: len(run.steps()) >= 1, 300) is None:
@@ -208,11 +218,11 @@ def main():
             aim = AIMS.get(fault)
             holds = figures is not None and (aim is None or figures["seconds"] <= aim)
             row = dict(
-                name=fault,
+                name=fault + suffix,
                 ratio=None,
                 aim=aim,
                 holds=holds,
-                gpu=f"2 x {gpus[0]}",
+                gpu=place,
                 command=f"bench/gpu/faults.py {settings.job.name}",
                 commit=settings.commit,
                 note="seconds from the fault to the next trained step",

@@ -340,7 +340,9 @@ fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) ->
         python.display(),
         program.display()
     );
-    let small = ["training.steps=2", "rollout.batchSize=4", "rewards=[]"];
+    // Each sample starts Python with OpenAI's client, which takes a second of a core.
+    let small =
+        ["training.steps=2", "rollout.batchSize=4", "dataset.evaluation.limit=2", "rewards=[]"];
     let small = small.map(|set| format!("tools:spec.{set}"));
     let settings: Vec<String> = [agent].into_iter().chain(small).collect();
     let directory = finished(start(folder, runs, &settings));
