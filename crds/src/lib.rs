@@ -8,7 +8,8 @@
 //! [`lora`], [`reward`], [`model_reward`], [`program_reward`], [`verifiers`], [`rollout`],
 //! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`topology`],
 //! [`trainer_groups`], [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`],
-//! [`status`], [`run_config`], then [`union`], [`mod@crd`], [`freeze`] and [`dataflow`].
+//! [`status`], [`run_config`], then [`union`], [`mod@crd`], [`freeze`], [`jinja`] and
+//! [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -47,6 +48,7 @@ pub mod gang;
 
 pub mod gpus;
 pub mod grpo;
+pub mod jinja;
 
 pub mod lora;
 

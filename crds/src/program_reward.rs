@@ -135,8 +135,9 @@ impl Default for ProgramLimits {
 /// `completion` and `answer` (text or None) and returns a number, or `{"reward": number,
 /// "components": {name: number}, "answer": text}` as `http` does. It runs in the sandbox of `code`
 /// and reads the folder of its file, which it can import from. A file that cannot be imported, or
-/// that has no function with these keywords, fails the run. A function that raises is retried; then
-/// the sample is rejected.
+/// that has no function with these keywords, fails the run. A sample for which the function raises
+/// or returns no number is rejected without retries. If those are the first 16 completions, or
+/// later 256 in a row, the run fails.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PythonReward {
@@ -155,7 +156,8 @@ pub struct PythonReward {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Default 5.
+    /// Retries after the process ended or did not respond in time, after 1, 2, 4, … seconds, at
+    /// most 30. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
@@ -163,8 +165,9 @@ pub struct PythonReward {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,
-    /// Seconds for which sampling waits for a function that fails for 16 completions in a row.
-    /// Meanwhile, Ready has reason RewardUnavailable. Then the run fails. Default 1800.
+    /// Seconds for which sampling waits for processes that end or do not respond in time for 16
+    /// completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run fails.
+    /// Default 1800.
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,

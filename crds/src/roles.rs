@@ -45,8 +45,9 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Number of engines. That of `inference` may change while the run is active. `sft` without
-    /// accuracy evaluation, or with `evaluation.engines`, needs 0 of `inference`. Default 1.
+    /// Number of engines. That of `inference` may change while the run is active; it should be 0
+    /// in jobs that sample nothing, as `sft` and `dpo` without `dataset.evaluation.answer` or with
+    /// `evaluation.engines`, and must be 0 with `rewardModel`. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,

@@ -71,10 +71,10 @@ pub struct RLJobStatus {
     /// Inference engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceStatus>,
-    /// Pods of engines that only evaluate. Absent in jobs without them.
+    /// Engines that only evaluate. Absent in jobs without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<RoleStatus>,
-    /// Pods of engines of a reward model. Absent in jobs without them.
+    /// Engines of a reward model. Absent in jobs without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<RoleStatus>,
     /// Trainer pods.
@@ -219,13 +219,13 @@ pub struct SuiteStatus {
     pub greedy: Option<f64>,
 }
 
-/// Pods of a role.
+/// Pods of a role, or its engines, each of which has `podsPerReplica` pods.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleStatus {
-    /// Desired number of pods.
+    /// Desired number of pods or engines.
     pub desired: i32,
-    /// Number of ready pods.
+    /// Number of ready pods, or of engines whose pods are all up.
     pub ready: i32,
 }
 

@@ -171,11 +171,11 @@ fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
 pub fn readable(job: &Job) -> Vec<ChildName> {
     let mut names = vec![(Kind::ConfigMap, meta::config_map_name(job))];
     names.extend(network_policy::names(job).into_iter().map(|name| (Kind::NetworkPolicy, name)));
-    let engines = Role::of(&job.spec).filter(|role| role.is_engine());
-    names.extend(engines.map(|role| (Kind::PodDisruptionBudget, meta::role_name(job, role))));
-    for kind in [Kind::Service, Kind::StatefulSet] {
-        names.extend(Role::of(&job.spec).map(|role| (kind, meta::role_name(job, role))));
-    }
+    let name = |kind: Kind| move |role: Role| (kind, meta::role_name(job, role));
+    let engines = Role::with_pods(&job.spec).filter(|role| role.is_engine());
+    names.extend(engines.map(name(Kind::PodDisruptionBudget)));
+    names.extend(Role::with_pods(&job.spec).map(name(Kind::Service)));
+    names.extend(Role::of(&job.spec).map(name(Kind::StatefulSet)));
     names
 }
 

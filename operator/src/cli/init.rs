@@ -71,7 +71,7 @@ pub fn init(arguments: &InitArgs) -> anyhow::Result<String> {
     let hint = relative.map(|generator| {
         format!(
             "\nits relative paths start at its folder: pass --data FOLDER for data elsewhere, \
-             which `python3 {generator} FOLDER` of a checkout generates"
+             which `python3 {generator}` of a checkout generates"
         )
     });
     let what = match data {
@@ -191,7 +191,7 @@ mod tests {
             let answer = init(&InitArgs { data, force: true, ..arguments(preset, &file) });
             answer.map(|answer| (answer, std::fs::read_to_string(&file).unwrap()))
         };
-        for preset in [Preset::Quickstart, Preset::Dpo, Preset::Tools] {
+        for preset in [Preset::Quickstart, Preset::Dpo, Preset::Tools, Preset::CodeAgent] {
             let (answer, text) = with_data(preset).unwrap();
             assert!(!answer.contains("--data"), "{answer}");
             assert!(problems(&file).unwrap().ends_with(" is valid"), "{text}");
@@ -205,7 +205,10 @@ mod tests {
         let error = with_data(Preset::Grpo).unwrap_err().to_string();
         assert!(error.contains("the preset reads no generated data"), "{error}");
         let answer = init(&InitArgs { force: true, ..arguments(Preset::Tools, &file) }).unwrap();
-        assert!(answer.contains("manifests/samples/tools/make_data.py FOLDER"), "{answer}");
+        assert!(answer.contains("manifests/samples/tools/make_data.py FOLDER` of"), "{answer}");
+        let answer = init(&InitArgs { force: true, ..arguments(Preset::CodeAgent, &file) });
+        let answer = answer.unwrap();
+        assert!(answer.contains("tools/make_data.py FOLDER python` of"), "{answer}");
     }
 
     #[test]

@@ -56,8 +56,8 @@ mod tests {
         };
         let after =
             |answered| CoordinatorStatus { reward_failure: Some(failed(answered)), ..report() };
-        let expected = "reward brief (python brief of brief.py) failed for a completion, and is \
-            tried again: the command ended with exit status: 1";
+        let expected = "reward brief (python brief of brief.py) failed for a completion: the \
+            command ended with exit status: 1";
         assert_eq!(waits_for(&after(false)).as_deref(), Some(expected));
         assert_eq!(waits_for(&after(true)), None);
         let starting = with(EngineCondition::Unreachable);

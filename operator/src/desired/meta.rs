@@ -57,6 +57,23 @@ impl Role {
         })
     }
 
+    /// Whether the spec has pods of the role. A role without them has a StatefulSet of size 0,
+    /// which keeps its template for a later size, and no objects that select its pods.
+    pub fn has_pods(self, spec: &RLJobSpec) -> bool {
+        match self {
+            Self::Inference => spec.inference.replicas > 0,
+            Self::Trainer => spec.trainers() > 0,
+            Self::Evaluation | Self::Reward | Self::Coordinator | Self::Group | Self::Verifier => {
+                true
+            }
+        }
+    }
+
+    /// The roles of a job that have pods.
+    pub fn with_pods(spec: &RLJobSpec) -> impl Iterator<Item = Self> {
+        Self::of(spec).filter(|role| role.has_pods(spec))
+    }
+
     /// What the role's pods do, if they are engines.
     pub fn purpose(self) -> Option<EnginePurpose> {
         match self {

@@ -13,6 +13,9 @@
 //!                              PodGroup of engines and trainers, if they are a gang
 //! ```
 //!
+//! A role without pods, such as the engines of a job that samples nothing, has only its
+//! StatefulSet.
+//!
 //! Templates of existing pods are *pinned* ([`pin`]): until the job is resumed, they stay as first
 //! rendered, whatever this version of the operator would render. An upgrade of the operator
 //! therefore changes no pods.
@@ -66,9 +69,9 @@ pub struct Resources {
     pub config_map: ConfigMap,
     pub secret: Secret,
     pub network_policies: Vec<NetworkPolicy>,
-    /// One per role of engines.
+    /// One per role of engines that has pods.
     pub disruption_budgets: Vec<PodDisruptionBudget>,
-    /// One headless Service per role.
+    /// One headless Service per role that has pods.
     pub services: Vec<Service>,
     /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the
     /// types.
@@ -89,11 +92,13 @@ pub fn build(
         config_map: config_map::build_config_map(job, pinned),
         secret: secret::build_secret(job, tokens),
         network_policies: network_policy::build_network_policies(job, settings),
-        disruption_budgets: Role::of(&job.spec)
+        disruption_budgets: Role::with_pods(&job.spec)
             .filter(|role| role.is_engine())
             .map(|role| disruption_budget::build_disruption_budget(job, role))
             .collect(),
-        services: Role::of(&job.spec).map(|role| service::build_service(job, role)).collect(),
+        services: Role::with_pods(&job.spec)
+            .map(|role| service::build_service(job, role))
+            .collect(),
         stateful_sets: Role::of(&job.spec).map(stateful_set).collect(),
     }
 }

@@ -179,7 +179,7 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         ..EnvVar::default()
     };
     if role == Role::Verifier {
-        return vec![value("HOME", "/tmp")];
+        return runner::environment(job, role);
     }
     let mut environment = log::environment(job, role);
     environment.extend([field("POD_IP", "status.podIP"), value("HOME", "/tmp")]);

@@ -2,7 +2,7 @@
 //! them: in the coordinator's pod, or in verifier pods.
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, PodTemplateSpec, Probe, ResourceRequirements, TCPSocketAction, VolumeMount,
+    Container, PodTemplateSpec, Probe, ResourceRequirements, TCPSocketAction, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::names::{CONTAINER_BRIDGE, CONTAINER_REWARDS, TOKENS_MOUNT, VERIFIER_PORT};
@@ -11,7 +11,7 @@ use rljob_http as tls;
 use super::command::PROGRAMS;
 use super::pod::{container_port, container_security, with_default_requests};
 use super::settings::Settings;
-use super::{Role, runner, volumes};
+use super::{Role, log, runner, volumes};
 use crate::validate::ValidatedJob;
 
 /// Adds the container of the runner to the coordinator's pod, if programs of rewards, tools or
@@ -33,11 +33,7 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
         image: coordinator.image.clone(),
         image_pull_policy: coordinator.image_pull_policy.clone(),
         command: Some(command_of(runner::arguments(job))),
-        env: Some(vec![EnvVar {
-            name: "HOME".to_owned(),
-            value: Some("/tmp".to_owned()),
-            ..EnvVar::default()
-        }]),
+        env: Some(runner::environment(job, role)),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some([mount, tmp].into_iter().chain(runner::data_mounts(job)).collect()),
         security_context: Some(container_security()),
@@ -89,6 +85,7 @@ pub(super) fn add_bridge(
         image: Some(settings.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command),
+        env: Some(log::environment(job, role)),
         ports: Some(vec![container_port(role)]),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some(vec![mount, volumes::tokens(job, role).1]),
@@ -156,7 +153,8 @@ mod tests {
         assert!(mounts(coordinator).contains(&(REWARDS_MOUNT.to_owned(), true)));
         let variables: Vec<&str> =
             rewards.env.iter().flatten().map(|variable| variable.name.as_str()).collect();
-        assert_eq!((variables, &rewards.env_from), (vec!["HOME"], &None));
+        let expected = vec!["POD_NAME", "RLJOB_LOG_FORMAT", "RLJOB_LOG_FIELDS", "HOME"];
+        assert_eq!((variables, &rewards.env_from), (expected, &None));
         assert_eq!(rewards.image, coordinator.image);
         assert_eq!(rewards.security_context, coordinator.security_context);
         assert!(rewards.resources.as_ref().unwrap().limits.is_some());

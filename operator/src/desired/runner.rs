@@ -1,12 +1,12 @@
 //! Container of the reward runner: its arguments and volumes. It has none of the job's tokens, keys
 //! and run directories.
 
-use k8s_openapi::api::core::v1::{Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{EnvVar, Volume, VolumeMount};
 use rljob_crds::names::{REWARDS_MOUNT, REWARDS_SOCKET};
 use rljob_crds::storage::VolumeSpec;
 
-use super::Role;
 use super::volumes::{Mounted, SCRATCH_LIMIT, mount_of_job, scratch, tokens, volume_of_job};
+use super::{Role, log};
 use crate::validate::ValidatedJob;
 
 /// Its program in the image.
@@ -28,6 +28,18 @@ pub(super) fn arguments(job: &ValidatedJob) -> Vec<String> {
     let mut arguments = vec!["serve".to_owned(), format!("--socket={}", socket())];
     arguments.extend(job.spec.agent().map(|_| "--network".to_owned()));
     arguments
+}
+
+/// Variables of the container: those of its log, and the folder of programs without another one.
+/// Programs get none of the former.
+pub(super) fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
+    let mut environment = log::environment(job, role);
+    environment.push(EnvVar {
+        name: "HOME".to_owned(),
+        value: Some("/tmp".to_owned()),
+        ..EnvVar::default()
+    });
+    environment
 }
 
 /// The folder of the socket, and the scratch folder of commands.

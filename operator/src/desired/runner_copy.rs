@@ -11,7 +11,7 @@ use rljob_crds::names::{CONTAINER_REWARDS, CONTAINER_RUNNER, RUNNER_MOUNT};
 use super::command::PROGRAMS;
 use super::pod::{container_security, with_default_requests};
 use super::settings::Settings;
-use super::{Role, runner, template, volumes};
+use super::{Role, log, runner, template, volumes};
 use crate::validate::ValidatedJob;
 
 /// Limit of the copy.
@@ -36,7 +36,7 @@ pub(super) fn add(
     let to_read = VolumeMount { read_only: Some(true), ..mount.clone() };
     rewards.volume_mounts.get_or_insert_default().push(to_read);
     pod.volumes.get_or_insert_default().push(volume);
-    pod.init_containers.get_or_insert_default().push(copying(role, settings, mount));
+    pod.init_containers.get_or_insert_default().push(copying(job, role, settings, mount));
 }
 
 /// Whether the job sets the image of the container of the programs.
@@ -48,13 +48,14 @@ fn has_image_of_job(job: &ValidatedJob, role: Role) -> bool {
     }
 }
 
-fn copying(role: Role, settings: &Settings, mount: VolumeMount) -> Container {
+fn copying(job: &ValidatedJob, role: Role, settings: &Settings, mount: VolumeMount) -> Container {
     let program = format!("{PROGRAMS}/{}", runner::PROGRAM);
     Container {
         name: CONTAINER_RUNNER.to_owned(),
         image: Some(settings.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![program, "copy".to_owned(), format!("--folder={RUNNER_MOUNT}")]),
+        env: Some(log::environment(job, role)),
         resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some(vec![mount]),
         security_context: Some(container_security()),

@@ -19,6 +19,7 @@ mod groups;
 mod secrets;
 mod sglang_pods;
 mod verifiers;
+mod without_pods;
 
 fn settings() -> Settings {
     Settings::new("registry.example/rljob:7")

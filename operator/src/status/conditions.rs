@@ -111,6 +111,7 @@ pub(super) fn stalled(
             None => conditions.set(type_, Truth::Unknown, REASON_UNKNOWN, "not observed yet"),
         }
     }
+    conditions.add_missing(&parts.conditions);
     conditions.list
 }
 
@@ -217,7 +218,8 @@ fn set_role(
         Some(wanted) => {
             let is_ready = counts.ready >= wanted;
             let reason = if is_ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
-            let message = format!("{} of {wanted} {noun} are ready", counts.ready);
+            // Pods beyond the number in the spec are ready until they are deleted.
+            let message = format!("{} of {wanted} {noun} are ready", counts.ready.min(wanted));
             conditions.set(type_, is_ready, reason, message);
         }
     }
@@ -237,7 +239,7 @@ fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i
     if engines == 0 {
         conditions.set(type_, Truth::Unknown, REASON_NOT_WANTED, "no engines are wanted");
     } else if is_synced {
-        conditions.set(type_, true, REASON_SYNCED, "engines hold the current weights");
+        conditions.set(type_, true, REASON_SYNCED, "at least one engine holds the current weights");
     } else if is_overdue {
         let minutes = SYNC_OVERDUE.as_mins();
         let message = format!(

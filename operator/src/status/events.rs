@@ -1,8 +1,19 @@
 //! Events for a change of the run's state, a new failure and a new incident. Published after the
 //! write of the status that they describe.
 
-use rljob_crds::names::{CONDITION_STALLED, CONDITION_SUCCEEDED};
+use rljob_crds::names::{
+    CONDITION_STALLED, CONDITION_SUCCEEDED, REASON_COORDINATOR_UNRESPONSIVE, REASON_NO_PROGRESS,
+    REASON_REWARD_UNAVAILABLE, REASON_STORAGE_UNAVAILABLE,
+};
 use rljob_crds::status::{Incident, RLJobStatus};
+
+/// Reasons of runs that wait for the end of a failure, without which they do not train.
+const WAITS: [&str; 4] = [
+    REASON_COORDINATOR_UNRESPONSIVE,
+    REASON_NO_PROGRESS,
+    REASON_REWARD_UNAVAILABLE,
+    REASON_STORAGE_UNAVAILABLE,
+];
 
 /// An event to publish about the RLJob.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +54,7 @@ pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
             .iter()
             .any(|condition| condition.type_ == CONDITION_STALLED && condition.status == "True");
         events.push(StatusEvent {
-            warning: stalled,
+            warning: stalled || WAITS.contains(&state.reason.as_str()),
             reason: state.reason,
             note: state.message,
             ..StatusEvent::default()

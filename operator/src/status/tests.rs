@@ -12,6 +12,8 @@ use rljob_protocol::status::{
 };
 use rljob_protocol::version::Version;
 
+mod parts;
+
 fn status(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> RLJobStatus {
     let job = validated();
     next(&job, old, facts, &decide(&job, facts, now), None, now).status

@@ -22,11 +22,22 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
         (Some(missing), _) => format!("waiting for {missing}"),
         (None, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
         (None, Some(_)) => format!(
-            "all pods are ready; the coordinator waits for learners and engines{}",
+            "all pods are ready; the coordinator waits for {}{}",
+            processes(job),
             unsuitable_engine(facts)
         ),
     };
     wait + &export_of_model(job, facts)
+}
+
+/// The processes that register with the coordinator.
+fn processes(job: &Job) -> &'static str {
+    let has_engines = job.spec.engine_sets().any(|set| set.engines.replicas > 0);
+    match (job.spec.algorithm.has_learners(), has_engines) {
+        (true, true) => "learners and engines",
+        (true, false) => "learners",
+        (false, _) => "engines",
+    }
 }
 
 /// The export that a run which has not trained needs; whether it is complete is unknown.
@@ -77,7 +88,7 @@ pub fn outage_text(outage: &RewardOutage) -> String {
 /// The first failed try of a reward.
 pub fn failure_text(failure: &RewardFailure) -> String {
     let RewardFailure { reward, cause, .. } = failure;
-    format!("{reward} failed for a completion, and is tried again: {cause}")
+    format!("{reward} failed for a completion: {cause}")
 }
 
 /// Since when no step was completed, and the pods that are missing.

@@ -8,7 +8,7 @@ use rljob_crds::{RLJob, names};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{InvalidSpec, Policy, Problem, locate::line_of, rules, schema, unknown};
+use super::{InvalidSpec, Policy, Problem, locate::line_of, misspelled, rules, schema, unknown};
 
 /// The API version that this program reads.
 const API_VERSION: &str = "rljob.dev/v1alpha1";
@@ -218,6 +218,7 @@ fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
     // Rules also see replaced values; their problems are dropped.
     found.retain(|problem| !problems.iter().any(|known| contains(&known.path, &problem.path)));
     problems.extend(found);
+    misspelled::merge(&mut problems);
     Err(problems)
 }
 

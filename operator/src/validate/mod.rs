@@ -16,6 +16,7 @@ use rljob_crds::{RLJob, RLJobSpec};
 pub mod document;
 
 mod locate;
+mod misspelled;
 mod pod_templates;
 mod problem;
 mod relatives;

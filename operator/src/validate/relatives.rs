@@ -19,7 +19,7 @@ const RELATIVES: [(&str, &str, &str); 14] = [
     ("icepop", "grpo with behaviorWeight: {lower: 0.5, upper: 5}", "icepop"),
     ("kpop", "grpo with behaviorWeight: {metric: BinaryKL, upper: 2}", "kpop"),
     ("m2po", "grpo with secondMomentLimit: 0.04", "m2po"),
-    ("ipo", "dpo with loss: Ipo", "dpo"),
+    ("ipo", "dpo with loss: Ipo", "ipo"),
 ];
 
 /// What an unknown member of `spec.algorithm` is called here, if it is known.
@@ -44,7 +44,7 @@ mod tests {
         };
         let gspo = "; gspo is grpo with ratioLevel: Sequence (rljob init gspo)";
         assert!(of("gspo").contains(gspo), "{}", of("gspo"));
-        assert!(of("ipo").contains("; ipo is dpo with loss: Ipo (rljob init dpo)"));
+        assert!(of("ipo").contains("; ipo is dpo with loss: Ipo (rljob init ipo)"));
         assert!(of("Dr_GRPO").contains("; Dr_GRPO is grpo with rewardNormalization"));
         assert!(!of("grop").contains(" is "));
     }

@@ -16,6 +16,7 @@ use evaluation::check_evaluation;
 use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
 use policy::check_policy;
+use queue::check_least_engines;
 use row_templates::check_row_templates;
 use running::check_running;
 use sampling::check_unsampled;
@@ -27,6 +28,7 @@ mod evaluation;
 mod inputs;
 mod optimizer;
 mod policy;
+mod queue;
 mod row_templates;
 mod running;
 mod sampling;
@@ -42,6 +44,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     check_evaluation(spec, &mut warnings);
     check_devices(spec, &mut warnings);
     check_cpus(spec, &mut warnings);
+    check_least_engines(spec, &mut warnings);
     if let Some(algorithm) = spec.algorithm.resolve() {
         check_policy(spec, algorithm, &mut warnings);
     }

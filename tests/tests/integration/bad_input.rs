@@ -69,7 +69,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
             "steps: [3, ",
             "line 13: did not find expected ',' or ']' at line 13 column ",
         ),
-        ("steps: 3", "stepz: 3", "line 13: spec.training.stepz: unknown field; expected one of "),
+        ("steps: 3", "stepz: 3", "line 13: spec.training.stepz: unknown field; write `steps`"),
         (
             "steps: 3",
             "steps: three",

@@ -14,6 +14,7 @@ mod documents;
 mod gangs;
 mod notes;
 mod queues;
+mod scheduling;
 mod schemas;
 mod values;
 

@@ -6,8 +6,9 @@ use std::process::Command;
 use rljob_tests::files::binary;
 use serde_json::{Value, json};
 
-/// Programs with arguments that name a missing run configuration, and the fields that they add.
-fn programs() -> [(&'static str, Vec<&'static str>, Value); 3] {
+/// Programs with arguments that name a missing run configuration, which of the reward runner is its
+/// socket or folder, and the fields that they add.
+fn programs() -> [(&'static str, Vec<&'static str>, Value); 5] {
     let common = ["--config=/missing/run.json", "--tokens=/missing"];
     let of = |more: &[&'static str]| [&common[..], more].concat();
     let peers = ["--coordinator=https://localhost:1", "--address=127.0.0.1"];
@@ -26,6 +27,8 @@ fn programs() -> [(&'static str, Vec<&'static str>, Value); 3] {
             of(&[&peers[..], &rank, &["--rendezvous=localhost:1"]].concat()),
             json!({"rank": 3, "attempt": 5}),
         ),
+        ("rljob-reward-runner", vec!["serve", "--socket=/missing/run.json"], json!({})),
+        ("rljob-reward-runner", vec!["copy", "--folder=/missing/run.json"], json!({})),
     ]
 }
 

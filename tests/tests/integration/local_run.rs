@@ -23,6 +23,7 @@ mod data;
 mod epochs;
 mod evaluation;
 mod full_disk;
+mod functions;
 mod model_reward;
 mod moved;
 mod off_policy;

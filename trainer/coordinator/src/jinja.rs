@@ -1,7 +1,12 @@
 //! Environment of Jinja templates that people write.
 
+use std::collections::HashSet;
+
 use minijinja::value::ValueKind;
-use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
+use minijinja::{
+    Environment, ErrorKind, Output, State, Template, UndefinedBehavior, escape_formatter,
+};
+use rljob_crds::jinja::without_slices;
 
 /// Instructions that a template may execute each time.
 const FUEL: u64 = 1_000_000;
@@ -22,6 +27,15 @@ pub fn row_environment() -> Environment<'static> {
     let mut environment = strict_environment();
     environment.set_formatter(reject_structures);
     environment
+}
+
+/// Names that a template uses and does not set, also those of slices.
+pub fn variables(environment: &Environment<'_>, template: &Template<'_, '_>) -> HashSet<String> {
+    let source = without_slices(template.source());
+    match environment.template_from_str(&source) {
+        Ok(template) => template.undeclared_variables(false),
+        Err(_) => template.undeclared_variables(false),
+    }
 }
 
 fn reject_structures(

@@ -78,10 +78,63 @@ async fn a_function_scores_and_its_failure_rejects_the_sample() {
     assert_eq!(rewards.score(question("four", "8")).await.unwrap().value, 0.5);
     let error = rewards.score(question("four", "x")).await.unwrap_err();
     let RewardError::Rejected { source, .. } = error else { panic!("{error}") };
-    let expected = "the command ended with exit status: 1; last line of stderr: `ValueError: \
-                    could not convert string to float: 'x'`";
+    let expected = "the function raised ValueError: could not convert string to float: 'x' (line 2 \
+                    of own.py)";
     assert_eq!(source.to_string(), expected);
     assert_eq!(rewards.score(question("four", "4")).await.unwrap().value, 1.0);
+}
+
+const EXPECTED: &str = "; return a number, or {\"reward\": number, \"components\": {name: \
+                        number}, \"answer\": text}, for each completion";
+
+#[tokio::test]
+async fn results_that_are_no_rewards_are_named_and_not_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    std::fs::write(&path, "def own(prompt, completion, answer):\n    return eval(completion)\n")
+        .unwrap();
+    let rewards = rewards(&json!({"python": {"path": path, "function": "own"}}));
+    for (result, expected) in [
+        ("None", "None"),
+        ("[1.0, 2.0]", "[1.0, 2.0] (list)"),
+        ("'1'", "'1' (str)"),
+        ("float('nan')", "nan (float)"),
+        ("{'score': 1}", "{'score': 1} (dict)"),
+        ("{'reward': None}", "None as reward"),
+        ("{'reward': 1, 'components': {'a': 'b'}}", "'b' (str) as component a"),
+        ("{'reward': 1, 'answer': 2}", "2 (int) as answer"),
+    ] {
+        let error = rewards.score(question(result, "8")).await.unwrap_err();
+        let RewardError::Rejected { tries: 1, source, .. } = error else { panic!("{error:?}") };
+        assert_eq!(source.to_string(), format!("the function returned {expected}{EXPECTED}"));
+    }
+    for (completion, expected) in [
+        ("1 / 0", "raised ZeroDivisionError: division by zero (line 2 of own.py)"),
+        ("exit(3)", "raised SystemExit: 3 (line 2 of own.py)"),
+    ] {
+        let error = rewards.score(question(completion, "8")).await.unwrap_err();
+        let RewardError::Rejected { tries: 1, source, .. } = error else { panic!("{error:?}") };
+        assert_eq!(source.to_string(), format!("the function {expected}"));
+    }
+    let part = rewards.score(question("{'reward': True, 'components': {'a': 2}}", "8")).await;
+    let part = part.unwrap();
+    assert_eq!((part.value, part.components["tests/a"]), (1.0, 2.0));
+}
+
+#[tokio::test]
+async fn a_function_that_scores_no_completion_fails_the_run_without_an_outage() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    std::fs::write(&path, "def own(prompt, completion, answer):\n    completion\n").unwrap();
+    let rewards = rewards(&json!({"python": {"path": path, "function": "own"}}));
+    for _ in 1..16 {
+        let error = rewards.score(question("four", "8")).await.unwrap_err();
+        assert!(matches!(error, RewardError::Rejected { .. }), "{error:?}");
+    }
+    let error = rewards.score(question("four", "8")).await.unwrap_err();
+    let RewardError::Faulty { service, completions: 16, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(service, &format!("reward tests (python own of {})", path.display()));
+    assert_eq!(rewards.outage(), None);
 }
 
 #[tokio::test]

@@ -4,20 +4,28 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-/// A folder of data in the paths of samples, and the program of a checkout that generates it.
+/// A folder of data in the paths of samples, and the program of a checkout that generates it, with
+/// its arguments.
 struct Generated {
     folder: &'static str,
     program: &'static str,
 }
 
 /// The folders of all samples, those that contain another one first.
-const ALL: [Generated; 3] = [
+const ALL: [Generated; 4] = [
     Generated {
         folder: "../quickstart/data/",
-        program: "manifests/samples/quickstart/make_data.py",
+        program: "manifests/samples/quickstart/make_data.py FOLDER",
     },
-    Generated { folder: "quickstart/data/", program: "manifests/samples/quickstart/make_data.py" },
-    Generated { folder: "tools/data/", program: "manifests/samples/tools/make_data.py" },
+    Generated {
+        folder: "quickstart/data/",
+        program: "manifests/samples/quickstart/make_data.py FOLDER",
+    },
+    Generated { folder: "tools/data/", program: "manifests/samples/tools/make_data.py FOLDER" },
+    Generated {
+        folder: "agent/data/",
+        program: "manifests/samples/tools/make_data.py FOLDER python",
+    },
 ];
 
 /// The program that generates the data of a job file.

@@ -68,12 +68,27 @@ pub enum Preset {
     Ppo,
     /// PPO with a value head on the policy, on the data of `make quickstart`.
     PpoValueHead,
+    /// GRPO with an entropy bonus. On the data of `make quickstart`.
+    Entropy,
+    /// GRPO with two passes over the samples of a step. On the data of `make quickstart`.
+    Epochs,
     /// DPO on pairs of completions, on the data of `make quickstart`.
     Dpo,
+    /// IPO: the same up to a margin, on the data of `make quickstart`.
+    Ipo,
     /// A reward model from pairs of completions, on the data of `make quickstart`.
     RewardModel,
-    /// GRPO with the score of a served reward model, on the data of `make quickstart`.
+    /// GRPO with the score of a reward model on engines of the job, on the data of `make
+    /// quickstart`.
     ModelReward,
+    /// The same with a reward model that a server has.
+    ServedRewardModel,
+    /// GRPO with a Python function as a further reward, in a ConfigMap.
+    PythonReward,
+    /// GRPO with the reward of a program, on the data of `make quickstart`.
+    CommandReward,
+    /// GRPO with the reward of an HTTP server, on the data of `make quickstart`.
+    HttpReward,
     /// On-policy distillation from a teacher, on the data of `make quickstart`.
     Distillation,
     /// Distillation of a teacher's top tokens at given completions, on the data of `make
@@ -95,6 +110,9 @@ pub enum Preset {
     Agent,
     /// The same with programs in pods with a custom image.
     AgentPods,
+    /// Two jobs on additions: SFT, then GRPO of an agent with a tool that runs Python. Needs the
+    /// data of manifests/samples/tools and the program in manifests/samples/agent.
+    CodeAgent,
     /// Rewards that run programs, in verifier pods.
     Verifiers,
     /// Evaluation without training.
@@ -189,9 +207,16 @@ samples! {
     M2po: "algorithms/m2po", "m2po";
     Ppo: "algorithms/ppo", "ppo";
     PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";
+    Entropy: "algorithms/entropy", "entropy";
+    Epochs: "algorithms/epochs", "epochs";
     Dpo: "algorithms/dpo", "dpo";
+    Ipo: "algorithms/ipo", "ipo";
     RewardModel: "algorithms/reward-model", "reward-model";
     ModelReward: "model-reward", "model-reward";
+    ServedRewardModel: "served-reward-model", "served-reward-model";
+    PythonReward: "python-reward", "python-reward";
+    CommandReward: "command-reward", "command-reward";
+    HttpReward: "http-reward", "http-reward";
     Distillation: "algorithms/distillation", "distillation";
     OffPolicyDistillation: "algorithms/off-policy-distillation", "off-policy-distillation";
     Lora: "algorithms/lora", "lora";
@@ -201,6 +226,7 @@ samples! {
     EnvironmentCommand: "environment-command", "environment-command";
     Agent: "agent", "agent";
     AgentPods: "agent-pods", "agent-pods";
+    CodeAgent: "code-agent", "code-agent";
     Verifiers: "verifiers", "verifiers";
     Evaluation: "evaluation", "math-500";
     Suites: "suites", "suites";

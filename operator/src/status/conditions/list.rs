@@ -98,6 +98,16 @@ impl<'a> Conditions<'a> {
 }
 
 impl Conditions<'_> {
+    /// Adds the conditions of these whose type is not set yet: those that only some jobs have.
+    pub(super) fn add_missing(&mut self, parts: &[Condition]) {
+        for part in parts {
+            if self.list.iter().all(|own| own.type_ != part.type_) {
+                let observed_generation = Some(self.generation);
+                self.list.push(Condition { observed_generation, ..part.clone() });
+            }
+        }
+    }
+
     /// Restores the recorded condition `Succeeded` of a run that has ended.
     pub(super) fn keep_outcome(&mut self) {
         let recorded = self.old(CONDITION_SUCCEEDED).cloned();

@@ -66,12 +66,12 @@ spec: 3
 
 #[test]
 fn rules_across_fields_are_checked_beside_unknown_fields() {
-    let text = MINIMAL.replace("rewards: [", "rewrads: [");
+    let text = MINIMAL.replace("rewards: [", "judges: [");
     assert_eq!(
         problems_without_hints(&text),
         [
             "line 6: spec.rewards: is missing; algorithm.grpo needs rewards",
-            "line 10: spec.rewrads: unknown field",
+            "line 10: spec.judges: unknown field",
         ]
     );
 }

@@ -2,6 +2,7 @@
 
 use minijinja::Environment;
 use rljob_crds::RLJobSpec;
+use rljob_crds::jinja::without_slices;
 use rljob_crds::model_reward::ModelReward;
 
 use super::common::exactly_one;
@@ -62,7 +63,8 @@ fn check_source(path: &str, model: &ModelReward, problems: &mut Vec<Problem>) {
 fn check_text(path: &str, text: &str, problems: &mut Vec<Problem>) {
     check_template(path, text, problems);
     let environment = Environment::new();
-    let Ok(template) = environment.template_from_str(text) else { return };
+    let source = without_slices(text);
+    let Ok(template) = environment.template_from_str(&source) else { return };
     let variables = template.undeclared_variables(false);
     if !variables.contains("completion") {
         problems.push(Problem::new(path, "must contain {{completion}}"));

@@ -107,10 +107,14 @@ fn values_of_pods_are_in_the_deployment() {
         "labels that select pods cannot be replaced"
     );
     // Maps are merged into the defaults; null removes a default.
-    let affinity = json!({"affinity": {"podAntiAffinity": null, "nodeAffinity": {"a": 1}}});
+    let pools = json!([{"key": "pool", "operator": "In", "values": ["system"]}]);
+    let nodes = json!({"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": pools}],
+    }});
+    let affinity = json!({"affinity": {"podAntiAffinity": null, "nodeAffinity": nodes}});
     assert_eq!(
         part(&affinity, DEPLOYMENT, &format!("{POD}/affinity")),
-        json!({"nodeAffinity": {"a": 1}})
+        json!({ "nodeAffinity": nodes })
     );
     let openshift = json!({"podSecurityContext": {
         "runAsUser": null, "runAsGroup": null, "fsGroup": null, "fsGroupChangePolicy": null,

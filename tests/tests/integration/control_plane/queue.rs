@@ -51,7 +51,9 @@ fn running(prefix: &str, patch: &Value) -> (Fixture, Kueue) {
 fn a_workload_has_the_pods_that_the_job_would_start() {
     let patch = json!({"spec": {"inference": {"replicas": 2}, "trainer": {"replicas": 3}}});
     let (fixture, kueue) = start("workload", &patch);
-    fixture.wait_for("Suspended");
+    // The status is written before children are created, and this one is created last.
+    let last = fixture.path("apis/apps/v1", "statefulsets/sample-coordinator");
+    wait_until("the last StatefulSet", LIMIT, || Ok(fixture.api.get(&last).is_ok())).unwrap();
     let mut workload = kueue.workload().unwrap();
     let metadata = workload["metadata"].take();
     let job = fixture.job();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::local_run::folder_with;
 
 /// Exit code and output of `rljob validate` with an option.
-fn validate(folder: &Path, option: &str) -> (Option<i32>, String) {
+pub(super) fn validate(folder: &Path, option: &str) -> (Option<i32>, String) {
     let output = Command::new(binary("rljob").unwrap())
         .args(["validate", option, "--file", "jobs.yaml"])
         .current_dir(folder)

@@ -11,7 +11,7 @@ use super::location::RowLocation;
 use super::part::Part;
 use super::reader::Fields;
 use super::templates::KeptFields;
-use crate::jinja::strict_environment;
+use crate::jinja::{strict_environment, variables};
 
 const TEMPLATE: &str = "feedback";
 /// Variable with the facts about the turn. It hides a field of that name.
@@ -65,7 +65,7 @@ impl Feedback {
     /// Fields of a row that the template uses.
     pub fn fields(&self) -> Result<KeptFields, FeedbackError> {
         let template = self.environment.get_template(TEMPLATE).map_err(FeedbackError::Template)?;
-        let mut names = template.undeclared_variables(false);
+        let mut names = variables(&self.environment, &template);
         names.remove(TURN);
         Ok(KeptFields::Named(names.into_iter().collect()))
     }
@@ -157,6 +157,14 @@ mod tests {
         assert_eq!(rendered("{{turn.answer}}", Some("x")), Ok("x".to_owned()));
         let used = Feedback::new(template).unwrap().fields().unwrap();
         assert_eq!(used, KeptFields::Named(["question".to_owned()].into()));
+    }
+
+    #[test]
+    fn fields_of_slices_are_used() {
+        let template = "{{hint[:3]}}{{turn.completion[-20:]}}{{text[start:turn.number]}}";
+        let used = Feedback::new(template).unwrap().fields().unwrap();
+        let names = ["hint", "start", "text"].map(str::to_owned);
+        assert_eq!(used, KeptFields::Named(names.into()));
     }
 
     #[test]

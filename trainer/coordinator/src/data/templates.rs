@@ -15,7 +15,7 @@ use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::data::row_tools::ToolsField;
 use crate::data::rows::Row;
-use crate::jinja::row_environment;
+use crate::jinja::{row_environment, variables};
 use crate::text::Tools;
 
 const PROMPT: &str = "prompt";
@@ -184,13 +184,8 @@ impl Templates {
             .get_template(template)
             .map_err(|source| DataError::Template { template, source })?;
         compiled.render(fields).map_err(|source| {
-            let mut used: Vec<String> = compiled
-                .undeclared_variables(false)
-                .into_iter()
-                .filter(|name| !fields.contains_key(name))
-                .collect();
-            used.sort_unstable();
-            match used.into_iter().next() {
+            let used = variables(&self.environment, &compiled);
+            match used.into_iter().filter(|name| !fields.contains_key(name)).min() {
                 Some(field) if source.kind() == ErrorKind::UndefinedError => {
                     DataError::MissingField { location: location.clone(), field }
                 }

@@ -1,9 +1,11 @@
 //! Availability of a verifier: tells a completion that cannot be scored from a verifier that is
-//! down. Time is an argument.
+//! down, and both from a function that cannot score. Time is an argument.
 //!
 //! ```text
 //!  failed try ─┬─ the verifier is unreachable, or rejected 16 completions in a row
 //!              │    ─▶ outage: all completions wait with backoff; past the limit, the run fails
+//!              ├─ fault of a function ─▶ the sample is rejected without retries;
+//!              │    after 16 in a row (256 if it has scored a completion) the run fails at once
 //!              └─ else: retries left ─▶ retry; no retries left ─▶ the sample is rejected
 //! ```
 
@@ -16,6 +18,10 @@ use super::verifier::VerifierError;
 
 /// Consecutive rejected completions after which a verifier counts as down.
 const MAX_REJECTED: u32 = 16;
+/// Consecutive faults after which a function that has scored no completion fails the run.
+const MAX_FIRST_FAULTS: u32 = 16;
+/// The same of a function that has scored one. A prompt may be the cause, whose whole group fails.
+const MAX_FAULTS: u32 = 256;
 
 /// Failures of a verifier since its last answer.
 #[derive(Debug)]
@@ -27,6 +33,9 @@ pub struct Availability {
 #[derive(Debug, Default)]
 struct Failures {
     rejected_in_a_row: u32,
+    faults_in_a_row: u32,
+    /// Whether a try has ever succeeded.
+    has_answered: bool,
     outage: Option<Outage>,
     /// The first failed try.
     first: Option<String>,
@@ -48,6 +57,8 @@ pub enum Next {
     Retry,
     /// The sample is rejected.
     Reject,
+    /// The function cannot score; its limit of completions that fail in a row.
+    Fail(u32),
     /// The verifier cannot start, or has been down for too long.
     GiveUp,
 }
@@ -61,7 +72,7 @@ impl Availability {
     pub fn answered(&self) {
         let mut failures = self.failures.lock();
         let first = failures.first.take();
-        *failures = Failures { first, answered: true, ..Failures::default() };
+        *failures = Failures { first, answered: true, has_answered: true, ..Failures::default() };
     }
 
     /// A try failed; `is_last` if the completion has no retries left.
@@ -72,6 +83,9 @@ impl Availability {
         let mut failures = self.failures.lock();
         failures.answered = false;
         failures.first.get_or_insert_with(|| crate::error_line(error));
+        if error.is_fault() {
+            return failures.add_fault();
+        }
         if error.is_outage() || failures.rejected_in_a_row >= MAX_REJECTED {
             let outage = failures.outage.get_or_insert_with(|| {
                 let cause = crate::error_line(error);
@@ -96,6 +110,16 @@ impl Availability {
     pub fn first_failure(&self) -> Option<(String, bool)> {
         let failures = self.failures.lock();
         Some((failures.first.clone()?, failures.answered))
+    }
+}
+
+impl Failures {
+    /// The function was called, and cannot score a completion.
+    fn add_fault(&mut self) -> Next {
+        (self.rejected_in_a_row, self.outage) = (0, None);
+        self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
+        let limit = if self.has_answered { MAX_FAULTS } else { MAX_FIRST_FAULTS };
+        if self.faults_in_a_row < limit { Next::Reject } else { Next::Fail(limit) }
     }
 }
 
@@ -138,5 +162,24 @@ mod tests {
         assert_eq!(availability.first_failure(), Some((cause.clone(), false)));
         availability.answered();
         assert_eq!(availability.first_failure(), Some((cause, true)));
+    }
+
+    #[tokio::test]
+    async fn a_function_that_fails_for_many_completions_in_a_row_is_no_outage() {
+        let availability = Availability::new(Duration::from_secs(60));
+        let (fault, now) = (VerifierError::Function("returned None".to_owned()), Instant::now());
+        let fail = |times: u32| -> Vec<Next> {
+            (0..times).map(|_| availability.failed(&fault, false, now)).collect()
+        };
+        let expected = |times: u32| {
+            let mut all = vec![Next::Reject; times as usize - 1];
+            all.push(Next::Fail(times));
+            all
+        };
+        assert_eq!(availability.failed(&unavailable(), false, now), Next::Retry);
+        assert_eq!(fail(MAX_FIRST_FAULTS), expected(MAX_FIRST_FAULTS));
+        assert_eq!(availability.outage(), None, "the function was reached");
+        availability.answered();
+        assert_eq!(fail(MAX_FAULTS), expected(MAX_FAULTS));
     }
 }

@@ -2,6 +2,14 @@
 
 use super::verifier::VerifierError;
 
+/// A call of a verifier that failed.
+#[derive(Debug)]
+pub struct FailedCall {
+    /// Name and verifier of the reward.
+    pub service: String,
+    pub source: VerifierError,
+}
+
 /// A completion without a reward.
 #[derive(Debug, thiserror::Error)]
 pub enum RewardError {
@@ -14,6 +22,12 @@ pub enum RewardError {
         match seconds { 0 => String::new(), seconds => format!(" for {seconds} s") }
     )]
     Unavailable { service: String, seconds: u64, source: VerifierError },
+    /// The function of the user failed for so many completions in a row that the run must end.
+    #[error(
+        "{service} failed for {completions} completions in a row: fix the function and run the job \
+         again; last error"
+    )]
+    Faulty { service: String, completions: u32, source: VerifierError },
     #[error("failed to create the verifier of reward {reward}")]
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -25,14 +39,16 @@ impl RewardError {
             Self::Rejected { source, .. } | Self::Unavailable { source, .. } => {
                 source.is_permanent()
             }
-            Self::Create { .. } => true,
+            Self::Faulty { .. } | Self::Create { .. } => true,
         }
     }
 
     /// Kind of the service's failure.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Rejected { source, .. } | Self::Unavailable { source, .. } => source.kind(),
+            Self::Rejected { source, .. }
+            | Self::Unavailable { source, .. }
+            | Self::Faulty { source, .. } => source.kind(),
             Self::Create { .. } => "create",
         }
     }

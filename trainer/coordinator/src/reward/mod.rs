@@ -8,7 +8,8 @@
 //! ```
 //!
 //! While a verifier is down, completions wait for it ([`availability`]); past a limit, the run
-//! fails ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
+//! fails ([`RewardError::Unavailable`]). So it does if the function of a `python` reward scores no
+//! completion ([`RewardError::Faulty`]). Must not depend on tokens, prompt groups or steps.
 
 mod availability;
 pub mod call;
@@ -24,6 +25,7 @@ mod http;
 mod math;
 mod model;
 mod pool;
+mod python;
 mod regex_match;
 mod server;
 mod service;
@@ -46,7 +48,7 @@ pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
 pub use connection::Runner;
 pub use conversation::{Conversation, Conversations};
-pub use error::RewardError;
+pub use error::{FailedCall, RewardError};
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use pool::Pool;
 pub use server::{Server, rejected, without_secrets};
@@ -61,6 +63,7 @@ use exact_match::ExactMatchVerifier;
 use http::HttpVerifier;
 use math::MathVerifier;
 use model::ModelVerifier;
+use python::PythonVerifier;
 use regex_match::RegexVerifier;
 use verifier::{Score, Verifier};
 
@@ -119,9 +122,7 @@ fn verifier(
             Box::new(CommandVerifier::new(command, runner))
         }
         RewardSpec { code: Some(code), .. } => Box::new(CodeVerifier::new(code, runner)?),
-        RewardSpec { python: Some(python), .. } => {
-            Box::new(CommandVerifier::of_function(python, runner)?)
-        }
+        RewardSpec { python: Some(python), .. } => Box::new(PythonVerifier::new(python, runner)?),
         RewardSpec { exact_match: Some(_), .. } => Box::new(ExactMatchVerifier),
         _ => return Err("no kind is set".into()),
     })
@@ -167,6 +168,16 @@ impl Rewards {
         Ok(())
     }
 
+    /// Scores a completion with each verifier in turn, without retries and waits.
+    pub async fn score_once(&self, question: Question<'_>) -> Result<(), FailedCall> {
+        for entry in &self.verifiers {
+            let service = entry.service.label().to_owned();
+            let failed = |source| FailedCall { service, source };
+            entry.verifier.score(question).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Scores a completion with all verifiers concurrently.
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, RewardError> {
         let scores = self
@@ -175,9 +186,11 @@ impl Rewards {
             .map(|entry| entry.service.call(move || entry.verifier.score(question)));
         // Wait for all: dropping the call of a command would kill its process.
         let mut scores = futures::future::join_all(scores).await;
-        let unavailable =
-            |score: &Result<_, _>| matches!(score, Err(RewardError::Unavailable { .. }));
-        if let Some(index) = scores.iter().position(unavailable) {
+        // An error that fails the run precedes one that rejects the sample.
+        let fails = |score: &Result<_, RewardError>| {
+            score.as_ref().is_err_and(|error| !matches!(error, RewardError::Rejected { .. }))
+        };
+        if let Some(index) = scores.iter().position(fails) {
             scores.swap(0, index);
         }
         let scores = scores.into_iter().collect::<Result<Vec<Score>, _>>()?;

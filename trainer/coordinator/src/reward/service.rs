@@ -28,6 +28,11 @@ impl Service {
         Self { label, retries, max_outage, availability: Availability::new(max_outage) }
     }
 
+    /// Kind, name and target for messages.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
     /// Calls the service until it succeeds, its retries are exhausted, or it was down too long.
     pub async fn call<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, RewardError>
     where
@@ -52,6 +57,9 @@ impl Service {
                 Next::Retry => tokio::time::sleep(backoff(tries)).await,
                 Next::Reject => {
                     return Err(RewardError::Rejected { service: service(), tries, source });
+                }
+                Next::Fail(completions) => {
+                    return Err(RewardError::Faulty { service: service(), completions, source });
                 }
                 Next::GiveUp => return Err(self.unavailable(source)),
             }

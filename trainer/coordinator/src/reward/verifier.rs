@@ -133,6 +133,9 @@ pub enum VerifierError {
     InvalidResponse { excerpt: String, expected: &'static str, reason: String },
     #[error("failed to start the command: {0}")]
     Start(String),
+    /// The function of a `python` reward raised an exception, or returned no reward.
+    #[error("the function {0}")]
+    Function(String),
     /// The program that runs commands does not work.
     #[error("failed to reach the reward runner")]
     Runner(#[source] std::io::Error),
@@ -181,6 +184,12 @@ impl VerifierError {
         }
     }
 
+    /// Whether the user's function cannot score this completion. Another try would fail in the same
+    /// way; other completions may be scored.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Self::Function(_))
+    }
+
     /// Whether no later try can succeed.
     pub fn is_permanent(&self) -> bool {
         matches!(
@@ -210,6 +219,7 @@ impl VerifierError {
             }
             Self::Text(_) => "text",
             Self::Start(_) | Self::McpTool { .. } => "start",
+            Self::Function(_) => "function",
             Self::Runner(_) => "runner",
             Self::LostPods(_) => "lost_pods",
             Self::Exited { .. } => "exited",

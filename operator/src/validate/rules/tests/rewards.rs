@@ -12,6 +12,7 @@ fn the_text_of_a_reward_model_is_a_template_over_prompt_and_completion() {
     };
     let at = |message: &str| vec![format!("spec.rewards[0].model.text: {message}")];
     assert_eq!(with("{{prompt | trim}}{{completion}}</s>"), Vec::<String>::new());
+    assert_eq!(with("{{completion[-500:]}}"), Vec::<String>::new());
     assert_eq!(with("{{prompt}}"), at("must contain {{completion}}"));
     let unknown = "has no variable `answer`, only prompt and completion";
     assert_eq!(with("{{completion}} {{answer}}"), at(unknown));

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::limits::filter_calls;
+use crate::log;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 4096;
@@ -56,6 +57,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         () = signals.next() => return Ok(()),
     };
     filter_calls(false)?;
+    log::start();
     let Arguments { socket, tls_file, tls_client_name, .. } = arguments;
     let tls = ServerTls::of_file(&tls_file, &[tls_client_name])?;
     let (socket, free) = (Arc::new(socket), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
@@ -65,7 +67,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    eprintln!("failed to accept a connection: {error}");
+                    tracing::error!("failed to accept a connection: {error}");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }

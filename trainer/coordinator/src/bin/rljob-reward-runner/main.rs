@@ -22,6 +22,7 @@ mod bridge;
 mod copy;
 mod forward;
 mod limits;
+mod log;
 mod serve;
 mod session;
 
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            log::start();
+            rljob_logging::print_fatal(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -86,6 +88,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments {
         Arguments::Serve { socket, network } => {
             limits::filter_calls(network)?;
+            log::start();
             runtime(serve::serve(&socket, network))
         }
         Arguments::Copy { folder } => copy::copy(&folder),
@@ -96,6 +99,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Arguments::Exec { parent, command, network } => {
             limits::filter_calls(network)?;
+            // Text: the session sends it to the coordinator.
             eprintln!("{}", limits::exec(parent, &command));
             std::process::exit(limits::NOT_STARTED.into())
         }

@@ -40,10 +40,10 @@ pub async fn serve(socket: &Path, network: bool) -> anyhow::Result<()> {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if sessions.len() < MAX_SESSIONS => match start(stream, network) {
                     Ok(pid) => drop(sessions.insert(pid)),
-                    Err(error) => eprintln!("failed to start a session: {error:#}"),
+                    Err(error) => tracing::error!("failed to start a session: {error:#}"),
                 },
-                Ok(_) => eprintln!("more than {MAX_SESSIONS} sessions"),
-                Err(error) => eprintln!("failed to accept a connection: {error}"),
+                Ok(_) => tracing::warn!("closed a connection: {MAX_SESSIONS} sessions are open"),
+                Err(error) => tracing::error!("failed to accept a connection: {error}"),
             },
         }
     }

@@ -1,18 +1,26 @@
 """Calls a reward function of the user for each request on standard input, in the sandbox.
 
 A request and a response are a line of JSON each; `null` asks only whether the function can be
-called. An exception ends the process: the sample is retried, then rejected. A file without a
-function that takes the keywords ends it with `UNUSABLE`, which fails the run. What the function
-prints goes to standard error.
+called. An exception, or a result that is not a reward, is answered with `{"id", "fault"}`, which
+rejects the sample; the process continues. Exceptions of memory end it: a new process may succeed. A
+file without a function that takes the keywords ends it with `UNUSABLE`, which fails the run. What
+the function prints goes to standard error.
 """
 import importlib.util
 import inspect
 import json
+import math
 import os
 import sys
 import traceback
 
 UNUSABLE = 126
+EXPECTED = (
+    'return a number, or {"reward": number, "components": {name: number}, "answer": text}, for each '
+    "completion"
+)
+# Longest text of a result or an exception, in characters.
+EXCERPT = 150
 
 path, name = sys.argv[1:]
 
@@ -36,6 +44,76 @@ def check(function):
         )
 
 
+class NoReward(Exception):
+    """A result that is not a reward."""
+
+
+def excerpt(text):
+    text = " ".join(text.split())
+    return text if len(text) <= EXCERPT else text[:EXCERPT] + "…"
+
+
+def shown(value):
+    try:
+        text = repr(value)
+    except Exception:
+        text = "a value that cannot be printed"
+    return f"{excerpt(text)} ({type(value).__name__})" if value is not None else "None"
+
+
+def number(value, what):
+    try:
+        # Numbers of other libraries, as those of NumPy, convert themselves; text would be parsed.
+        result = None if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        result = None
+    if result is None or not math.isfinite(result):
+        raise NoReward(f"returned {shown(value)}{what}; {EXPECTED}")
+    return result
+
+
+def response_of(result):
+    if not isinstance(result, dict):
+        return {"reward": number(result, "")}
+    unknown = [key for key in result if key not in ("reward", "components", "answer")]
+    components, answer = result.get("components"), result.get("answer")
+    if "reward" not in result or unknown or not isinstance(components, (dict, type(None))):
+        raise NoReward(f"returned {shown(result)}; {EXPECTED}")
+    if not isinstance(answer, (str, type(None))):
+        raise NoReward(f"returned {shown(answer)} as answer; {EXPECTED}")
+    return {
+        "reward": number(result["reward"], " as reward"),
+        "components": {
+            str(name): number(value, f" as component {name}")
+            for name, value in (components or {}).items()
+        },
+        "answer": answer,
+    }
+
+
+def raised(error):
+    """The exception with the last line of the user's file that it passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    place = f" (line {lines[-1]} of {os.path.basename(path)})" if lines else ""
+    return f"raised {type(error).__name__}: {excerpt(str(error))}{place}"
+
+
+def called(function, request):
+    arguments = {key: request[key] for key in ("prompt", "completion", "answer")}
+    try:
+        return response_of(function(**arguments))
+    except MemoryError:
+        raise
+    except NoReward as fault:
+        return {"fault": str(fault)}
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return {"fault": raised(error)}
+
+
+# Own files: `exit` closes standard input, and `print` writes to standard output.
+requests = os.fdopen(os.dup(0), encoding="utf-8")
 responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
 sys.path[:] = [os.path.dirname(path)] + [folder for folder in sys.path if folder]
@@ -52,14 +130,10 @@ if not callable(function):
     found = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     unusable(f"{path} has no function {name}; it has {', '.join(found) or 'none'}")
 check(function)
-for line in sys.stdin:
+for line in requests:
     request = json.loads(line)
     if request is None:
         print("null", file=responses, flush=True)
         continue
-    score = function(
-        prompt=request["prompt"], completion=request["completion"], answer=request["answer"]
-    )
-    response = dict(score) if isinstance(score, dict) else {"reward": float(score)}
-    response["id"] = request["id"]
+    response = {"id": request["id"], **called(function, request)}
     print(json.dumps(response, allow_nan=False), file=responses, flush=True)

@@ -1,0 +1,87 @@
+//! First rows of data, for the check of reward functions without a run. Needs no tokenizer, and
+//! applies no filter.
+
+use std::path::Path;
+
+use rljob_crds::RunConfig;
+use rljob_crds::algorithm::Algorithm;
+use rljob_crds::data::ConversationSpec;
+
+use super::conversation::Use;
+use super::error::DataError;
+use super::files::{self, FileSelector};
+use super::location::RowLocation;
+use super::reader::{ReadLimits, RowReader};
+use super::rows::Row;
+use super::templates::{KeptFields, Templates};
+
+/// What a reward is called with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstRow {
+    pub location: RowLocation,
+    /// Rendered prompt without the chat template, or the messages before the completion.
+    pub prompt: String,
+    pub answer: Option<String>,
+    /// Names of the rewards that score its completions; all if empty.
+    pub rewards: Vec<String>,
+}
+
+/// Settings of a source that a row depends on.
+struct Source<'a> {
+    path: Option<&'a str>,
+    selector: FileSelector<'a>,
+    prompt: &'a str,
+    answer: Option<&'a str>,
+    conversation: Option<&'a ConversationSpec>,
+    rewards: &'a [String],
+}
+
+/// The first row of each source whose completions are scored. Sources that are not on this machine
+/// or cannot be read are left out: other checks name their problems.
+pub fn first_rows(config: &RunConfig) -> Vec<FirstRow> {
+    let has_rollouts = config.spec.algorithm.resolve().is_some_and(Algorithm::has_rollouts);
+    let train = if has_rollouts { config.train_dataset().parts() } else { Vec::new() };
+    let suites = config.suites();
+    let of_training = train.iter().map(|part| Source {
+        path: part.data.path.as_deref(),
+        selector: FileSelector {
+            split: part.data.split.as_deref(),
+            default_split: "train",
+            subset: part.data.subset.as_deref(),
+        },
+        prompt: &part.data.prompt,
+        answer: part.data.answer.as_deref(),
+        conversation: part.data.conversation.as_ref(),
+        rewards: &part.data.rewards,
+    });
+    let scored = suites.iter().filter(|suite| suite.data.answer.is_some());
+    let of_evaluation = scored.map(|suite| Source {
+        path: suite.data.path.as_deref(),
+        selector: FileSelector {
+            split: suite.data.split.as_deref(),
+            default_split: "test",
+            subset: suite.data.subset.as_deref(),
+        },
+        prompt: &suite.data.prompt,
+        answer: suite.data.answer.as_deref(),
+        conversation: suite.data.conversation.as_ref(),
+        rewards: &suite.data.rewards,
+    });
+    let sources = of_training.chain(of_evaluation);
+    sources.filter_map(|source| source.first_row().ok().flatten()).collect()
+}
+
+impl Source<'_> {
+    fn first_row(&self) -> Result<Option<FirstRow>, DataError> {
+        let Some(path) = self.path else { return Ok(None) };
+        let files = files::select(Path::new(path), self.selector)?.paths;
+        let Some(row) = RowReader::new(files, ReadLimits::default()).next() else {
+            return Ok(None);
+        };
+        let (location, fields) = row?;
+        let templates = Templates::new(self.prompt, None, None, self.answer, &KeptFields::None)?
+            .with_conversation(self.conversation, Use::Prompt);
+        let Row { location, prompt, answer, .. } = templates.row(location, 0, &fields)?;
+        Ok(Some(FirstRow { location, prompt, answer, rewards: self.rewards.to_vec() }))
+    }
+}
