@@ -17,7 +17,7 @@ pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 const TOKENS_PER_EVENT: u32 = 32;
 
 /// Flags that a run sets itself; `sglang.extraArgs` of engines must not.
-pub const OWN_FLAGS: [&str; 31] = [
+pub const OWN_FLAGS: [&str; 32] = [
     "--model-path",
     "--model",
     "--host",
@@ -38,6 +38,7 @@ pub const OWN_FLAGS: [&str; 31] = [
     "--stream-output",
     "--stream-interval",
     "--skip-tokenizer-init",
+    "--skip-server-warmup",
     "--log-level",
     "--log-level-http",
     "--config",
@@ -80,6 +81,9 @@ pub fn arguments(
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
+        // The server's own first request is greedy. In a batch with samples of the run it made
+        // FlashInfer compile a kernel that the run does not use (docs/training.md).
+        "--skip-server-warmup".to_owned(),
         // With an event for each token, SGLang sampled 6,000 tokens a second for 512 requests
         // (docs/training.md). A sample of an engine that is lost loses at most these.
         format!("--stream-interval={TOKENS_PER_EVENT}"),
@@ -172,6 +176,7 @@ mod tests {
             "--incremental-streaming-output",
             "--log-level=warning",
             "--enable-metrics",
+            "--skip-server-warmup",
             "--stream-interval=32",
             "--ssl-certfile=/tokens/tls-inference.pem",
             "--ssl-keyfile=/tokens/tls-inference.pem",
@@ -197,7 +202,7 @@ mod tests {
         let all = of(&spec, "/m", "::");
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[12..16],
+            all[13..17],
             [
                 "--tp-size=4",
                 "--enable-deterministic-inference",
@@ -237,7 +242,7 @@ mod tests {
         let config = served(&spec, "/m");
         let model = ServedModel::new(&config, EnginePurpose::Rollouts);
         let flags = arguments(&spec, &spec.inference, model, "::", Path::new("/tokens"));
-        assert_eq!(flags[12..14], ["--tp-size=24", "--nnodes=3"]);
+        assert_eq!(flags[13..15], ["--tp-size=24", "--nnodes=3"]);
         let words = command(&spec);
         let printed = |pod: &str| {
             let mut shell = std::process::Command::new(&words[0]);
