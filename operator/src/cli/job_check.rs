@@ -37,7 +37,7 @@ pub fn check(
 /// Runs a program beside this one with a run configuration on standard input; returns its output.
 ///
 /// # Errors
-/// The last line of its errors, or it cannot be started.
+/// Its last error, or it cannot be started.
 pub fn ask(config: &RunConfig, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let own = std::env::current_exe().context("failed to find the path of this program")?;
     let program = own.with_file_name(program);
@@ -59,8 +59,9 @@ pub fn ask(config: &RunConfig, program: &str, arguments: &[&str]) -> anyhow::Res
     let output = child.wait_with_output().context("failed to read the output of the program")?;
     if !output.status.success() {
         let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().last().unwrap_or("the program failed without a message");
-        bail!("{}", last.trim_start_matches("error: "));
+        // Programs of rewards, which write to the same pipe, may end after the program.
+        let own = error.lines().rev().find_map(|line| line.strip_prefix("error: "));
+        bail!("{}", own.or(error.lines().last()).unwrap_or("it failed without a message"));
     }
     written.transpose().context("failed to pass the job to the program")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
