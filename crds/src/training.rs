@@ -105,12 +105,15 @@ fn seed() -> u64 {
 }
 
 /// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute` keeps
-/// only the input of each layer and computes a third more. Default Keep on CPUs; on GPUs as many
-/// layers keep theirs as an estimate of the memory allows.
+/// only the input of each layer and computes a third more. `Selective` computes only the outputs of
+/// norms again, a tenth of the activations. Default Keep on CPUs; on GPUs, an estimate of the
+/// memory decides for each layer.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activations {
     /// All activations.
     Keep,
+    /// All but the outputs of norms, which the backward pass recomputes.
+    Selective,
     /// Input of each layer; the backward pass recomputes the rest.
     Recompute,
 }

@@ -25,6 +25,9 @@ pub struct MemoryStatus {
     pub sharding: String,
     /// Layers whose activations are computed again in the backward pass.
     pub recomputed_layers: u32,
+    /// Layers of which only the outputs of norms are computed again.
+    #[serde(default)]
+    pub selective_layers: u32,
     /// Layers of the model.
     pub layers: u32,
     /// Planned bytes by part, without those of 0.
@@ -69,6 +72,10 @@ impl std::fmt::Display for MemoryStatus {
             formatter,
             "; sharding {}, {} of {} layers are computed again",
             self.sharding, self.recomputed_layers, self.layers
-        )
+        )?;
+        match self.selective_layers {
+            0 => Ok(()),
+            layers => write!(formatter, ", and the norms of {layers}"),
+        }
     }
 }

@@ -32,6 +32,7 @@ pub fn planned(plan: &MemoryPlan, newest: Option<&StepMetrics>) -> MemoryStatus 
         fits: plan.fits,
         sharding: plan.sharding.clone(),
         recomputed_layers: plan.recomputed_layers,
+        selective_layers: plan.selective_layers,
         layers: plan.layers,
         parts: plan.parts.iter().map(part).collect(),
     }

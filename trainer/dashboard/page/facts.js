@@ -59,6 +59,7 @@ function drawMemory(run) {
     ["Micro-batches", plan.fits ? "fit" : "may not fit"],
     ["Sharding", plan.sharding],
     ["Layers computed again", `${plan.recomputedLayers} of ${plan.layers}`],
+    ["Norms computed again", `in ${plan.selectiveLayers ?? 0} layers`],
   ];
   const parts = plan.parts.map((part) => [
     part.name,

@@ -9,7 +9,7 @@
 //! `[prompt, completion]`, whose prompts are equal within `--group` sequences and computed once,
 //! unless `--own-prompts` makes them differ; `--grpo` uses the clipped loss instead of the cross
 //! entropy; `--logprobs` measures passes without gradients; `--recompute` keeps only the inputs of
-//! layers; `--deterministic` repeats bit for bit.
+//! layers, `--selective` all but the outputs of norms; `--deterministic` repeats bit for bit.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 #![expect(
@@ -28,7 +28,7 @@ use rljob_crds::algorithm::Sharding;
 use rljob_kernels::device;
 use rljob_learner::fsdp::{Passes, shard_of};
 use rljob_learner::memory::Phase;
-use rljob_learner::model::{Model, ModelConfig};
+use rljob_learner::model::{Model, ModelConfig, Recomputed};
 use rljob_learner::models::{Models, TrainedModel};
 use rljob_learner::objective;
 use rljob_learner::ranks::Ranks;
@@ -76,6 +76,9 @@ struct Arguments {
     layers: Option<u32>,
     #[arg(long)]
     recompute: bool,
+    /// Computes the outputs of norms again.
+    #[arg(long, conflicts_with = "recompute")]
+    selective: bool,
     /// Gathers weights and sums gradients once for each update.
     #[arg(long)]
     hold: bool,
@@ -137,8 +140,12 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
 fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
     let spec = spec(arguments);
     let config = config(&arguments.shape, arguments.layers);
-    let layers = if arguments.recompute { config.num_hidden_layers } else { 0 };
-    let model = Model::new(config).recomputing(layers);
+    let layers = config.num_hidden_layers;
+    let recomputed = Recomputed {
+        layers: if arguments.recompute { layers } else { 0 },
+        selective: if arguments.selective { layers } else { 0 },
+    };
+    let model = Model::new(config).recomputing(recomputed);
     tch::manual_seed(7);
     let mut masters = Vec::new();
     for block in model.layout().blocks() {
@@ -333,7 +340,8 @@ fn main() {
             "{}",
             json!({
                 "shape": arguments.shape, "gpus": world_size, "tokens": tokens,
-                "mixed": arguments.mixed, "recompute": arguments.recompute, "hold": arguments.hold,
+                "mixed": arguments.mixed, "recompute": arguments.recompute,
+                "selective": arguments.selective, "hold": arguments.hold,
                 "deterministic": arguments.deterministic, "step_s": median,
                 "tok_per_s_per_gpu": (f64::from(tokens) / median).round(),
                 "mfu_989": (done * 1e4).round() / 1e4, "peak_gib": (peak * 10.0).round() / 10.0,

@@ -6,7 +6,8 @@
 mod tiny;
 
 use rljob_learner::model::{
-    Gradient, Head, Model, ModelError, PackedTokens, Parameters, WholeParameters, random,
+    Gradient, Head, Model, ModelError, PackedTokens, Parameters, Recomputed, WholeParameters,
+    random,
 };
 use rljob_learner::objective::sft;
 use tch::{Kind, Tensor};
@@ -173,12 +174,13 @@ fn recomputed_activations_have_the_same_gradient_and_calls() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let kept = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
-        for layers in [1, 2] {
-            let model = model.clone().recomputing(layers);
+        for (layers, selective) in [(1, 0), (2, 0), (0, 1), (1, 1), (0, 2)] {
+            let model = model.clone().recomputing(Recomputed { layers, selective });
             let recomputed = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
             assert!(relative(&recomputed, &kept) < 1e-6, "{}", relative(&recomputed, &kept));
         }
-        assert_eq!(calls_of(&model.recomputing(2), parameters, &[5, 3]), calls(tied, &[5, 3]));
+        let model = model.recomputing(Recomputed { layers: 1, selective: 1 });
+        assert_eq!(calls_of(&model, parameters, &[5, 3]), calls(tied, &[5, 3]));
     }
 }
 

@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rljob_learner::model::{
-    Head, Model, ModelConfig, PackedTokens, SharedPrefix, WholeParameters, hugging_face, random,
+    Head, Model, ModelConfig, PackedTokens, Recomputed, SharedPrefix, WholeParameters,
+    hugging_face, random,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -164,8 +165,11 @@ fn a_shared_prompt_has_fewer_tokens_and_the_same_loss_and_gradients() {
         let expected = passes(&model, Kind::Float, &[sequences.repeated()]);
         let actual = passes(&model, Kind::Float, &[sequences.shared()]);
         assert_near(&model, &actual, &expected, 1e-5);
-        let recomputed = passes(&model.clone().recomputing(2), Kind::Float, &[sequences.shared()]);
-        assert_near(&model, &recomputed, &expected, 1e-5);
+        for (layers, selective) in [(2, 0), (0, 2)] {
+            let again = model.clone().recomputing(Recomputed { layers, selective });
+            let recomputed = passes(&again, Kind::Float, &[sequences.shared()]);
+            assert_near(&model, &recomputed, &expected, 1e-5);
+        }
     }
 }
 

@@ -38,6 +38,9 @@ pub struct MemoryPlan {
     pub sharding: String,
     /// Layers that are computed again in the backward pass.
     pub recomputed_layers: u32,
+    /// Layers of which only the outputs of norms are.
+    #[serde(default)]
+    pub selective_layers: u32,
     /// Layers of the model.
     pub layers: u32,
 }
@@ -87,6 +90,7 @@ mod tests {
             fits: true,
             sharding: "Full".to_owned(),
             recomputed_layers: 0,
+            selective_layers: 0,
             layers: 1,
         };
         assert_eq!(plan(vec![part(&"x".repeat(64), MAX_BYTES); 16]).check(), Ok(()));

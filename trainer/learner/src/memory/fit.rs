@@ -7,6 +7,7 @@ use rljob_kernels::device::Capacity;
 
 use super::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
+use crate::model::Recomputed;
 
 /// Percent of the memory for libraries and fragmentation.
 const RESERVE_PERCENT: u64 = 6;
@@ -68,8 +69,8 @@ pub fn of_gpu(free: u64) -> String {
     format!("{} of {} that are free can be used", gib(usable(free)), gib(free))
 }
 
-/// The plan for `activations`. Without them, as many layers keep their activations as fit into
-/// `free` bytes; all, if that is not known.
+/// The plan for `activations`. Without them, that which computes the least again and fits into
+/// `free` bytes: the norms of some layers, then whole layers. Nothing, if that is not known.
 pub fn choose(
     settings: &Settings<'_>,
     activations: Option<Activations>,
@@ -78,13 +79,20 @@ pub fn choose(
     let layers = settings.config.num_hidden_layers;
     let fits = |plan: &MemoryPlan| free.is_none_or(|free| plan.total() <= usable(free));
     match activations {
-        Some(Activations::Keep) => MemoryPlan::new(settings, 0),
-        Some(Activations::Recompute) => MemoryPlan::new(settings, layers),
-        None => (0..layers)
+        Some(Activations::Keep) => MemoryPlan::new(settings, Recomputed::default()),
+        Some(Activations::Selective) => MemoryPlan::new(settings, selective(0, layers)),
+        Some(Activations::Recompute) => MemoryPlan::new(settings, Recomputed::whole(layers)),
+        None => (0..=layers)
+            .map(|number| selective(0, number))
+            .chain((1..layers).map(|whole| selective(whole, layers - whole)))
             .map(|recomputed| MemoryPlan::new(settings, recomputed))
             .find(fits)
-            .unwrap_or_else(|| MemoryPlan::new(settings, layers)),
+            .unwrap_or_else(|| MemoryPlan::new(settings, Recomputed::whole(layers))),
     }
+}
+
+fn selective(layers: usize, selective: usize) -> Recomputed {
+    Recomputed { layers, selective }
 }
 
 /// The sharding of a spec that does not set it: `Gradients`, which is faster, if several ranks have
@@ -105,9 +113,9 @@ pub fn choose_sharding(
 /// # Errors
 /// They do not; the message names the parts and what to change.
 pub fn check(settings: &Settings<'_>, total: u64) -> Result<(), DoesNotFit> {
-    let plan = MemoryPlan::new(settings, settings.config.num_hidden_layers);
+    let plan = MemoryPlan::new(settings, Recomputed::whole(settings.config.num_hidden_layers));
     let fits = |settings: &Settings<'_>| {
-        let plan = MemoryPlan::new(settings, settings.config.num_hidden_layers);
+        let plan = MemoryPlan::new(settings, Recomputed::whole(settings.config.num_hidden_layers));
         plan.fixed() <= usable(total)
     };
     if fits(settings) {
@@ -179,7 +187,7 @@ pub fn warning(settings: &Settings<'_>, plan: &MemoryPlan, free: u64) -> Option<
     }
     let fits = |tokens: u64| {
         let settings = Settings { tokens, ..*settings };
-        MemoryPlan::new(&settings, plan.recomputed_layers).total() <= usable(free)
+        MemoryPlan::new(&settings, plan.recomputed).total() <= usable(free)
     };
     // The largest number of 256 tokens that fits.
     let (mut fitting, mut above) = (0, settings.tokens / 256 + 1);
@@ -192,7 +200,7 @@ pub fn warning(settings: &Settings<'_>, plan: &MemoryPlan, free: u64) -> Option<
         let tokens = fitting * 256;
         remedies.push(format!("lower training.maxTokensPerMicroBatch to {tokens}"));
     }
-    if settings.trains && plan.recomputed_layers < settings.config.num_hidden_layers {
+    if settings.trains && plan.recomputed.layers < settings.config.num_hidden_layers {
         remedies.push("set training.activations to Recompute".to_owned());
     }
     let of_pod = if settings.sharding == Sharding::Hybrid { " in each trainer pod" } else { "" };

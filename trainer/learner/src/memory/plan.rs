@@ -14,7 +14,8 @@
 //!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its
 //!                merged weights and their gradient
 //!  publication   e · P, the copy that engines or an export read while training continues
-//!  activations   per token: e · H of each layer, or all that its backward pass needs
+//!  activations   per token: e · H of each layer, or all that its backward pass needs, or that
+//!                without the outputs of norms, 2 · e · H
 //!  work          per token: the largest temporaries, of the head or of a layer's backward pass
 //! ```
 //! With adapters, which are fp32, P is their number in the first five lines. The reference is their
@@ -32,7 +33,7 @@ use rljob_crds::status::gib;
 
 use crate::fsdp::{Buffers, shard_numel};
 use crate::mesh::GroupSize;
-use crate::model::{ModelConfig, ModelLayout, rows_of_device_chunk};
+use crate::model::{ModelConfig, ModelLayout, Recomputed, rows_of_device_chunk};
 
 /// What the memory of a learner depends on.
 #[derive(Clone, Copy, Debug)]
@@ -93,13 +94,13 @@ pub struct MemoryPlan {
     pub publication: u64,
     pub activations: u64,
     pub work: u64,
-    /// Layers that are computed again in the backward pass, from the first one on.
-    pub recomputed_layers: usize,
+    /// Activations that are computed again in the backward pass.
+    pub recomputed: Recomputed,
 }
 
 impl MemoryPlan {
-    /// The plan with `recomputed_layers` layers that keep only their input.
-    pub fn new(settings: &Settings<'_>, recomputed_layers: usize) -> Self {
+    /// The plan of passes that compute these activations again.
+    pub fn new(settings: &Settings<'_>, recomputed: Recomputed) -> Self {
         let Settings { layout, element, frozen, .. } = *settings;
         let count = settings.shards();
         let held = |layout| element * held(layout, count);
@@ -111,7 +112,7 @@ impl MemoryPlan {
             Trained::new(settings, settings.adapters.unwrap_or(layout), settings.offload);
         let largest = layout.block_numels().into_iter().max().unwrap_or(0).unsigned_abs();
         let merged = |_| held(layout) + (element + 4) * largest;
-        let (activations, work) = passes(settings, recomputed_layers);
+        let (activations, work) = passes(settings, recomputed);
         Self {
             weights,
             gradients,
@@ -125,7 +126,7 @@ impl MemoryPlan {
             publication: layout.numel().unsigned_abs() * element,
             activations,
             work,
-            recomputed_layers,
+            recomputed,
         }
     }
 
@@ -212,7 +213,9 @@ impl std::fmt::Display for MemoryPlan {
         if self.weights == 0 {
             return Ok(());
         }
-        write!(formatter, "; {} layers are computed again", self.recomputed_layers)
+        let Recomputed { layers, selective } = self.recomputed;
+        write!(formatter, "; {layers} layers are computed again")?;
+        if selective > 0 { write!(formatter, ", and the norms of {selective}") } else { Ok(()) }
     }
 }
 
@@ -235,6 +238,8 @@ fn whole_blocks(buffers: Buffers, shards: &[u64], count: u32) -> u64 {
 struct LayerBytes {
     /// What the forward pass keeps for the backward pass.
     kept: u64,
+    /// The outputs of norms, a part of `kept`.
+    norms: u64,
     /// Temporaries of the forward pass besides.
     forward: u64,
     /// Temporaries of the backward pass.
@@ -253,26 +258,36 @@ impl LayerBytes {
         .map(i64::unsigned_abs);
         let (queries, row) = (heads * size, (heads + 2 * keys) * size);
         // Copies of queries and keys before the norms of their heads.
-        let norms = if config.qk_norm { (heads + keys) * (element * size + 4) } else { 0 };
-        let kept = element * (4 * hidden + row + queries + 2 * inner) + 4 * (heads + 2) + norms;
+        let head_norms = if config.qk_norm { (heads + keys) * (element * size + 4) } else { 0 };
+        let norms = element * 2 * hidden;
+        let most = element * (2 * hidden + row + queries + 2 * inner) + 4 * (heads + 2);
+        let kept = most + norms + head_norms;
         let backward = element * (4 * inner + 4 * hidden + row + 2 * queries) + 4 * queries;
-        Self { kept, forward: element * (inner + hidden), backward }
+        Self { kept, norms, forward: element * (inner + hidden), backward }
     }
 }
 
 /// Bytes of a pass: what the forward pass keeps, and the largest temporaries besides.
-fn passes(settings: &Settings<'_>, recomputed_layers: usize) -> (u64, u64) {
+fn passes(settings: &Settings<'_>, recomputed: Recomputed) -> (u64, u64) {
     let Settings { config, element, tokens, .. } = *settings;
-    let LayerBytes { kept, mut backward, .. } = LayerBytes::new(config, element);
+    let LayerBytes { kept, norms, mut backward, .. } = LayerBytes::new(config, element);
     if settings.dropout {
         backward += (2 * 4 + 2 * element) * largest_input(config);
     }
     let layers = config.num_hidden_layers as u64;
-    let recomputed = (recomputed_layers as u64).min(layers);
+    let inputs = (recomputed.layers as u64).min(layers);
+    let selective = (recomputed.selective as u64).min(layers - inputs);
+    let whole = layers - inputs - selective;
     let hidden = config.hidden_size.unsigned_abs();
     let input = element * hidden;
-    let layer = backward + if recomputed == layers { kept } else { 0 };
-    let activations = tokens * ((layers - recomputed) * kept + recomputed * input);
+    // What the first layer of the backward pass computes again. Later ones have the memory of that.
+    let again = match (whole, selective) {
+        (0, 0) => kept,
+        (0, _) => norms,
+        _ => 0,
+    };
+    let layer = backward + again;
+    let activations = tokens * (whole * kept + selective * (kept - norms) + inputs * input);
     let table = config.vocab_size.unsigned_abs() * hidden * 4;
     let embedding = if config.tie_word_embeddings { 0 } else { table };
     (activations, head(settings).max(tokens * layer).max(embedding))

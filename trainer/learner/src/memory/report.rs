@@ -31,7 +31,7 @@ pub fn of_all_ranks(
     let (model, learner) = (&planned.model, (true, size));
     let plan = with_settings(model, teacher, spec, learner, compute, |mut settings| {
         settings.sharding = spec.training.sharding.unwrap_or(settings.sharding);
-        MemoryPlan::new(&settings, model.recomputed_layers())
+        MemoryPlan::new(&settings, model.recomputed())
     });
     let sharding = spec.training.sharding.unwrap_or(Sharding::Full);
     let layers = model.config().num_hidden_layers;
@@ -65,9 +65,10 @@ fn reduced(
 struct Numbers {
     /// Bytes of each of [`MemoryPlan::parts`].
     parts: Vec<f64>,
-    /// The total, the negated usable bytes, whether micro-batches may not fit, and the recomputed
-    /// layers. A rank that does not know its memory has infinitely much.
-    others: [f64; 4],
+    /// The total, the negated usable bytes, whether micro-batches may not fit, and the layers that
+    /// are computed again, wholly and selectively. A rank that does not know its memory has
+    /// infinitely much.
+    others: [f64; 5],
 }
 
 impl Numbers {
@@ -79,7 +80,8 @@ impl Numbers {
                 plan.total() as f64,
                 -usable.map_or(f64::INFINITY, |usable| usable as f64),
                 f64::from(u8::from(is_tight)),
-                plan.recomputed_layers as f64,
+                plan.recomputed.layers as f64,
+                plan.recomputed.selective as f64,
             ],
         }
     }
@@ -91,7 +93,7 @@ impl Numbers {
             name: name.trim_start_matches("the ").to_owned(),
             bytes: *bytes as u64,
         };
-        let [total, less_usable, is_tight, recomputed] = self.others;
+        let [total, less_usable, is_tight, recomputed, selective] = self.others;
         ReportedPlan {
             parts: parts.map(part).collect(),
             total_bytes: total as u64,
@@ -99,6 +101,7 @@ impl Numbers {
             fits: is_tight == 0.0,
             sharding: format!("{sharding:?}"),
             recomputed_layers: recomputed as u32,
+            selective_layers: selective as u32,
             layers,
         }
     }
@@ -107,8 +110,9 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Recomputed;
 
-    fn plan(activations: u64, recomputed_layers: usize) -> MemoryPlan {
+    fn plan(activations: u64, layers: usize) -> MemoryPlan {
         MemoryPlan {
             weights: 60,
             gradients: 40,
@@ -120,7 +124,7 @@ mod tests {
             publication: 0,
             activations,
             work: 5,
-            recomputed_layers,
+            recomputed: Recomputed { layers, selective: 3 - layers },
         }
     }
 
@@ -147,10 +151,12 @@ mod tests {
             fits: false,
             sharding: "Full".to_owned(),
             recomputed_layers: 2,
+            selective_layers: 2,
             layers: 4,
         };
         assert_eq!(largest.reported(&plan(100, 1), Sharding::Full, 4), expected);
         let fitting = ReportedPlan { fits: true, usable_bytes: None, ..expected };
+        let fitting = ReportedPlan { selective_layers: 1, ..fitting };
         let unknown = Numbers::of(&plan(100, 2), None);
         assert_eq!(unknown.reported(&plan(100, 2), Sharding::Full, 4), fitting);
     }

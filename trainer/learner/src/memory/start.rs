@@ -10,7 +10,7 @@ use super::fit::{self, DoesNotFit, MemoryError, choose_sharding};
 use super::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
-use crate::model::{Head, Model, ModelLayout};
+use crate::model::{Head, Model, ModelLayout, Recomputed};
 
 /// A model with the decisions of its plan.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub fn planned(
         capacity.map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))?;
         Ok::<_, MemoryError>((plan, settings.sharding))
     })?;
-    Ok(Planned { model: model.recomputing(plan.recomputed_layers), sharding, free })
+    Ok(Planned { model: model.recomputing(plan.recomputed), sharding, free })
 }
 
 /// The plan of each of the spec's learners on GPUs of `bytes`, as lines: parts, and what to change
@@ -91,7 +91,7 @@ pub fn described_group(
     let settings = group_settings(model, spec, GroupSize::of(&spec.trainer), compute);
     fit::check(&settings, bytes).map_err(|error| error.of_group(group))?;
     let learners = format!("{} of group {group}", learners(settings.size));
-    Ok(lines(&learners, &settings, &MemoryPlan::new(&settings, 0), bytes))
+    Ok(lines(&learners, &settings, &MemoryPlan::new(&settings, Recomputed::default()), bytes))
 }
 
 /// Plans the memory of a learner of a group on (device, size of the group), which holds `model`
@@ -111,7 +111,8 @@ pub fn planned_group(
     if let Some(capacity) = capacity {
         fit::check(&settings, capacity.total).map_err(|error| error.of_group(group))?;
     }
-    let (plan, free) = (MemoryPlan::new(&settings, 0), capacity.map(|capacity| capacity.free));
+    let (plan, free) =
+        (MemoryPlan::new(&settings, Recomputed::default()), capacity.map(|capacity| capacity.free));
     log(&settings, &plan, free);
     capacity
         .map_or(Ok(()), |capacity| fit::check_free(&plan, capacity))

@@ -1,5 +1,6 @@
 //! Transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`.
-//! `activations(x, w) → Saved` repeats a forward pass whose activations were not kept.
+//! `activations(x, w) → Saved` repeats a forward pass whose activations were not kept. `backward`
+//! repeats the norms whose outputs were not kept.
 //!
 //! ```text
 //!  x ─┬─ norm ─ q k v ─ rotary ─ attention ─ o ─(+)─┬─ norm ─ gate up ─ SwiGLU ─ down ─(+)─▶ y
@@ -21,11 +22,20 @@ use super::{LayerGradient, LayerWeights, Layout, ModelConfig, ModelError, Packed
 #[derive(Debug)]
 pub struct Saved {
     attention_norm: NormSaved,
-    attention_input_TH: Tensor,
+    /// Outputs of the norms, `[T, H]`; `None` if the backward pass computes them again.
+    attention_input_TH: Option<Tensor>,
     attention: AttentionSaved,
     mlp_norm: NormSaved,
-    mlp_input_TH: Tensor,
+    mlp_input_TH: Option<Tensor>,
     gate_up_T2F: Tensor,
+}
+
+impl Saved {
+    /// The state without the outputs of norms.
+    #[must_use]
+    pub fn without_norms(self) -> Self {
+        Self { attention_input_TH: None, mlp_input_TH: None, ..self }
+    }
 }
 
 /// A layer's tensors as views of its flat vector (weights, or the gradient being written). q, k, v
@@ -143,10 +153,10 @@ fn until_gate_up(
         middle_TH,
         Saved {
             attention_norm,
-            attention_input_TH,
+            attention_input_TH: Some(attention_input_TH),
             attention,
             mlp_norm,
-            mlp_input_TH,
+            mlp_input_TH: Some(mlp_input_TH),
             gate_up_T2F,
         },
     ))
@@ -160,6 +170,19 @@ fn norm(
 ) -> Result<(Tensor, NormSaved), ModelError> {
     let (y_TH, scale_T1) = rms_norm(x_TH, weight_H, config.rms_norm_eps)?;
     Ok((y_TH, NormSaved { x_TH: x_TH.shallow_clone(), scale_T1 }))
+}
+
+/// The kept output of a norm, or the output again.
+fn normed(
+    kept_TH: Option<&Tensor>,
+    saved: &NormSaved,
+    weight_H: &Tensor,
+    config: &ModelConfig,
+) -> Result<Tensor, ModelError> {
+    match kept_TH {
+        Some(kept_TH) => Ok(kept_TH.shallow_clone()),
+        None => Ok(norm(&saved.x_TH, weight_H, config)?.0),
+    }
 }
 
 /// `x · weightᵀ + residual`, on a GPU in one operation.
@@ -225,11 +248,12 @@ pub fn backward(
         all: gradient.adapters.is_none().then(|| views(&gradient.memory.flat)),
         write: gradient.memory.write(),
     };
-    let dmiddle_TH = mlp_backward(&w, &mut g, saved, dy_TH)?;
+    let dmiddle_TH = mlp_backward(context.config, &w, &mut g, saved, dy_TH)?;
     attention_part_backward(context, &w, &mut g, saved, &dmiddle_TH)
 }
 
 fn mlp_backward(
+    config: &ModelConfig,
     w: &Views,
     g: &mut Gradients<'_>,
     saved: &Saved,
@@ -244,10 +268,11 @@ fn mlp_backward(
     drop(dactivated_TF);
     g.matrix(|g| &mut g.down, dy_TH, &activated_TF)?;
     drop(activated_TF);
-    g.matrix(|g| &mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH)?;
+    let input_TH = normed(saved.mlp_input_TH.as_ref(), &saved.mlp_norm, &w.mlp_norm_H, config)?;
+    g.matrix(|g| &mut g.gate_up, &dgate_up_T2F, &input_TH)?;
     let mut dthrough_TH = dgate_up_T2F.matmul(&w.gate_up);
-    g.adapters(Part::GateUp, [&saved.mlp_input_TH, &dgate_up_T2F], &mut dthrough_TH)?;
-    drop(dgate_up_T2F);
+    g.adapters(Part::GateUp, [&input_TH, &dgate_up_T2F], &mut dthrough_TH)?;
+    drop((dgate_up_T2F, input_TH));
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.mlp_norm, &w.mlp_norm_H, Some(dy_TH))?;
     g.vector(|g| Some(&mut g.mlp_norm_H), || dnorm_H)?;
@@ -284,12 +309,13 @@ fn attention_part_backward(
         g.vector(|g| g.head_norms.as_mut().map(|[q, _]| q), || sum(0, queries))?;
         g.vector(|g| g.head_norms.as_mut().map(|[_, k]| k), || sum(queries, keys))?;
     }
-    let input_TH = &saved.attention_input_TH;
-    g.matrix(|g| &mut g.qkv, &dqkv_TW, input_TH)?;
+    let kept_TH = saved.attention_input_TH.as_ref();
+    let input_TH = normed(kept_TH, &saved.attention_norm, &w.attention_norm_H, config)?;
+    g.matrix(|g| &mut g.qkv, &dqkv_TW, &input_TH)?;
     let of_bias = || dqkv_TW.sum_dim_intlist([0].as_slice(), false, Kind::Float);
     g.vector(|g| g.qkv_bias.as_mut(), of_bias)?;
     let mut dthrough_TH = dqkv_TW.matmul(&w.qkv);
-    g.adapters(Part::Qkv, [input_TH, &dqkv_TW], &mut dthrough_TH)?;
+    g.adapters(Part::Qkv, [&input_TH, &dqkv_TW], &mut dthrough_TH)?;
     let (dx_TH, dnorm_H) =
         rms_norm_backward(&dthrough_TH, &saved.attention_norm, &w.attention_norm_H, Some(dy_TH))?;
     g.vector(|g| Some(&mut g.attention_norm_H), || dnorm_H)?;

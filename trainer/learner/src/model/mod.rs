@@ -54,6 +54,7 @@ pub use parameters::{
     Adapters, Gradient, LayerGradient, LayerWeights, Parameters, WholeParameters,
 };
 pub use pass::{
-    Chunk, Model, SelectedGradient, TokenGradient, TokenLogprobs, TokenValues, TopTokens, ValueHead,
+    Chunk, Model, Recomputed, SelectedGradient, TokenGradient, TokenLogprobs, TokenValues,
+    TopTokens, ValueHead,
 };
 pub use rows::SharedPrefix;

@@ -39,13 +39,30 @@ pub struct Model {
     config: ModelConfig,
     layout: ModelLayout,
     head: Head,
-    /// Layers that keep only their input between forward and backward, from the first one on.
-    recomputed_layers: usize,
+    recomputed: Recomputed,
+}
+
+/// Layers that keep a part of their activations between forward and backward, and compute the rest
+/// again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recomputed {
+    /// Layers that keep only their input, from the first one on.
+    pub layers: usize,
+    /// Layers after those that keep all but the outputs of norms.
+    pub selective: usize,
+}
+
+impl Recomputed {
+    /// Only the input of the first `layers` layers is kept, and all of the others.
+    #[must_use]
+    pub fn whole(layers: usize) -> Self {
+        Self { layers, selective: 0 }
+    }
 }
 
 /// Kept state of a layer for its backward pass.
 enum Kept {
-    Everything(Saved),
+    Saved(Saved),
     /// The layer's input `[T, H]`.
     Input(Tensor),
 }
@@ -66,7 +83,7 @@ impl Model {
     /// A language model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
-        Self { config, layout, head: Head::LanguageModel, recomputed_layers: 0 }
+        Self { config, layout, head: Head::LanguageModel, recomputed: Recomputed::default() }
     }
 
     /// The model with another head.
@@ -75,15 +92,15 @@ impl Model {
         Self { layout: ModelLayout::with_head(&self.config, head), head, ..self }
     }
 
-    /// Only the input of the first `layers` layers is kept between forward and backward.
+    /// The model whose passes compute these activations again.
     #[must_use]
-    pub fn recomputing(self, layers: usize) -> Self {
-        Self { recomputed_layers: layers, ..self }
+    pub fn recomputing(self, recomputed: Recomputed) -> Self {
+        Self { recomputed, ..self }
     }
 
-    /// Number of layers of which only the input is kept.
-    pub fn recomputed_layers(&self) -> usize {
-        self.recomputed_layers
+    /// The activations that passes compute again.
+    pub fn recomputed(&self) -> Recomputed {
+        self.recomputed
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -110,7 +127,7 @@ impl Model {
             let block = layer + 1;
             let weights = parameters.layer(block, (layer > 0).then_some(layer), separate)?;
             let saved = match kept {
-                Kept::Everything(saved) => saved,
+                Kept::Saved(saved) => saved,
                 Kept::Input(x_TH) => {
                     layer::activations(&context, self.block(block), &weights, &x_TH)?
                 }
@@ -182,15 +199,21 @@ impl Model {
             let weights = parameters.layer(block, Some(block + 1), packed.dropout().is_some())?;
             let (y_TH, saved) = layer::forward(&context, self.block(block), &weights, &x_TH)?;
             let input_TH = std::mem::replace(&mut x_TH, y_TH);
-            kept.extend(keep.then(|| {
-                if block <= self.recomputed_layers {
-                    Kept::Input(input_TH)
-                } else {
-                    Kept::Everything(saved)
-                }
-            }));
+            kept.extend(keep.then(|| self.kept(block, input_TH, saved)));
         }
         Ok((x_TH, kept))
+    }
+
+    /// What a layer keeps for the backward pass.
+    fn kept(&self, block: usize, input_TH: Tensor, saved: Saved) -> Kept {
+        let Recomputed { layers, selective } = self.recomputed;
+        if block <= layers {
+            Kept::Input(input_TH)
+        } else if block <= layers + selective {
+            Kept::Saved(saved.without_norms())
+        } else {
+            Kept::Saved(saved)
+        }
     }
 
     /// Weights of the final norm `[H]` and of the head, `[V, H]` or, if scalar, `[1, H]`.

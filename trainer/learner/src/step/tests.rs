@@ -30,7 +30,7 @@ use rljob_protocol::metrics;
 use serde_json::json;
 use tch::Tensor;
 
-use crate::model::{Model, ModelConfig};
+use crate::model::{Model, ModelConfig, Recomputed};
 use crate::ranks::Ranks;
 use crate::startup::first_trainer;
 use fixture::{
@@ -86,9 +86,9 @@ fn masked_samples_are_excluded_from_training_and_counts() {
 #[test]
 fn recomputed_activations_train_the_same_weights() {
     let folder = small_model();
-    let weights_of = |layers| {
-        let model =
-            Model::new(ModelConfig::from_folder(folder.path()).unwrap()).recomputing(layers);
+    let weights_of = |layers, selective| {
+        let model = Model::new(ModelConfig::from_folder(folder.path()).unwrap())
+            .recomputing(Recomputed { layers, selective });
         let mut trainer = first_trainer(
             spec(&json!({"grpo": {}}), "Random", 2),
             model,
@@ -109,9 +109,10 @@ fn recomputed_activations_train_the_same_weights() {
             0,
         )
     };
-    let kept = weights_of(0);
-    for layers in [1, 2] {
-        assert!(weights_of(layers).allclose(&kept, 1e-5, 1e-6, false), "{layers}");
+    let kept = weights_of(0, 0);
+    for (layers, selective) in [(1, 0), (2, 0), (0, 2), (1, 1)] {
+        let weights = weights_of(layers, selective);
+        assert!(weights.allclose(&kept, 1e-5, 1e-6, false), "{layers}, {selective}");
     }
 }
 

@@ -141,7 +141,8 @@ registry! {
     TURNS, "turns", "1", Coordinator, 3,
         "Mean number of turns of the step's samples; absent where each has one.";
     DROPPED_GROUPS, "droppedGroups", "prompt groups", Coordinator, 1,
-        "Prompt groups that dynamic sampling left out of the batch.";
+        "Prompt groups that dynamic sampling left out of the batch, and those with too few samples \
+         after rejections.";
     SKIPPED_ROWS, "skippedRows", "rows", Coordinator, 3,
         "Rows that `curriculum` skipped before the batch was complete.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,

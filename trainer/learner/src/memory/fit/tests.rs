@@ -8,12 +8,14 @@ use super::{check, check_free, choose, choose_sharding, usable, warning};
 use crate::memory::plan::{Critic, MemoryPlan, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
-use crate::model::{Head, Model, ModelConfig, ModelLayout};
+use crate::model::{Head, Model, ModelConfig, ModelLayout, Recomputed};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 /// An H200 and an H100.
 const H200: u64 = 139 << 30;
 const H100: u64 = 79 << 30;
+/// All layers of [`config`].
+const ALL: Recomputed = Recomputed { layers: 28, selective: 0 };
 
 /// Qwen2.5 of 1.5 billion parameters, or of 7.
 fn config(large: bool) -> ModelConfig {
@@ -65,7 +67,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
 #[test]
 fn the_total_is_within_two_percent_of_the_peak_measured_on_an_h200() {
     // docs/training.md: 8 sequences of 2,048 tokens with all activations, without publication.
-    let plan = with(false, 1, |settings| MemoryPlan::new(&settings, 0));
+    let plan = with(false, 1, |settings| MemoryPlan::new(&settings, Recomputed::default()));
     let planned = (plan.total() - plan.publication) as f64 / GIB;
     assert!((planned / 51.4 - 1.0).abs() < 0.02, "{planned}");
 }
@@ -73,7 +75,7 @@ fn the_total_is_within_two_percent_of_the_peak_measured_on_an_h200() {
 #[test]
 fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
     with(true, 2, |settings| {
-        let plan = MemoryPlan::new(&settings, 28);
+        let plan = MemoryPlan::new(&settings, ALL);
         let half = settings.layout.numel().unsigned_abs() / 2;
         let table = 152_064 * 3584;
         let layer = settings.layout.blocks()[1].numel().unsigned_abs();
@@ -85,7 +87,7 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         assert_eq!(plan.buffers, 6 * (table + last + 2 * layer) + 4 * last / 2);
         assert_eq!(plan.activations, 16_384 * 28 * 2 * 3584);
         let held = Settings { sharding: Sharding::Gradients, frozen: 1, ..settings };
-        let plan = MemoryPlan::new(&held, 28);
+        let plan = MemoryPlan::new(&held, ALL);
         assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
         assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
     });
@@ -97,7 +99,7 @@ fn a_hybrid_learner_has_the_shards_of_the_learners_of_one_pod() {
         let size = GroupSize { world_size: 8, local_world_size: 4 };
         let hybrid = Settings { size, sharding: Sharding::Hybrid, frozen: 1, ..settings };
         let of_pod = Settings { size: GroupSize::one_pod(4), frozen: 1, ..settings };
-        assert_eq!(MemoryPlan::new(&hybrid, 28), MemoryPlan::new(&of_pod, 28));
+        assert_eq!(MemoryPlan::new(&hybrid, ALL), MemoryPlan::new(&of_pod, ALL));
     });
 }
 
@@ -118,9 +120,9 @@ fn a_hybrid_model_that_does_not_fit_needs_full_sharding_or_more_gpus_in_each_pod
 #[test]
 fn a_teacher_of_the_shape_of_the_policy_needs_the_memory_of_a_reference() {
     with(true, 2, |settings| {
-        let reference = MemoryPlan::new(&Settings { frozen: 1, ..settings }, 28);
+        let reference = MemoryPlan::new(&Settings { frozen: 1, ..settings }, ALL);
         let teacher = Settings { teacher: Some(settings.layout), ..settings };
-        assert_eq!(MemoryPlan::new(&teacher, 28), reference);
+        assert_eq!(MemoryPlan::new(&teacher, ALL), reference);
     });
 }
 
@@ -128,8 +130,9 @@ fn a_teacher_of_the_shape_of_the_policy_needs_the_memory_of_a_reference() {
 fn a_learner_of_a_group_needs_the_frozen_model_and_a_layer_of_a_forward_pass() {
     with(true, 2, |settings| {
         let group = Settings { trains: false, frozen: 1, ..settings };
-        let plan = MemoryPlan::new(&group, 0);
-        let frozen = MemoryPlan::new(&Settings { frozen: 1, ..settings }, 0).frozen;
+        let plan = MemoryPlan::new(&group, Recomputed::default());
+        let frozen =
+            MemoryPlan::new(&Settings { frozen: 1, ..settings }, Recomputed::default()).frozen;
         // Per token in BF16: kept by a layer, and the output of SwiGLU and of the layer.
         let kept = 2 * (4 * 3584 + 36 * 128 + 28 * 128 + 2 * 18_944) + 4 * 30;
         let work = 16_384 * (kept + 2 * (18_944 + 3584));
@@ -154,9 +157,9 @@ fn a_learner_of_a_group_needs_the_frozen_model_and_a_layer_of_a_forward_pass() {
 fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters() {
     with(true, 2, |settings| {
         let layout = ModelLayout::with_head(settings.config, Head::Scalar);
-        let alone = MemoryPlan::new(&settings, 28);
+        let alone = MemoryPlan::new(&settings, ALL);
         let critic = Critic { layout: &layout, offload: false };
-        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, 28);
+        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, ALL);
         let share = layout.numel().unsigned_abs() / 2;
         let (table, layer) = (152_064 * 3584, layout.blocks()[1].numel().unsigned_abs());
         let buffers = 6 * (table + 2 * 3584 + 2 * layer) + 4 * table / 2;
@@ -171,7 +174,7 @@ fn a_value_head_needs_the_states_of_its_weights() {
     with(true, 2, |settings| {
         let layout = ModelLayout::with_head(settings.config, Head::Value);
         let critic = Critic { layout: &layout, offload: false };
-        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, 28);
+        let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, ALL);
         // The states of half of 3,584 weights, whole ones with their gradient, and the largest
         // shard.
         assert_eq!(plan.critic, 16 * 1792 + 6 * 3584 + 4 * 1792);
@@ -184,7 +187,7 @@ fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights
         let model = Model::new(settings.config.clone());
         let lora = Lora::new(&model, &LoraSpec::default());
         let adapters = lora.layout();
-        let plan = MemoryPlan::new(&Settings { adapters: Some(adapters), ..settings }, 28);
+        let plan = MemoryPlan::new(&Settings { adapters: Some(adapters), ..settings }, ALL);
         // Rank 16 for 28 layers of Qwen2.5 7B, all linear layers.
         let numel = 40_370_176;
         assert_eq!(adapters.numel().unsigned_abs(), numel);
@@ -198,25 +201,29 @@ fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights
         let dropout = Settings { adapters: Some(adapters), dropout: true, ..settings };
         // The masks of 18,944 inputs of the last product, for each token: two numbers of 4 bytes,
         // factors and product in BF16.
-        let more = MemoryPlan::new(&dropout, 28).work - plan.work;
+        let more = MemoryPlan::new(&dropout, ALL).work - plan.work;
         assert_eq!(more, settings.tokens * (2 * 4 + 2 * 2) * 18_944);
         assert!(plan.fixed() < usable(H100), "{plan}");
-        assert!(MemoryPlan::new(&settings, 28).fixed() > usable(H100));
+        assert!(MemoryPlan::new(&settings, ALL).fixed() > usable(H100));
     });
 }
 
 #[test]
 fn as_many_layers_keep_their_activations_as_fit_unless_the_spec_decides() {
     let recomputed = |large, world_size, activations, free| {
-        with(large, world_size, |settings| choose(&settings, activations, free).recomputed_layers)
+        with(large, world_size, |settings| {
+            let Recomputed { layers, selective } = choose(&settings, activations, free).recomputed;
+            (layers, selective)
+        })
     };
-    assert_eq!(recomputed(false, 1, None, Some(H100)), 0);
-    assert_eq!(recomputed(false, 1, None, Some(48 << 30)), 12);
-    assert_eq!(recomputed(false, 1, None, Some(1 << 30)), 28);
-    assert_eq!(recomputed(true, 2, None, Some(H200)), 3);
-    assert_eq!(recomputed(true, 2, None, None), 0, "on a CPU");
-    assert_eq!(recomputed(false, 1, Some(Activations::Keep), Some(1 << 30)), 0);
-    assert_eq!(recomputed(false, 1, Some(Activations::Recompute), Some(H200)), 28);
+    let free = [H100, 48 << 30, 40 << 30, 1 << 30];
+    let expected = [(0, 0), (9, 19), (20, 8), (28, 0)];
+    assert_eq!(free.map(|free| recomputed(false, 1, None, Some(free))), expected);
+    assert_eq!(recomputed(true, 2, None, Some(H200)), (0, 23));
+    assert_eq!(recomputed(true, 2, None, None), (0, 0), "on a CPU");
+    assert_eq!(recomputed(false, 1, Some(Activations::Keep), Some(1 << 30)), (0, 0));
+    assert_eq!(recomputed(false, 1, Some(Activations::Selective), Some(1 << 30)), (0, 28));
+    assert_eq!(recomputed(false, 1, Some(Activations::Recompute), Some(H200)), (28, 0));
 }
 
 #[test]
@@ -278,9 +285,8 @@ fn micro_batches_that_may_not_fit_are_a_warning_with_a_size_that_does() {
         let message = warning(&settings, &plan, FREE).unwrap();
         let number = message.split_once("MicroBatch to ").unwrap().1.split(' ').next().unwrap();
         let tokens: u64 = number.parse().unwrap();
-        let total = |tokens| {
-            MemoryPlan::new(&Settings { tokens, ..settings }, plan.recomputed_layers).total()
-        };
+        let total =
+            |tokens| MemoryPlan::new(&Settings { tokens, ..settings }, plan.recomputed).total();
         assert!(total(tokens) <= usable(FREE) && total(tokens + 256) > usable(FREE), "{message}");
         assert_eq!(
             message.replace(number, "T"),
@@ -299,7 +305,8 @@ fn micro_batches_that_may_not_fit_are_a_warning_with_a_size_that_does() {
 
 #[test]
 fn the_plan_is_one_line() {
-    let line = with(false, 1, |settings| MemoryPlan::new(&settings, 0).to_string());
+    let line =
+        with(false, 1, |settings| MemoryPlan::new(&settings, Recomputed::default()).to_string());
     assert_eq!(
         line,
         "53.9 GiB = weights 8.6 GiB + gradients 5.8 GiB + optimizer states 11.5 GiB + the copy for \

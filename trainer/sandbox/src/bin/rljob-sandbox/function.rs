@@ -26,7 +26,8 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
     let plan = plan(has_namespaces(true, PYTHON, plan)?, scratch.path().to_owned());
     let status = entering(&plan, true)?
         .arg(program("python3")?)
-        .args(["-c", FUNCTION])
+        // Unbuffered: what the function prints is not lost with its process.
+        .args(["-u", "-c", FUNCTION])
         .arg(&path)
         .arg(name)
         .stdin(Stdio::inherit())
