@@ -319,6 +319,10 @@ fn invalid_values_are_rejected_with_their_place() {
             "jobs.scrapers.podSelector needs jobs.scrapers.namespaceSelector",
         ),
         (
+            json!({"kueue": {"requireQueue": {"managed": "true"}}}),
+            "kueue.requireQueue needs kueue.enabled: without it, jobs with a queue start at once",
+        ),
+        (
             json!({"podMonitor": {"jobs": true}}),
             "podMonitor.jobs needs jobs.scrapers.namespaceSelector: the labels of the namespace of \
                 your Prometheus, which the NetworkPolicies of jobs reject otherwise",
