@@ -36,6 +36,10 @@ fn values_of_jobs_are_arguments_of_the_operator() {
         (json!({}), json!([])),
         (json!({"namespace": "team-a"}), json!(["--namespace=team-a"])),
         (json!({"allowHostPath": true}), json!(["--allow-host-path"])),
+        (
+            json!({"imagePullSecrets": [{"name": "a"}, {"name": "b"}]}),
+            json!(["--image-pull-secrets=a,b"]),
+        ),
         (json!({"metrics": false}), json!(["--job-metrics=false"])),
         (
             json!({"scrapers": {
