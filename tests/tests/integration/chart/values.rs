@@ -96,7 +96,10 @@ fn values_of_pods_are_in_the_deployment() {
         ("tolerations", json!([{"operator": "Exists"}]), format!("{POD}/tolerations")),
         (
             "topologySpreadConstraints",
-            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]),
+            json!([{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"a": "b"}},
+            }]),
             format!("{POD}/topologySpreadConstraints"),
         ),
         ("podAnnotations", json!({"a": "b"}), "/spec/template/metadata/annotations".to_owned()),
@@ -109,6 +112,13 @@ fn values_of_pods_are_in_the_deployment() {
         part(&json!({"podLabels": labels}), DEPLOYMENT, "/spec/template/metadata/labels"),
         json!({"team": "a", "app.kubernetes.io/name": "rljob-operator"}),
         "labels that select pods cannot be replaced"
+    );
+    let spread = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"});
+    let selector = json!({"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}});
+    let values = json!({"topologySpreadConstraints": [spread]});
+    assert_eq!(
+        part(&values, DEPLOYMENT, &format!("{POD}/topologySpreadConstraints/0/labelSelector")),
+        selector
     );
     // Maps are merged into the defaults; null removes a default.
     let pools = json!([{"key": "pool", "operator": "In", "values": ["system"]}]);
