@@ -1,5 +1,7 @@
 //! CustomResourceDefinition: the schema that kube derives from the types, and its corrections.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
     ValidationRule,
@@ -81,7 +83,8 @@ fn add_volume_sources(spec: &mut JSONSchemaProps) {
 }
 
 /// Replaces unsigned formats, which the API server does not know; makes optional fields not
-/// nullable; describes quantities in one line; bounds maps of resources; checks minima of integers.
+/// nullable; describes quantities and resources in one line; bounds maps of resources; checks
+/// minima of integers.
 fn correct(schema: &mut JSONSchemaProps) {
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = Some("int64".to_owned());
@@ -91,6 +94,7 @@ fn correct(schema: &mut JSONSchemaProps) {
     if schema.x_kubernetes_int_or_string == Some(true) {
         schema.description = Some("Quantity, for example 500m, 2 or 4Gi.".to_owned());
     }
+    describe_resources(schema);
     schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(correct);
     match &mut schema.items {
         Some(JSONSchemaPropsOrArray::Schema(items)) => correct(items),
@@ -102,6 +106,35 @@ fn correct(schema: &mut JSONSchemaProps) {
             schema.max_properties = Some(MAX_RESOURCES);
         }
         correct(values);
+    }
+}
+
+/// Replaces the descriptions of core v1 ResourceRequirements, which every role repeats: kubectl
+/// limits the size of the CRD.
+fn describe_resources(schema: &mut JSONSchemaProps) {
+    let Some(properties) = &mut schema.properties else { return };
+    if !["claims", "limits", "requests"].iter().all(|name| properties.contains_key(*name)) {
+        return;
+    }
+    let describe = |properties: &mut BTreeMap<String, JSONSchemaProps>, name: &str, text: &str| {
+        if let Some(property) = properties.get_mut(name) {
+            property.description = Some(text.to_owned());
+        }
+    };
+    describe(properties, "limits", "Most of each resource that the container may use.");
+    describe(properties, "requests", "Resources that the scheduler reserves. Default the limits.");
+    describe(
+        properties,
+        "claims",
+        "Entries of the pod's `resourceClaims` that the container uses.",
+    );
+    let items = properties.get_mut("claims").and_then(|claims| claims.items.as_mut());
+    if let Some(JSONSchemaPropsOrArray::Schema(claim)) = items {
+        claim.description = Some("A claim of the pod.".to_owned());
+        if let Some(properties) = &mut claim.properties {
+            describe(properties, "name", "Name of the claim in the pod.");
+            describe(properties, "request", "Request of the claim. Default all of them.");
+        }
     }
 }
 

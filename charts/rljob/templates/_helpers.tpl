@@ -80,6 +80,14 @@ labels: {{- include "rljob.labels" . | nindent 2 }}
   && owner.apiVersion.startsWith('rljob.dev/') && has(owner.controller) && owner.controller)
 {{- end }}
 
+{{/* CEL expression: the object exists and names a queue of Kueue. */}}
+{{- define "rljob.isQueued" -}}
+>-
+  {{ . }} != null && has({{ . }}.metadata.labels)
+  && 'kueue.x-k8s.io/queue-name' in {{ . }}.metadata.labels
+  && {{ . }}.metadata.labels['kueue.x-k8s.io/queue-name'] != ''
+{{- end }}
+
 {{/* API group of the PodGroups of a gang scheduler. */}}
 {{- define "rljob.podGroupApi" -}}
 {{ get (dict "native" "scheduling.k8s.io" "coscheduling" "scheduling.x-k8s.io" "volcano" "scheduling.volcano.sh") . }}

@@ -73,10 +73,9 @@ pub struct ConversationSpec {
     pub messages: String,
     /// Field with the tools that the chat template describes: a list of `{"type": "function",
     /// "function": {"name": text, "description": text, "parameters": JSON schema}}`, or its JSON
-    /// text. Null, an empty list and a row without the field are no tools. With
-    /// `rollout.workflow.tools`, every row needs the field, each item is the name of a tool of the
-    /// workflow, or an object with such a name, and the row offers no other tools. Default the
-    /// tools of the workflow, if it has any.
+    /// text. Null, an empty list and no field are no tools. With `rollout.workflow.tools`, every
+    /// row needs the field, and its items are names of tools of the workflow, or objects with such
+    /// a name: the tools of the row. Default the tools of the workflow, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub tools: Option<String>,

@@ -57,6 +57,10 @@ struct Arguments {
     /// Image of roles without an image.
     #[arg(long, env = "RLJOB_IMAGE", default_value = DEFAULT_IMAGE)]
     image: String,
+    /// Secrets with credentials of registries, separated by commas, for all pods of jobs. They must
+    /// exist in the namespaces of jobs. Default: those of the pods' service account.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    image_pull_secrets: Vec<String>,
     /// File with the token key, at least 32 bytes. Default: a Secret in the operator's namespace,
     /// which is created if it does not exist.
     #[arg(long)]
@@ -143,6 +147,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         namespace: arguments.namespace,
         settings: Settings {
             image: arguments.image,
+            image_pull_secrets: arguments.image_pull_secrets,
             namespace: plain.default_namespace().to_owned(),
             scrapers: arguments.metrics_namespace_selector.map(|namespace| Scrapers {
                 namespace,

@@ -33,6 +33,10 @@ pub struct RenderArgs {
     /// Image of roles without an image; the operator uses its own.
     #[arg(long, default_value = DEFAULT_IMAGE)]
     pub image: String,
+    /// As for the operator: Secrets with credentials of registries (the chart's
+    /// `jobs.imagePullSecrets`), separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub image_pull_secrets: Vec<String>,
     /// As for `rljob run`: sets a field before the objects are rendered. Repeatable.
     #[arg(long, value_name = "[NAME:]PATH=VALUE")]
     pub set: Vec<String>,
@@ -71,6 +75,7 @@ impl RenderArgs {
         let namespace = self.metrics_namespace_selector.clone();
         Settings {
             image: self.image.clone(),
+            image_pull_secrets: self.image_pull_secrets.clone(),
             namespace: self.operator_namespace.clone(),
             scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
             kueue: self.kueue,

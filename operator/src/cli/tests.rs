@@ -78,6 +78,9 @@ fn what_keeps_a_job_from_a_cluster_is_a_warning() {
             a volume of spec.volumes or of the run store",
         "spec.storage.hostPath: the operator rejects hostPath: it gives access to the files of \
             nodes; start the operator with --allow-host-path, or use another volume",
+        "spec.trainer.resources.requests: has no memory, while the role has GPUs: the scheduler \
+            reserves 1Gi, and pods that use more are evicted first when memory of their node is \
+            short",
         "spec.trainer.image: is not set: the operator's default image has no CUDA, unless it \
             was built with Containerfile.cuda",
     ];

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector,
-    PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
-    SeccompProfile, SecurityContext, Toleration,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, LocalObjectReference,
+    ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -80,6 +80,7 @@ pub(super) fn build_template(
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(grace_seconds(role)),
+            image_pull_secrets: pull_secrets(settings),
             priority_class_name: job.spec.scheduling.priority_class_name.clone(),
             affinity: topology::affinity(job, role, settings),
             tolerations: Some(brief_tolerations()),
@@ -89,6 +90,13 @@ pub(super) fn build_template(
             ..PodSpec::default()
         }),
     }
+}
+
+/// Without any, the API server adds those of the service account.
+fn pull_secrets(settings: &Settings) -> Option<Vec<LocalObjectReference>> {
+    let reference = |name: &String| LocalObjectReference { name: name.clone() };
+    let all: Vec<_> = settings.image_pull_secrets.iter().map(reference).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 fn annotations(job: &ValidatedJob, role: Role, settings: &Settings) -> BTreeMap<String, String> {

@@ -10,6 +10,8 @@ use crate::gang::GangSchedulers;
 pub struct Settings {
     /// Image of every role without one: the operator's own.
     pub image: String,
+    /// Secrets in the namespaces of jobs with credentials of registries, for all pods.
+    pub image_pull_secrets: Vec<String>,
     /// The operator's namespace.
     pub namespace: String,
     /// Pods that scrape metrics of jobs.
@@ -25,6 +27,7 @@ impl Settings {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            image_pull_secrets: Vec::new(),
             namespace: OPERATOR_NAMESPACE.to_owned(),
             scrapers: None,
             kueue: false,

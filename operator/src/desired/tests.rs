@@ -282,3 +282,15 @@ fn learners_have_the_grace_period_of_their_pod_minus_the_time_of_a_kill() {
         assert!(text.contains(&format!("\"{expected}\"")), "{text}");
     }
 }
+
+#[test]
+fn secrets_of_registries_come_before_those_of_the_job() {
+    let settings = Settings { image_pull_secrets: vec!["registry".to_owned()], ..settings() };
+    let mut job = validated();
+    let template = serde_json::json!({"spec": {"imagePullSecrets": [{"name": "own"}]}});
+    job.spec.trainer.template = serde_json::from_value(template).unwrap();
+    let of = |role| rendered_template(&job, role, &settings)["spec"]["imagePullSecrets"].take();
+    let registry = serde_json::json!({"name": "registry"});
+    assert_eq!(of(Role::Trainer), serde_json::json!([registry, {"name": "own"}]));
+    assert_eq!(of(Role::Coordinator), serde_json::json!([registry]));
+}

@@ -11,7 +11,7 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
-use devices::{check_cpus, check_devices};
+use devices::{check_cpus, check_devices, check_memory};
 use evaluation::check_evaluation;
 use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
@@ -126,6 +126,7 @@ pub fn cluster_warnings(job: &RLJob) -> Vec<Problem> {
     check_programs(spec, &mut warnings);
     check_templates(spec, &mut warnings);
     check_host_namespaces(spec, &mut warnings);
+    check_memory(spec, &mut warnings);
     verifiers::check_pods(spec, &mut warnings);
     if spec.trainer.gpus() > 0 && spec.trainer.image.is_none() {
         let message = "is not set: the operator's default image has no CUDA, unless it was built \

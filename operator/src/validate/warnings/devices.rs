@@ -1,5 +1,8 @@
 //! Names of resources that look like those of GPUs, and roles that lack them.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rljob_crds::gpus::is_gpu;
 use rljob_crds::{EnginePurpose, RLJobSpec};
 
@@ -47,6 +50,27 @@ pub(super) fn check_cpus(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
+/// Roles with GPUs that reserve no memory: the default request is far below what a model needs.
+pub(super) fn check_memory(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let engines = spec.engine_sets().filter(|set| set.engines.gpus() > 0);
+    let engines = engines.map(|set| (set.field, &set.engines.resources));
+    let trainer =
+        (spec.trainer.gpus() > 0).then(|| ("trainer".to_owned(), &spec.trainer.resources));
+    let groups = spec.trainer.groups.iter().enumerate();
+    let groups = groups.filter(|(_, group)| spec.trainer.of_group(group).gpus() > 0);
+    let groups = groups.map(|(index, own)| (format!("trainer.groups[{index}]"), &own.resources));
+    for (role, resources) in engines.chain(trainer).chain(groups) {
+        let has_memory = |amounts: &Option<BTreeMap<String, Quantity>>| {
+            amounts.as_ref().is_some_and(|amounts| amounts.contains_key("memory"))
+        };
+        if !has_memory(&resources.requests) && !has_memory(&resources.limits) {
+            let message = "has no memory, while the role has GPUs: the scheduler reserves 1Gi, \
+                and pods that use more are evicted first when memory of their node is short";
+            warnings.push(Problem::new(format!("spec.{role}.resources.requests"), message));
+        }
+    }
+}
+
 /// The name of a GPU that a name of a resource probably means.
 fn misspelled(name: &str) -> Option<&'static str> {
     if is_gpu(name) || !name.contains('/') {
@@ -76,7 +100,7 @@ fn edits(left: &str, right: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::validate::test_support::with_spec;
@@ -106,6 +130,36 @@ mod tests {
             ["spec.evaluation.engines.resources.limits", "spec.trainer.groups[0].resources.limits"];
         assert_eq!(of(0), paths);
         assert_eq!(of(1), [""; 0]);
+    }
+
+    #[test]
+    fn roles_on_gpus_that_reserve_no_memory_are_named() {
+        let of = |resources: Value| {
+            let spec = &with_spec(&json!({
+                "algorithm": {"grpo": {"klCoefficient": 0.1}},
+                "inference": {"sglang": {}, "resources": resources},
+                "trainer": {
+                    "processesPerReplica": null, "resources": resources,
+                    "groups": [{"name": "frozen", "roles": ["Reference"], "resources": resources}],
+                },
+            }))
+            .spec;
+            let mut warnings = Vec::new();
+            check_memory(spec, &mut warnings);
+            warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
+        };
+        let gpus = json!({"limits": {"nvidia.com/gpu": 1}});
+        let paths = [
+            "spec.inference.resources.requests",
+            "spec.trainer.resources.requests",
+            "spec.trainer.groups[0].resources.requests",
+        ];
+        assert_eq!(of(gpus), paths);
+        let limit = json!({"limits": {"nvidia.com/gpu": 1, "memory": "64Gi"}});
+        let request = json!({"limits": {"nvidia.com/gpu": 1}, "requests": {"memory": "64Gi"}});
+        for reserved in [limit, request, json!({"requests": {"cpu": 1}})] {
+            assert_eq!(of(reserved), [""; 0]);
+        }
     }
 
     #[test]

@@ -36,6 +36,10 @@ fn values_of_jobs_are_arguments_of_the_operator() {
         (json!({}), json!([])),
         (json!({"namespace": "team-a"}), json!(["--namespace=team-a"])),
         (json!({"allowHostPath": true}), json!(["--allow-host-path"])),
+        (
+            json!({"imagePullSecrets": [{"name": "a"}, {"name": "b"}]}),
+            json!(["--image-pull-secrets=a,b"]),
+        ),
         (json!({"metrics": false}), json!(["--job-metrics=false"])),
         (
             json!({"scrapers": {
@@ -92,7 +96,10 @@ fn values_of_pods_are_in_the_deployment() {
         ("tolerations", json!([{"operator": "Exists"}]), format!("{POD}/tolerations")),
         (
             "topologySpreadConstraints",
-            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]),
+            json!([{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"a": "b"}},
+            }]),
             format!("{POD}/topologySpreadConstraints"),
         ),
         ("podAnnotations", json!({"a": "b"}), "/spec/template/metadata/annotations".to_owned()),
@@ -105,6 +112,13 @@ fn values_of_pods_are_in_the_deployment() {
         part(&json!({"podLabels": labels}), DEPLOYMENT, "/spec/template/metadata/labels"),
         json!({"team": "a", "app.kubernetes.io/name": "rljob-operator"}),
         "labels that select pods cannot be replaced"
+    );
+    let spread = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"});
+    let selector = json!({"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}});
+    let values = json!({"topologySpreadConstraints": [spread]});
+    assert_eq!(
+        part(&values, DEPLOYMENT, &format!("{POD}/topologySpreadConstraints/0/labelSelector")),
+        selector
     );
     // Maps are merged into the defaults; null removes a default.
     let pools = json!([{"key": "pool", "operator": "In", "values": ["system"]}]);
@@ -317,6 +331,10 @@ fn invalid_values_are_rejected_with_their_place() {
         (
             json!({"jobs": {"scrapers": {"podSelector": {"app": "prometheus"}}}}),
             "jobs.scrapers.podSelector needs jobs.scrapers.namespaceSelector",
+        ),
+        (
+            json!({"kueue": {"requireQueue": {"managed": "true"}}}),
+            "kueue.requireQueue needs kueue.enabled: without it, jobs with a queue start at once",
         ),
         (
             json!({"podMonitor": {"jobs": true}}),

@@ -156,7 +156,7 @@ fn faults_of_a_run_and_its_operator_fire_their_alerts_until_they_end() {
     watched.wait_for(&[("RLJobFailed", json!({"reason": "Failed"}))], |_| {});
 
     watched.fixture.kill_operator();
-    let down = json!({"severity": "critical", "namespace": null, "name": null});
+    let down = json!({"severity": "critical", "namespace": SYSTEM, "name": null});
     watched.wait_for(&[("RLJobOperatorDown", down)], |_| {});
 }
 

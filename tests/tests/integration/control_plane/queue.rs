@@ -11,6 +11,7 @@ use super::operator::{LIMIT, field, wait_for_pods};
 mod eviction;
 pub(super) mod kueue;
 mod priority;
+mod required;
 mod resize;
 mod topology;
 

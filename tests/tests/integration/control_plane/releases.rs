@@ -218,7 +218,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
             "env": [{"name": "RUST_LOG", "value": "debug"}],
             "serviceAccount": {"annotations": {"a": "b"}},
-            "kueue": {"enabled": true},
+            "kueue": {"enabled": true, "requireQueue": {"a": "b"}},
             "gangSchedulers": ["native", "coscheduling", "volcano"],
             "networkPolicy": {"scrapers": peers},
             "podMonitor": {"enabled": true, "jobs": true, "labels": {"a": "b"}},

@@ -39,13 +39,17 @@ fn commands() -> Vec<(String, String)> {
         let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
         let reads = |line: &&str| {
             let mut words = line.split(' ').skip_while(|word| *word != "kubectl").skip(1);
-            let first = words.find(|word| !word.starts_with('-') && *word != "rljob-system");
+            let is_flag =
+                |word: &str| word.starts_with('-') || ["rljob-system", "NAMESPACE"].contains(&word);
+            let first = words.find(|word| !is_flag(word));
             line.starts_with("kubectl ")
                 && matches!(first, Some("get" | "describe"))
                 && !ABSENT.iter().any(|absent| line.contains(absent))
         };
-        let lines = blocks.flat_map(str::lines).filter(reads);
-        commands.extend(lines.map(|line| (page.display().to_string(), line.to_owned())));
+        for block in blocks.map(|block| block.replace("\\\n ", "")) {
+            let lines = block.lines().filter(reads);
+            commands.extend(lines.map(|line| (page.display().to_string(), line.to_owned())));
+        }
     }
     commands
 }
@@ -64,6 +68,7 @@ fn reading_commands_of_the_documents_succeed() {
     );
     let (mut problems, commands) = (Vec::new(), commands());
     for (page, command) in &commands {
+        let command = command.replace("NAMESPACE", &namespace.name);
         let command = command.replace("NAME", "sample").replace("gsm8k", "sample");
         if let Err(error) = run(Command::new("bash").args(["-c", &(kubectl.clone() + &command)])) {
             problems.push(format!("{page}: {command}: {error:#}"));

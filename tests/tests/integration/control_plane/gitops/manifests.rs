@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use super::{bash, blocks, read};
 use crate::control_plane::{cluster, merge};
 
+const PREREQUISITES: &str = "manifests/gitops/jobs/prerequisites.yaml";
+
 fn path(file: &str) -> String {
     workspace().join(file).display().to_string()
 }
@@ -91,17 +93,15 @@ fn build(overlay: &str) -> Value {
     let mut documents = serde_yaml::Deserializer::from_str(&text);
     let job = Value::deserialize(documents.next().unwrap()).unwrap();
     assert!(documents.next().is_none(), "{text}");
-    let namespace = job["metadata"]["namespace"].as_str().unwrap();
-    kubectl.run(&["create", "namespace", namespace]).unwrap();
     let dry_run = ["apply", "--dry-run=server", "--validate=strict", "--filename=-"];
     let output = kubectl.run_with_input(&dry_run, &text);
-    kubectl.run(&["delete", "namespace", namespace, "--wait=false"]).unwrap();
     assert_eq!(output.unwrap(), "rljob.rljob.dev/gsm8k created (server dry run)\n");
     job
 }
 
 #[test]
-fn overlays_differ_from_the_base_in_their_own_fields_only() {
+fn overlays_differ_from_the_base_in_their_own_fields_and_find_their_prerequisites() {
+    run(&mut bash(&block(PREREQUISITES), cluster().kubeconfig())).unwrap();
     let base: Value = serde_yaml::from_str(&read("manifests/gitops/jobs/base/job.yaml")).unwrap();
     let mut staging = base.clone();
     staging["metadata"]["namespace"] = json!("training-staging");
@@ -115,6 +115,26 @@ fn overlays_differ_from_the_base_in_their_own_fields_only() {
         serde_yaml::from_str(&read("manifests/gitops/jobs/production/job.yaml")).unwrap();
     merge(&mut production, &own);
     assert_eq!(build("production"), production);
+    has_prerequisites(&staging);
+    has_prerequisites(&production);
+    let file = path(PREREQUISITES);
+    cluster().kubectl().run(&["delete", "--wait=false", "--filename", &file]).unwrap();
+}
+
+/// Checks that the cluster has the objects that the job of an overlay names.
+fn has_prerequisites(job: &Value) {
+    let kubectl = cluster().kubectl();
+    let namespace = job["metadata"]["namespace"].as_str().unwrap();
+    let found = kubectl.get(&["namespace", namespace]).unwrap();
+    let level = &found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"];
+    assert_eq!(level, "restricted", "{namespace}");
+    let claim = job["spec"]["storage"]["persistentVolumeClaim"]["claimName"].as_str().unwrap();
+    let claim = kubectl.in_namespace(namespace).get(&["persistentvolumeclaim", claim]).unwrap();
+    assert_eq!(claim["spec"]["accessModes"], json!(["ReadWriteMany"]), "{namespace}");
+    if let Some(class) = job["spec"]["scheduling"]["priorityClassName"].as_str() {
+        let class = cluster().kubectl().get(&["priorityclass", class]).unwrap();
+        assert_eq!(class["value"], 1000);
+    }
 }
 
 #[test]
