@@ -124,6 +124,7 @@ for name in [
     "--enable-deterministic-inference",
     "--enable-metrics",
     "--incremental-streaming-output",
+    "--skip-server-warmup",
     "--skip-tokenizer-init",
 ]:
     flags.add_argument(name, action="store_true")
