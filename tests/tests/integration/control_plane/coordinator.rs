@@ -159,7 +159,7 @@ fn the_memory_plan_of_learners_and_what_they_use_are_in_the_status() {
             {"name": "weights", "bytes": 9_u64 << 30}, {"name": "activations", "bytes": i64::MAX},
         ],
         "totalBytes": i64::MAX, "usableBytes": 131_u64 << 30, "fits": false,
-        "sharding": "Gradients", "recomputedLayers": 28, "layers": 28,
+        "sharding": "Gradients", "recomputedLayers": 8, "selectiveLayers": 20, "layers": 28,
     });
     fixture.pods.run.lock().memory = plan.clone();
     wait_until("the plan", LIMIT, || Ok(memory() == plan)).unwrap();

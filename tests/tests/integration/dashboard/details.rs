@@ -20,7 +20,7 @@ fn plan() -> Value {
             {"name": "activations", "bytes": 27_u64 << 30},
         ],
         "totalBytes": 48_u64 << 30, "usableBytes": 40_u64 << 30, "fits": false,
-        "sharding": "Gradients", "recomputedLayers": 3, "layers": 28,
+        "sharding": "Gradients", "recomputedLayers": 3, "selectiveLayers": 20, "layers": 28,
     })
 }
 
@@ -60,7 +60,8 @@ fn a_running_run_is_shown_with_its_memory_plan_and_its_queue() {
     let dashboard = Dashboard::start(&[run.path()]);
     let mut browser = open(&dashboard.url);
     browser.wait_for("!document.querySelector('#memory').hidden").unwrap();
-    let expected = ["48.0 GiB", "40.0 GiB", "36.0 GiB", "may not fit", "Gradients", "3 of 28"];
+    let expected =
+        ["48.0 GiB", "40.0 GiB", "36.0 GiB", "may not fit", "Gradients", "3 of 28", "in 20 layers"];
     assert_eq!(texts(&mut browser, "#memory dd"), json!(expected));
     let expected = json!([
         ["weights", "9.0 GiB", "18.8 %"],

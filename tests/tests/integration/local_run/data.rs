@@ -151,11 +151,11 @@ fn validate_plans_the_memory_of_a_model_and_says_what_fits() {
     fs::write(folder.path().join("jobs.yaml"), job.to_string()).unwrap();
     let at = "jobs.yaml: rljob large";
     let expected = format!(
-        "{at} is valid\n{at}: memory of each of 2 learners: 132.2 GiB = weights 14.2 GiB + \
+        "{at} is valid\n{at}: memory of each of 2 learners: 132.4 GiB = weights 14.2 GiB + \
          gradients 14.2 GiB + optimizer states 28.4 GiB + buffers of whole blocks 9.7 GiB + the \
-         copy for engines and exports 14.2 GiB + activations 48.2 GiB + temporaries 3.3 GiB; 2 \
-         layers are computed again; sharding Full; 132.5 GiB of 141.0 GiB that are free can be \
-         used\n"
+         copy for engines and exports 14.2 GiB + activations 48.4 GiB + temporaries 3.3 GiB; 0 \
+         layers are computed again, and the norms of 15; sharding Full; 132.5 GiB of 141.0 GiB \
+         that are free can be used\n"
     );
     assert_eq!(plan(folder.path(), 141), (Some(0), expected));
     let error = format!(
