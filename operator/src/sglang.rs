@@ -81,7 +81,7 @@ pub fn arguments(
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
-        // The server's own first request is greedy. In a batch with samples of the run it made
+        // The server's own first request is greedy. In a batch with samples of the run it can make
         // FlashInfer compile a kernel that the run does not use (docs/training.md).
         "--skip-server-warmup".to_owned(),
         // With an event for each token, SGLang sampled 6,000 tokens a second for 512 requests
