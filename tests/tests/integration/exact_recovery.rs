@@ -71,13 +71,12 @@ impl RunUnderFaults {
     }
 
     fn kill_coordinator_during_update(&mut self) {
-        self.kill_when(Victim::Coordinator, kills::Traces::updating, |_, dead| dead.updating());
+        self.kill_coordinator_when(kills::Traces::updating);
     }
 
     /// Kills the coordinator while it samples a turn after the first.
     pub(crate) fn kill_coordinator_in_a_turn(&mut self) {
-        let sampling = kills::Traces::sampling_turn;
-        self.kill_when(Victim::Coordinator, sampling, |_, dead| dead.sampling_turn());
+        self.kill_coordinator_when(kills::Traces::sampling_turn);
     }
 
     fn kill_engine_during_update(&mut self) {

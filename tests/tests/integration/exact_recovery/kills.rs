@@ -21,7 +21,6 @@ use crate::local_run::{LIMIT, LocalRun};
 const LEARNERS_START: &str = "starting learners";
 /// Name of the group of `trainer.groups` in tests.
 pub const GROUP: &str = "frozen";
-const COORDINATOR_STARTS: &str = "--- coordinator started";
 
 /// Process to kill.
 #[derive(Clone, Copy, Debug)]
@@ -70,21 +69,16 @@ impl Traces {
         }
     }
 
-    /// Excludes log lines after the restart of the victim.
+    /// Excludes log lines of learners after their restart, if the victim is a learner.
     fn before_restart(directory: &Path, victim: Victim) -> Self {
         let mut traces = Self::of(directory);
-        let (log, start) = match victim {
-            Victim::Learner(_) => (&mut traces.trainer, LEARNERS_START),
-            Victim::Coordinator => (&mut traces.coordinator, COORDINATOR_STARTS),
-            Victim::Engine
-            | Victim::RewardEngine(_)
-            | Victim::Supervisor
-            | Victim::GroupLearner(_)
-            | Victim::GroupSupervisor => return traces,
-        };
-        let end =
-            log.rfind(start).unwrap_or_else(|| panic!("the process was not restarted:\n{log}"));
-        log.truncate(end);
+        if matches!(victim, Victim::Learner(_)) {
+            let log = &mut traces.trainer;
+            let end = log
+                .rfind(LEARNERS_START)
+                .unwrap_or_else(|| panic!("the learners were not restarted:\n{log}"));
+            log.truncate(end);
+        }
         traces
     }
 
@@ -239,6 +233,21 @@ impl RunUnderFaults {
 
     pub fn traces(&self) -> Traces {
         Traces::of(&self.directory)
+    }
+
+    /// Kills the coordinator with SIGKILL while `trigger` holds. The process is stopped for the
+    /// check, since a kill at another time is an exit that counts towards the limit of a run.
+    pub fn kill_coordinator_when(&mut self, trigger: impl Fn(&Traces) -> bool) {
+        loop {
+            self.wait_for_traces(&trigger);
+            let frozen = self.pause(Victim::Coordinator);
+            if trigger(&self.traces()) {
+                kill_process(frozen.0, Signal::KILL).unwrap();
+                self.wait_for(Victim::Coordinator, |found| found != frozen.0);
+                return;
+            }
+            frozen.resume();
+        }
     }
 
     /// Kills `victim` when `trigger` holds; repeats until `confirmed`, given the traces at the kill
