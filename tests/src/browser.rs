@@ -124,6 +124,16 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", &event("keyUp")).map(drop)
     }
 
+    /// Role and name of the elements in the tree that screen readers get.
+    pub fn accessible(&mut self) -> Result<Vec<(String, String)>> {
+        let tree = self.call("Accessibility.getFullAXTree", &json!({}))?;
+        let nodes = tree["nodes"].as_array().context("the answer has no nodes")?;
+        let text =
+            |node: &Value, key: &str| node[key]["value"].as_str().unwrap_or_default().to_owned();
+        let shown = nodes.iter().filter(|node| node["ignored"] != true);
+        Ok(shown.map(|node| (text(node, "role"), text(node, "name"))).collect())
+    }
+
     /// Writes a picture of the whole page.
     pub fn screenshot(&mut self, path: &Path) -> Result<()> {
         let parameters = json!({"captureBeyondViewport": true, "format": "png"});

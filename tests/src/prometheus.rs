@@ -94,12 +94,13 @@ impl Prometheus {
 
     /// Number of series that a query has now.
     pub fn series(&self, query: &str) -> Result<usize> {
-        let query = query.bytes().fold(String::new(), |mut encoded, byte| {
-            let _ = write!(encoded, "%{byte:02X}");
-            encoded
-        });
-        let data = self.get(&format!("/api/v1/query?query={query}"))?;
+        let data = self.get(&format!("/api/v1/query?query={}", encoded(query)))?;
         data["result"].as_array().map(Vec::len).context("the response has no result")
+    }
+
+    /// Values of a label of the series that a selector matches.
+    pub fn label_values(&self, selector: &str, label: &str) -> Result<Value> {
+        self.get(&format!("/api/v1/label/{label}/values?match[]={}", encoded(selector)))
     }
 
     /// Log so far.
@@ -113,4 +114,11 @@ impl Prometheus {
         ensure!(answer["status"] == "success", "GET {path}: {answer}");
         Ok(answer["data"].take())
     }
+}
+
+fn encoded(query: &str) -> String {
+    query.bytes().fold(String::new(), |mut encoded, byte| {
+        let _ = write!(encoded, "%{byte:02X}");
+        encoded
+    })
 }

@@ -20,7 +20,7 @@ fn settings(program: &str) -> Option<Vec<String>> {
     let command = format!("{AGENT}.command=[{},{}]", python.display(), program.display());
     // The journal keeps the samples after the oldest checkpoint.
     let small = [
-        "algorithm.grpo.groupSize=4",
+        "algorithm.grpo.groupSize=2",
         "rollout.batchSize=4",
         "dataset.evaluation.limit=2",
         "checkpoint.everySteps=1",
@@ -52,9 +52,9 @@ fn the_client_of_openai_gets_answers_and_errors_and_the_sample_is_the_selected_b
     let Some(settings) = settings("tests/openai/api.py") else { return };
     let directory = finished(start("agent-api", &settings, &["practise:spec.training.steps=2"]));
     let two_turns = "json_array_length(turn_rewards) = 2 AND reward = 1.25";
-    assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (16, 16));
+    assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (8, 8));
     // Prompt, completion, question and completion: the second prompt is not tokenized again.
-    assert_eq!(count(&directory, "json_array_length(segments) = 4"), 16);
+    assert_eq!(count(&directory, "json_array_length(segments) = 4"), 8);
 }
 
 /// Runs a program of a small job. The journal has the samples of the last step, of two turns each
@@ -64,12 +64,12 @@ fn two_turns_with_exact_tokens(runs: &str, program: &str) {
     let more = ["practise:spec.training.steps=2", "practise:spec.rollout.workflow.agent.retries=0"];
     let directory = finished(start(runs, &settings, &more));
     let two_turns = "json_array_length(turn_rewards) = 2 AND reward = 1.25";
-    assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (16, 16));
+    assert_eq!((count(&directory, "TRUE"), count(&directory, two_turns)), (8, 8));
     // The model's own tokens are those that it sampled: each has a log-probability and a version.
-    assert_eq!(count(&directory, "json_array_length(segments) = 4"), 16);
+    assert_eq!(count(&directory, "json_array_length(segments) = 4"), 8);
     let trained =
         "json_extract(segments, '$[1].trained') AND json_extract(segments, '$[3].trained')";
-    assert_eq!(count(&directory, trained), 16);
+    assert_eq!(count(&directory, trained), 8);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rljob_tests::browser::Browser;
-use rljob_tests::files::binary;
+use rljob_tests::files::{binary, workspace};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -25,6 +25,17 @@ const FILES: [&str; 6] = [
     "samples.jsonl",
     "evaluation-samples.jsonl",
 ];
+
+/// Roles of elements that need a name in the tree that screen readers get.
+const CONTROLS: [&str; 8] =
+    ["button", "checkbox", "combobox", "figure", "link", "slider", "table", "DisclosureTriangle"];
+
+/// Folder of the pictures of the page, for people to look at.
+fn pictures() -> PathBuf {
+    let folder = workspace().join("target/pictures");
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
 
 /// A running `rljob dashboard`.
 pub(crate) struct Dashboard {
@@ -238,6 +249,9 @@ fn the_page_can_be_used_by_keyboard_and_in_dark_and_has_tables_for_its_curves() 
     let light = browser.evaluate(background).unwrap();
     browser.prefer("dark").unwrap();
     let dark = browser.evaluate(background).unwrap();
+    browser.screenshot(&pictures().join("run-dark.png")).unwrap();
+    browser.prefer("light").unwrap();
+    browser.screenshot(&pictures().join("run-light.png")).unwrap();
     assert_eq!((light, dark), (json!("rgb(247, 247, 245)"), json!("rgb(19, 20, 22)")));
 
     // The first stop skips to the content; then every control has a visible focus.
@@ -272,6 +286,14 @@ fn the_page_can_be_used_by_keyboard_and_in_dark_and_has_tables_for_its_curves() 
     browser.press("Enter").unwrap();
     let rows = format!("{}.querySelectorAll('tbody tr').length", figure("Reward"));
     browser.wait_for(&format!("{rows} === {}", steps.len())).unwrap();
+    let unnamed: Vec<String> = browser
+        .accessible()
+        .unwrap()
+        .into_iter()
+        .filter(|(role, name)| CONTROLS.contains(&role.as_str()) && name.is_empty())
+        .map(|(role, _)| role)
+        .collect();
+    assert_eq!(unnamed, Vec::<String>::new(), "controls that a screen reader cannot name");
     let landmarks =
         "['header', 'nav', 'main', 'h1'].map((it) => document.querySelectorAll(it).length)";
     assert_eq!(browser.evaluate(landmarks).unwrap(), json!([1, 1, 1, 1]));

@@ -10,7 +10,10 @@ use rljob_tests::process::{run, wait_until};
 use serde_json::{Value, json};
 
 use crate::chart::render;
+use crate::invariants::documented;
 
+/// Label of a pod's metrics that names its job.
+const JOB_LABEL: &str = "rljob_dev_job";
 const NAMES: [&str; 3] = ["fleet", "job", "operator"];
 
 fn read(name: &str) -> String {
@@ -18,12 +21,37 @@ fn read(name: &str) -> String {
         .unwrap()
 }
 
-fn panels(name: &str) -> Vec<Value> {
-    let dashboard: Value = serde_json::from_str(&read(name)).unwrap();
-    dashboard["panels"].as_array().unwrap().clone()
+fn dashboard(name: &str) -> Value {
+    serde_json::from_str(&read(name)).unwrap()
 }
 
-/// Waits until every query of a dashboard has data in this Prometheus, for a job.
+fn panels(name: &str) -> Vec<Value> {
+    dashboard(name)["panels"].as_array().unwrap().clone()
+}
+
+/// Selector and label of `label_values(selector, label)`.
+fn arguments(definition: &str) -> (&str, &str) {
+    let inner = definition.strip_prefix("label_values(").and_then(|it| it.strip_suffix(')'));
+    inner.and_then(|it| it.rsplit_once(", ")).unwrap_or_else(|| panic!("{definition}"))
+}
+
+/// Asserts that the choices of the variables of a dashboard have the values of a job.
+fn check_variables(prometheus: &Prometheus, name: &str, (namespace, job): (&str, &str)) {
+    for variable in dashboard(name)["templating"]["list"].as_array().unwrap() {
+        let Some(definition) = variable["definition"].as_str() else {
+            assert_eq!(variable["type"], "datasource", "{name}: {variable}");
+            continue;
+        };
+        let (selector, label) = arguments(definition);
+        let selector = selector.replace("$namespace", namespace);
+        let values = prometheus.label_values(&selector, label).unwrap();
+        let expected = if variable["name"] == "job" { job } else { namespace };
+        assert!(values.as_array().unwrap().contains(&json!(expected)), "{definition}: {values}");
+    }
+}
+
+/// Waits until every query of a dashboard has data in this Prometheus, for a job, and checks its
+/// variables.
 pub(crate) fn wait_for_data(prometheus: &Prometheus, name: &str, (namespace, job): (&str, &str)) {
     let variables =
         [("$namespace", namespace), ("$job", job), ("$__rate_interval", "10s"), ("$__all", ".*")];
@@ -39,6 +67,28 @@ pub(crate) fn wait_for_data(prometheus: &Prometheus, name: &str, (namespace, job
                 Ok(prometheus.series(&query)? > 0)
             })
             .unwrap_or_else(|error| panic!("{error:#}\n{}", prometheus.output()));
+        }
+    }
+    check_variables(prometheus, name, (namespace, job));
+}
+
+/// A query whose default is 0 has data whatever its metric is called.
+#[test]
+fn queries_are_of_metrics_that_exist() {
+    let known = documented();
+    let is_name = |symbol: char| symbol.is_ascii_alphanumeric() || symbol == '_';
+    for name in NAMES {
+        for panel in panels(name) {
+            for target in panel["targets"].as_array().unwrap() {
+                let query = target["expr"].as_str().unwrap();
+                let words = query.split(|symbol| !is_name(symbol));
+                for metric in words.filter(|it| it.starts_with("rljob_") && *it != JOB_LABEL) {
+                    let series = ["_bucket", "_count", "_sum"];
+                    let histogram = series.iter().find_map(|suffix| metric.strip_suffix(suffix));
+                    let exists = histogram.is_some_and(|it| known.contains(it));
+                    assert!(exists || known.contains(metric), "{name}: {query}");
+                }
+            }
         }
     }
 }

@@ -14,6 +14,8 @@ mod language;
 mod lints;
 mod metrics;
 
+pub(crate) use metrics::documented;
+
 /// Names of all crates that a member depends on, and its own name; without build and test
 /// dependencies.
 fn crates_of(member: &str) -> BTreeSet<String> {

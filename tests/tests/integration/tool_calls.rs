@@ -341,15 +341,20 @@ fn check_agent_tools(folder: &Path, runs: &str, python: &Path, program: &str) ->
         program.display()
     );
     // Each sample starts Python with OpenAI's client, which takes a second of a core.
-    let small =
-        ["training.steps=2", "rollout.batchSize=4", "dataset.evaluation.limit=2", "rewards=[]"];
+    let small = [
+        "training.steps=2",
+        "algorithm.grpo.groupSize=4",
+        "rollout.batchSize=4",
+        "dataset.evaluation.limit=2",
+        "rewards=[]",
+    ];
     let small = small.map(|set| format!("tools:spec.{set}"));
     let settings: Vec<String> = [agent].into_iter().chain(small).collect();
     let directory = finished(start(folder, runs, &settings));
     // The program fails unless the proxy returns calls and continues their conversation. The
     // journal has the samples of the last step.
     let turns = "json_array_length(turn_rewards)";
-    assert_eq!(count(&directory, "TRUE"), 32);
+    assert_eq!(count(&directory, "TRUE"), 16);
     assert!(count(&directory, &format!("{turns} = 2 AND reward = 1")) > 0);
     directory
 }

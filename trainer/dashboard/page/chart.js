@@ -74,7 +74,7 @@ class Chart {
     this.table.append(h("summary", {}, "Table", ofChart));
     this.element = h(
       "figure",
-      {},
+      { "aria-label": spec.title },
       h("figcaption", {}, h("h3", {}, spec.title), this.output, h("small", {}, spec.unit)),
       this.plot,
       this.legend,

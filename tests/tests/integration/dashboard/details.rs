@@ -74,6 +74,9 @@ fn a_running_run_is_shown_with_its_memory_plan_and_its_queue() {
     for expected in ["Requests at engines\n16", "Requests in the queue\n48"] {
         assert!(facts.contains(&json!(expected)), "{facts:?}");
     }
+    let engines = rows(&mut browser, "#now table:first-of-type");
+    let engine = |name: &str| json!([name, "Ready", "step-12.attempt-0", "responds", ""]);
+    assert_eq!(engines, json!([engine("inference-0"), engine("inference-1")]));
     // After its end a run shows the plan, and no engines.
     drop(lock);
     browser.wait_for("document.querySelector('#now').hidden").unwrap();
@@ -176,5 +179,52 @@ fn incidents_of_pods_are_shown_with_their_time() {
     let items = texts(&mut browser, "#incidents li");
     let expected = "2026-01-01 12:30:05 UTC Evicted: pod practise-trainer-0 on node-1 was evicted";
     assert!(items.as_array().unwrap().contains(&json!(expected)), "{items}");
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
+
+/// Selects an option of a list of the answers.
+fn select(browser: &mut Browser, list: &str, option: &str) {
+    let select = format!("document.querySelector(\"#answers select[data-key='{list}']\")");
+    browser.evaluate(&format!("{select}.value = '{option}'")).unwrap();
+    browser.evaluate(&format!("{select}.dispatchEvent(new Event('change'))")).unwrap();
+}
+
+#[test]
+fn answers_of_two_evaluations_are_compared_word_by_word_and_filtered() {
+    let run = copy_of("practise");
+    let mut text = String::new();
+    for (step, row, completion, reward) in [
+        (1000, 0, "the sum is 4", 0.0),
+        (1000, 1, "it is 7", 1.0),
+        (1000, 2, "always 9", 1.0),
+        (1001, 0, "the right sum is 5", 1.0),
+        (1001, 1, "it is 8", 0.0),
+        (1001, 2, "always 9", 1.0),
+    ] {
+        let answer = json!({"step": step, "row": row, "index": 1, "greedy": true, "prompt": "?",
+            "completion": completion, "answer": "5", "reward": reward});
+        text += &format!("{answer}\n");
+    }
+    append(&run.path().join("evaluation-samples.jsonl"), &text);
+    let dashboard = Dashboard::start(&[run.path()]);
+    let mut browser = open(&dashboard.url);
+    browser.wait_for("document.querySelectorAll('#answers article').length === 3").unwrap();
+    select(&mut browser, "From step", "1000");
+    let summary = "3 prompts: 2 answers changed, 1 better, 1 worse.";
+    let shows = format!("document.querySelector('#answers-content p').textContent === '{summary}'");
+    browser.wait_for(&shows).unwrap();
+    let added = texts(&mut browser, "#answers ins");
+    let removed = texts(&mut browser, "#answers del");
+    assert_eq!((added, removed), (json!(["right ", "5", "8"]), json!(["4", "7"])));
+    for (filter, expected) in [
+        ("changed", ["?the right sum is 45", "?it is 78"].as_slice()),
+        ("better", &["?the right sum is 45"]),
+        ("worse", &["?it is 78"]),
+    ] {
+        select(&mut browser, "Show", filter);
+        let shown = "[...document.querySelectorAll('#answers pre')].map((it) => it.innerText)";
+        let expected = json!(expected).to_string();
+        browser.wait_for(&format!("JSON.stringify({shown}) === {}", json!(expected))).unwrap();
+    }
     assert_eq!(browser.problems(), Vec::<String>::new());
 }

@@ -30,7 +30,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Names in the first cells of the tables, without labels.
-fn documented() -> BTreeSet<String> {
+pub(crate) fn documented() -> BTreeSet<String> {
     let page = fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
     let mut names = BTreeSet::new();
     for row in page.lines().filter(|line| line.starts_with("| `rljob_")) {
