@@ -14,6 +14,8 @@ use crate::cluster::Cluster;
 use crate::sandbox::Program;
 use crate::{files, scrape};
 
+/// Namespace of the operator in install.yaml.
+pub const OPERATOR_NAMESPACE: &str = "rljob-system";
 /// Next port of a server.
 static PORT: AtomicU16 = AtomicU16::new(19090);
 
@@ -29,23 +31,27 @@ impl Prometheus {
     /// Starts a server in the cluster's network that scrapes an operator. `rules` is the content of
     /// a rule file.
     pub fn start(cluster: &Cluster, operator: SocketAddr, rules: &Value) -> Result<Self> {
-        Self::with_pods(cluster, &[operator], &[], rules)
+        Self::with_pods(cluster, &[(operator, OPERATOR_NAMESPACE)], &[], rules)
     }
 
-    /// A server that also scrapes `pods` of jobs: addresses and labels.
+    /// A server that scrapes several operators, by address and namespace, and `pods` of jobs, by
+    /// address and labels.
     pub fn with_pods(
         cluster: &Cluster,
-        operators: &[SocketAddr],
+        operators: &[(SocketAddr, &str)],
         pods: &[(SocketAddr, Value)],
         rules: &Value,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
-        let labels = json!({"namespace": "rljob-system", "pod": "rljob-operator-0"});
         let pod = |(address, labels): &(SocketAddr, Value)| {
             let targets = [address.to_string()];
             json!({"targets": targets, "labels": labels})
         };
-        let operators: Vec<String> = operators.iter().map(ToString::to_string).collect();
+        let operators = operators.iter().zip(0..).map(|((address, namespace), number)| {
+            let name = format!("rljob-operator-{number}");
+            pod(&(*address, json!({"namespace": namespace, "pod": name})))
+        });
+        let operators: Vec<Value> = operators.collect();
         let pods: Vec<Value> = pods.iter().map(pod).collect();
         let config = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -53,7 +59,7 @@ impl Prometheus {
             "scrape_configs": [{
                 "job_name": "rljob-system/rljob-operator",
                 "honor_labels": true,
-                "static_configs": [{"targets": operators, "labels": labels}],
+                "static_configs": operators,
             }, {
                 "job_name": "pods-of-jobs",
                 "static_configs": pods,

@@ -27,7 +27,7 @@ use rljob_operator::children::Kind;
 use rljob_operator::context::Context;
 use rljob_operator::controller;
 use rljob_operator::desired::tokens::TokenKey;
-use rljob_operator::desired::{Labels, Scrapers, Settings, labels};
+use rljob_operator::desired::{Labels, Scrapers, Settings, cidr, labels};
 use rljob_operator::gang::GangSchedulers;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
 use rljob_operator::leader::{Elector, Term};
@@ -76,6 +76,11 @@ struct Arguments {
     /// namespace, so that several replicas can run.
     #[arg(long)]
     leader_elect: bool,
+    /// Blocks of addresses that pods of jobs may reach outside of their job, separated by commas,
+    /// on the ports of the servers that the job names. Default: all addresses and pods, except
+    /// metadata services of clouds.
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',', value_parser = cidr)]
+    egress_cidrs: Vec<String>,
     /// Labels of namespaces whose pods may scrape the metrics of jobs, as `key=value`. Default: no
     /// pod may.
     #[arg(long, value_name = "LABELS", value_parser = labels)]
@@ -149,6 +154,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             image: arguments.image,
             image_pull_secrets: arguments.image_pull_secrets,
             namespace: plain.default_namespace().to_owned(),
+            egress_cidrs: arguments.egress_cidrs,
             scrapers: arguments.metrics_namespace_selector.map(|namespace| Scrapers {
                 namespace,
                 pods: arguments.metrics_pod_selector.unwrap_or_default(),

@@ -11,7 +11,7 @@ use super::status::Output;
 use crate::children::children;
 use crate::decide::{Wanted, WantedRoles};
 use crate::desired::meta::OPERATOR_NAMESPACE;
-use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, labels};
+use crate::desired::{Labels, Pinned, Scrapers, Settings, Tokens, build, cidr, labels};
 use crate::gang::GangSchedulers;
 use crate::install::DEFAULT_IMAGE;
 use crate::local::set::Set;
@@ -43,6 +43,10 @@ pub struct RenderArgs {
     /// Namespace of the operator, whose pods the NetworkPolicies admit.
     #[arg(long, value_name = "NAMESPACE", default_value = OPERATOR_NAMESPACE)]
     pub operator_namespace: String,
+    /// As for the operator: blocks of addresses that pods may reach outside of their job (the
+    /// chart's `jobs.egressCIDRs`), separated by commas. Default: all.
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',', value_parser = cidr)]
+    pub egress_cidrs: Vec<String>,
     /// As for the operator: labels of namespaces whose pods may scrape metrics (the chart's
     /// `jobs.scrapers`), as `key=value`. Default: no pod may.
     #[arg(long, value_name = "LABELS", value_parser = labels)]
@@ -77,6 +81,7 @@ impl RenderArgs {
             image: self.image.clone(),
             image_pull_secrets: self.image_pull_secrets.clone(),
             namespace: self.operator_namespace.clone(),
+            egress_cidrs: self.egress_cidrs.clone(),
             scrapers: namespace.map(|namespace| Scrapers { namespace, pods }),
             kueue: self.kueue,
             gang_schedulers: GangSchedulers::ALL,
@@ -245,8 +250,11 @@ mod tests {
             "--operator-namespace=ops",
             "--metrics-namespace-selector=team=monitoring",
             "--metrics-pod-selector=app=prometheus",
+            "--egress-cidrs=192.0.2.0/24,fd00::/8",
+            "--set=spec.rewards=[{name: judge, http: {url: 'http://judge.lab/score'}}]",
         ]);
-        for part in ["replicas: 7", "metadata.name: ops", "team: monitoring", "app: prometheus"] {
+        let parts = ["replicas: 7", "metadata.name: ops", "team: monitoring", "app: prometheus"];
+        for part in parts.into_iter().chain(["cidr: 192.0.2.0/24", "cidr: fd00::/8"]) {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("rljob-system"), "{text}");

@@ -59,7 +59,7 @@ pub use meta::Role;
 pub use pin::Pinned;
 #[cfg(test)] // compared with the chart
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
-pub use settings::{Labels, Scrapers, Settings, labels};
+pub use settings::{Labels, Scrapers, Settings, cidr, labels};
 pub use stateful_set::rendered_template;
 pub use tokens::Tokens;
 

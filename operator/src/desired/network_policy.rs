@@ -3,7 +3,8 @@
 //! ```text
 //!  JOB        all pods   in:  pods of the job, the operator (coordinator), scrapers (metrics)
 //!                        out: pods of the job, DNS
-//!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers, …
+//!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers, …, in the
+//!                             blocks of addresses that the operator's settings permit
 //!  JOB.verifier          in:  the coordinator;  out: nothing. The policy of all pods excepts them
 //! ```
 //!
@@ -43,7 +44,7 @@ pub(super) fn build_network_policies(
     job: &ValidatedJob,
     settings: &Settings,
 ) -> Vec<NetworkPolicy> {
-    let outside = Role::of(&job.spec).filter_map(|role| role_policy(job, role));
+    let outside = Role::of(&job.spec).filter_map(|role| role_policy(job, role, settings));
     let verifiers = job.spec.verifiers.is_some().then(|| verifier_policy(job));
     [job_policy(job, settings)].into_iter().chain(outside).chain(verifiers).collect()
 }
@@ -103,10 +104,10 @@ fn job_policy(job: &ValidatedJob, settings: &Settings) -> NetworkPolicy {
 }
 
 /// The policy of a role that connects to servers outside the job.
-fn role_policy(job: &ValidatedJob, role: Role) -> Option<NetworkPolicy> {
+fn role_policy(job: &ValidatedJob, role: Role, settings: &Settings) -> Option<NetworkPolicy> {
     let servers = Servers::of(&job.spec, role);
     let ports = servers.ports.iter().map(|number| port(*number, "TCP")).collect::<Vec<_>>();
-    let rule = NetworkPolicyEgressRule { to: Some(servers.peers()), ports: Some(ports) };
+    let rule = NetworkPolicyEgressRule { to: Some(servers.peers(settings)), ports: Some(ports) };
     (!servers.ports.is_empty()).then(|| NetworkPolicy {
         metadata: meta::child(job, role_policy_name(job, role), Some(role)),
         spec: Some(NetworkPolicySpec {
@@ -175,22 +176,29 @@ impl Servers {
         Self { ports, uses_metadata }
     }
 
-    /// Every address: policies have no names of servers. Pods of the cluster are no addresses to
-    /// some network plugins, so that they are named as well.
-    fn peers(&self) -> Vec<NetworkPolicyPeer> {
-        let addresses = |cidr: &str, except: &[&str]| NetworkPolicyPeer {
-            ip_block: Some(IPBlock {
-                cidr: cidr.to_owned(),
-                except: (!self.uses_metadata)
-                    .then(|| except.iter().map(|cidr| (*cidr).to_owned()).collect()),
-            }),
-            ..NetworkPolicyPeer::default()
-        };
+    /// The blocks of the settings, or every address: policies have no names of servers. Pods of the
+    /// cluster are no addresses to some network plugins, so that they are named as well.
+    fn peers(&self, settings: &Settings) -> Vec<NetworkPolicyPeer> {
+        if !settings.egress_cidrs.is_empty() {
+            return settings.egress_cidrs.iter().map(|cidr| addresses(cidr, &[])).collect();
+        }
+        let all = |cidr, metadata| addresses(cidr, if self.uses_metadata { &[] } else { metadata });
         let pods = NetworkPolicyPeer {
             namespace_selector: Some(LabelSelector::default()),
             ..NetworkPolicyPeer::default()
         };
-        vec![addresses("0.0.0.0/0", &METADATA), addresses("::/0", &METADATA_6), pods]
+        vec![all("0.0.0.0/0", &METADATA), all("::/0", &METADATA_6), pods]
+    }
+}
+
+fn addresses(cidr: &str, except: &[&str]) -> NetworkPolicyPeer {
+    NetworkPolicyPeer {
+        ip_block: Some(IPBlock {
+            cidr: cidr.to_owned(),
+            // An empty list, not an absent one, which an earlier list would satisfy.
+            except: Some(except.iter().map(|cidr| (*cidr).to_owned()).collect()),
+        }),
+        ..NetworkPolicyPeer::default()
     }
 }
 
@@ -229,121 +237,4 @@ fn port_of(url: &str) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::validate::test_support::with_spec;
-
-    fn policies(spec: &Value) -> Vec<Value> {
-        let settings = Settings {
-            scrapers: Some(Scrapers {
-                namespace: BTreeMap::from([("team".to_owned(), "monitoring".to_owned())]),
-                pods: BTreeMap::new(),
-            }),
-            ..Settings::new("rljob:7")
-        };
-        let job = with_spec(spec);
-        let policies = build_network_policies(&job, &settings);
-        let built: Vec<String> =
-            policies.iter().filter_map(|policy| policy.metadata.name.clone()).collect();
-        assert_eq!(names(&job), built);
-        policies.iter().map(|policy| serde_json::to_value(policy).unwrap()["spec"].take()).collect()
-    }
-
-    #[test]
-    fn pods_accept_each_other_the_operator_and_scrapers_and_reach_each_other_and_dns() {
-        let tcp = |port: u16| json!({"port": port, "protocol": "TCP"});
-        let own = json!({"podSelector": {"matchLabels": {"rljob.dev/job": "sums"}}});
-        let operator = json!({
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob-system"}},
-            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}},
-        });
-        let scrapers = json!({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}});
-        let expected = json!({
-            "podSelector": {
-                "matchExpressions": [],
-                "matchLabels": {"rljob.dev/job": "sums"},
-            },
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [
-                {"from": [own]},
-                {"from": [operator], "ports": [tcp(8080)]},
-                {"from": [scrapers], "ports": [tcp(8080), tcp(30000)]},
-            ],
-            "egress": [
-                {"to": [own]},
-                {"ports": [{"port": 53, "protocol": "UDP"}, tcp(53)]},
-            ],
-        });
-        assert_eq!(policies(&json!({})), [expected]);
-    }
-
-    /// Role, ports and whether the metadata service is excepted, of each policy of a role.
-    fn ports(spec: &Value) -> Vec<(Value, Vec<u64>, bool)> {
-        let roles = policies(spec).into_iter().skip(1);
-        let facts = roles.map(|policy| {
-            let rule = &policy["egress"][0];
-            let ports = rule["ports"].as_array().unwrap().iter();
-            let role = policy["podSelector"]["matchLabels"]["rljob.dev/role"].clone();
-            let excepts_metadata = rule["to"][0]["ipBlock"]["except"].is_array();
-            (role, ports.filter_map(|port| port["port"].as_u64()).collect(), excepts_metadata)
-        });
-        facts.collect()
-    }
-
-    #[test]
-    fn roles_reach_the_ports_of_servers_that_the_spec_names() {
-        let verifier = json!({"name": "v", "http": {"url": "http://judge.lab:8000/score"}});
-        let model = json!({"url": "http://scores.lab:30000", "text": "{{completion}}"});
-        assert_eq!(
-            ports(&json!({"rewards": [verifier, {"name": "m", "model": model}]})),
-            [(json!("coordinator"), vec![8000, 30000], true)]
-        );
-        let teacher = json!({"server": {"url": "http://teacher.lab:30001"}});
-        let distillation = json!({"grpo": null, "distillation": {"teacher": teacher}});
-        assert_eq!(
-            ports(&json!({"algorithm": distillation})),
-            [(json!("coordinator"), vec![30001], true)]
-        );
-        let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
-        assert_eq!(
-            ports(&json!({"rollout": {"workflow": environment}})),
-            [(json!("coordinator"), vec![8700], true)]
-        );
-        let tool = json!({"name": "add", "description": "Adds.", "http": {
-            "url": "https://tools.lab/add"}});
-        assert_eq!(
-            ports(&json!({"rollout": {"workflow": {"tools": {"tools": [tool]}}}})),
-            [(json!("coordinator"), vec![443], true)]
-        );
-        let tracking = json!({
-            "mlflow": {"uri": "https://mlflow.lab"},
-            "openTelemetry": {"endpoint": "http://collector.lab:4318"},
-        });
-        assert_eq!(
-            ports(&json!({"tracking": tracking})),
-            [(json!("coordinator"), vec![443, 4318], true)]
-        );
-        let bucket = |more: Value| {
-            let mut s3 = json!({"bucket": "runs", "endpoint": "https://s3.example.com:9000"});
-            s3.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            json!({
-                "storage": {"persistentVolumeClaim": null, "s3": s3},
-                "weightSync": {"method": "Distributed"},
-            })
-        };
-        assert_eq!(
-            ports(&bucket(json!({"credentialsSecretRef": {"name": "keys"}}))),
-            [(json!("coordinator"), vec![9000], true), (json!("trainer"), vec![9000], true)]
-        );
-        assert_eq!(
-            ports(&bucket(json!({}))),
-            [
-                (json!("coordinator"), vec![80, 443, 9000], false),
-                (json!("trainer"), vec![80, 443, 9000], false)
-            ],
-            "an identity from the metadata service"
-        );
-    }
-}
+mod tests;

@@ -89,29 +89,70 @@ fn each_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not() {
     assert_eq!((&fires, &stays), (&alerts, &alerts));
 }
 
+/// The groups of the chart's PrometheusRule with these values of `prometheusRule`.
+fn rendered(values: &Value) -> Value {
+    let mut values = json!({ "prometheusRule": values });
+    values["prometheusRule"]["enabled"] = json!(true);
+    let objects = render(&values);
+    let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+    rule["spec"].clone()
+}
+
 #[test]
 fn the_prometheus_rule_has_the_rules_of_the_file() {
-    let groups = |values: &Value| {
-        let objects = render(values);
-        let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
-        rule["spec"].clone()
-    };
     let file = yaml(&rules_file());
-    assert_eq!(groups(&json!({"prometheusRule": {"enabled": true}})), file);
+    assert_eq!(rendered(&json!({})), file);
     let all: Vec<String> = names(&file, "alert").into_iter().collect();
-    let without = groups(&json!({"prometheusRule": {"enabled": true, "disabled": all}}));
+    let without = rendered(&json!({ "disabled": all }));
     assert_eq!(names(&without, "alert"), BTreeSet::new());
     assert_eq!(names(&without, "record"), names(&file, "record"));
     assert_eq!(items(&without["groups"]).count(), items(&file["groups"]).count());
 }
 
 #[test]
+fn values_replace_durations_of_alerts_and_the_address_of_runbooks() {
+    let mut expected = yaml(&rules_file());
+    for group in expected["groups"].as_array_mut().unwrap() {
+        for rule in group["rules"].as_array_mut().unwrap() {
+            let name = text(&rule["alert"]).to_owned();
+            match name.as_str() {
+                "" => continue,
+                "RLJobNotStarting" => rule["for"] = json!("3h"),
+                // This one has no duration in the file.
+                "RLJobRestartLoop" => rule["for"] = json!("1m30s"),
+                _ => {}
+            }
+            let page = format!("https://wiki.example.com/rljob/{name}.md");
+            rule["annotations"]["runbook_url"] = json!(page);
+        }
+    }
+    let values = json!({
+        "for": {"RLJobNotStarting": "3h", "RLJobRestartLoop": "1m30s"},
+        "runbookBaseURL": "https://wiki.example.com/rljob/",
+    });
+    assert_eq!(rendered(&values), expected);
+}
+
+#[test]
+fn no_description_has_the_duration_of_its_alert_which_values_change() {
+    for rule in rules(&yaml(&rules_file()), "alert") {
+        let description = text(&rule["annotations"]["description"]);
+        for words in [" for 1 minute", " for 2 minutes", " for 5 minutes", " for 15 minutes"] {
+            assert!(!description.contains(words), "{description}");
+        }
+    }
+}
+
+#[test]
 fn the_schema_knows_the_names_of_all_alerts() {
     let path = workspace().join("charts/rljob/values.schema.json");
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let known = &schema["properties"]["prometheusRule"]["properties"]["disabled"]["items"]["enum"];
-    let known: BTreeSet<String> = items(known).map(|name| text(name).to_owned()).collect();
-    assert_eq!(known, names(&yaml(&rules_file()), "alert"));
+    let values = &schema["properties"]["prometheusRule"]["properties"];
+    let disabled = items(&values["disabled"]["items"]["enum"]).map(|name| text(name).to_owned());
+    let durations = values["for"]["properties"].as_object().unwrap().keys().cloned();
+    let alerts = names(&yaml(&rules_file()), "alert");
+    assert_eq!(disabled.collect::<BTreeSet<_>>(), alerts);
+    assert_eq!(durations.collect::<BTreeSet<_>>(), alerts);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 mod documents;
 mod gangs;
+mod invalid;
 mod notes;
 mod queues;
 mod scheduling;

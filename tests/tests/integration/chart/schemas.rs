@@ -96,7 +96,9 @@ fn check(schemas: &Path, manifest: &str) -> Result<Value, String> {
 #[test]
 fn kubeconform_accepts_what_the_chart_renders() {
     let all = json!({
-        "podMonitor": {"enabled": true, "jobs": true}, "prometheusRule": {"enabled": true},
+        "podMonitor": {"enabled": true, "jobs": true},
+        "prometheusRule": {"enabled": true, "for": {"RLJobRestartLoop": "5m"}},
+        "networkPolicy": {"apiServerCIDRs": ["10.96.0.1/32"]},
         "kueue": {"enabled": true}, "gangSchedulers": ["native", "coscheduling", "volcano"],
         "jobs": {"metrics": false, "scrapers": {"namespaceSelector": {"team": "monitoring"}}},
         "priorityClassName": "system-cluster-critical",

@@ -7,9 +7,9 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use anyhow::Context;
 use rljob_tests::Prometheus;
 use rljob_tests::process::wait_until;
-use rljob_tests::proxy::{Effect, Verb};
 use serde_json::{Value, json};
 
 use super::cluster;
@@ -19,6 +19,9 @@ use super::pods::set_status;
 use super::simulated_pods::METRICS_PORT;
 use crate::chart::render;
 use crate::dashboards::wait_for_data;
+
+mod operators;
+mod unstarted;
 
 /// The groups of the chart's PrometheusRule with short durations.
 fn rules() -> Value {
@@ -41,6 +44,24 @@ fn rules_with(replacements: &[(&str, &str)]) -> Value {
         }
     }
     spec
+}
+
+/// Waits until exactly these alerts fire, while `each` runs before each poll. Prints the time that
+/// they take.
+fn wait_for_alerts(
+    prometheus: &Prometheus,
+    expected: &[Value],
+    mut each: impl FnMut(),
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    wait_until(&format!("{expected:?}"), LIMIT, || {
+        each();
+        Ok(prometheus.firing()? == expected)
+    })
+    .with_context(|| format!("firing: {:?}", prometheus.firing()))?;
+    let names: Vec<_> = expected.iter().map(|labels| labels["alertname"].as_str()).collect();
+    println!("alerts: {names:?} after {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// Changes of the sample: a run that is long enough, and is soon without progress.
@@ -76,7 +97,8 @@ impl Watched {
         let coordinator = coordinator.as_str().unwrap().parse().unwrap();
         let labels = json!({"namespace": fixture.namespace.name, "rljob_dev_job": "sample"});
         let pods = [(SocketAddr::new(coordinator, METRICS_PORT), labels)];
-        let prometheus = Prometheus::with_pods(cluster(), &[operator], &pods, rules).unwrap();
+        let prometheus =
+            Prometheus::with_pods(cluster(), &[(operator, SYSTEM)], &pods, rules).unwrap();
         let watched = Self { fixture, prometheus };
         let is_scraped = || watched.prometheus.has("rljob_job_checkpoint_timestamp_seconds");
         wait_until("a scrape of a job in training", LIMIT, || {
@@ -87,8 +109,7 @@ impl Watched {
         watched
     }
 
-    /// Waits until exactly these alerts fire for the job, given with their additional labels, while
-    /// `each` runs before each poll. Prints the time that they take.
+    /// [`wait_for_alerts`] of the job, given with their additional labels.
     fn wait_for(&self, expected: &[(&str, Value)], mut each: impl FnMut(&Self)) {
         let labels = |(name, more): &(&str, Value)| {
             let mut labels = json!({
@@ -98,17 +119,9 @@ impl Watched {
             super::merge(&mut labels, more);
             labels
         };
-        let (names, start) = (expected.iter().map(|(name, _)| *name), Instant::now());
-        let names: Vec<&str> = names.collect();
         let expected: Vec<Value> = expected.iter().map(labels).collect();
-        wait_until(&format!("{expected:?}"), LIMIT, || {
-            each(self);
-            Ok(self.prometheus.firing()? == expected)
-        })
-        .unwrap_or_else(|error| {
-            panic!("{error:#}\n{:?}\n{:#}", self.prometheus.firing(), self.fixture.job())
-        });
-        println!("alerts: {names:?} after {:.1} s", start.elapsed().as_secs_f64());
+        wait_for_alerts(&self.prometheus, &expected, || each(self))
+            .unwrap_or_else(|error| panic!("{error:#}\n{:#}", self.fixture.job()));
     }
 
     fn train(&self) {
@@ -273,35 +286,4 @@ fn engines_without_the_current_weights_fire_their_alert_until_they_have_them() {
     watched.wait_for(&[("RLJobWeightsStale", json!({}))], Watched::train);
     watched.fixture.pods.run.lock().engine_state = None;
     watched.wait_for(&[], Watched::train);
-}
-
-#[test]
-fn a_watch_that_fails_fires_the_alert_of_the_operator_until_it_works() {
-    let mut fixture = Fixture::new("alerts-watch", &watched_job());
-    let namespace = fixture.namespace.name.clone();
-    fixture.proxy.inject(Box::new(move |call| {
-        let is_of_pods = call.resource == "pods" && call.name.is_empty();
-        let reads = [Verb::Read, Verb::Watch].contains(&call.verb);
-        (is_of_pods && reads && call.namespace == namespace).then_some(Effect::Respond(500))
-    }));
-    fixture.start_operator();
-    let operator = fixture.metrics_address().unwrap();
-    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
-    let watched = Watched { fixture, prometheus };
-    let failing = json!({"namespace": SYSTEM, "name": null, "resource": "pods"});
-    watched.wait_for(&[("RLJobOperatorWatchFailing", failing)], Watched::train);
-    watched.fixture.proxy.heal();
-    watched.wait_for(&[], Watched::train);
-}
-
-#[test]
-fn a_job_that_needs_a_person_fires_its_alert() {
-    let mut fixture =
-        Fixture::new("alerts-stalled", &json!({"spec": {"training": {"minibatches": 5}}}));
-    fixture.start_operator();
-    fixture.wait_for("Stalled");
-    let operator = fixture.metrics_address().unwrap();
-    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
-    let watched = Watched { fixture, prometheus };
-    watched.wait_for(&[("RLJobStalled", json!({"reason": "InvalidSpec"}))], |_| {});
 }

@@ -99,7 +99,8 @@ impl Operator {
         let program = binary("rljob-operator").unwrap().display().to_string();
         let first = [format!("KUBECONFIG={config}"), program, format!("--listen=0.0.0.0:{port}")];
         let arguments: Vec<String> = first.into_iter().chain(more).collect();
-        let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();
+        let name = format!("{name}-{port}");
+        let program = cluster.start_program(&name, "env".as_ref(), &arguments).unwrap();
         Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
     }
 

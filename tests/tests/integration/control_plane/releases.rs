@@ -22,6 +22,8 @@ mod users;
 
 const CRD: &str = "crd/rljobs.rljob.dev";
 const DEPLOYMENT: &str = "deployment/rljob-operator";
+/// Values of a release that shares the objects of another in its cluster.
+const SHARED: &str = "crd.install=false,userRoles.create=false";
 
 /// A control plane with a namespace that enforces the *restricted* Pod Security Standard.
 fn cluster_with(namespace: &str) -> Cluster {
@@ -34,6 +36,20 @@ fn create_restricted(kubectl: &Kubectl, namespace: &str) {
     kubectl.run(&["create", "namespace", namespace]).unwrap();
     let label = "pod-security.kubernetes.io/enforce=restricted";
     kubectl.run(&["label", "namespace", namespace, label]).unwrap();
+}
+
+/// Installs a release in a namespace for the jobs of one.
+fn install(cluster: &Cluster, namespace: &str, jobs: &str, more: &str) -> anyhow::Result<String> {
+    let helm = Helm::new(cluster.kubeconfig(), namespace)?;
+    let values = format!("--set=jobs.namespace={jobs},jobs.allowHostPath=true,{more}");
+    helm.run(&["install", "rljob", &Helm::chart(), &values])
+}
+
+/// Installs a release for the jobs of the same namespace, in a cluster with another release, and
+/// starts its operator.
+pub(super) fn start_release(cluster: &Cluster, namespace: &str) -> Operator {
+    install(cluster, namespace, namespace, SHARED).unwrap();
+    start_operator(cluster, namespace, namespace)
 }
 
 /// Starts the operator that the release in a namespace runs for the jobs of another.
@@ -220,10 +236,12 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "serviceAccount": {"annotations": {"a": "b"}},
             "kueue": {"enabled": true, "requireQueue": {"a": "b"}},
             "gangSchedulers": ["native", "coscheduling", "volcano"],
-            "networkPolicy": {"scrapers": peers},
+            "networkPolicy": {"scrapers": peers, "apiServerCIDRs": ["10.96.0.1/32"]},
             "podMonitor": {"enabled": true, "jobs": true, "labels": {"a": "b"}},
             "jobs": {"scrapers": {"namespaceSelector": {"a": "b"}}},
-            "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
+            "prometheusRule": {
+                "enabled": true, "labels": {"a": "b"}, "for": {"RLJobFailed": "1h30m"},
+            },
         }),
     ]
 }

@@ -34,6 +34,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// State shared by a job's coordinators, as in a run directory.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts that tests set")]
 pub(super) struct Run {
     pub(super) attempt: u32,
     pub(super) restarts: u32,
@@ -70,6 +71,8 @@ pub(super) struct Run {
     scraped_at: Option<Instant>,
     /// State of the engines, if not `Ready`.
     pub(super) engine_state: Option<&'static str>,
+    /// Whether new pods stay pending, as without nodes.
+    pub(super) are_pods_pending: bool,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
     /// UID of the job that owns the run. A recreated job continues it with new fencing numbers.
@@ -274,6 +277,9 @@ impl Drop for SimulatedPods {
 
 /// Marks new pods as running. Errors for pods that are deleted meanwhile are ignored.
 fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
+    if run.lock().are_pods_pending {
+        return Ok(());
+    }
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let pods = SIMULATED_CLUSTER.api.get(&path)?;
     for pod in pods["items"].as_array().into_iter().flatten() {

@@ -1,7 +1,8 @@
 //! NetworkPolicies on a node that enforces them: which pods reach which ports of a job, its roles,
-//! the operator and servers outside, before and during enforcement. The run continues.
+//! the operator and servers outside, before and during enforcement. The run continues. Then the
+//! servers outside are narrowed to blocks of addresses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -13,12 +14,18 @@ use rljob_tests::{Cluster, Kubectl, Namespace, NetworkNamespace, policies, rootf
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use self::expected::{Reached, TARGETS, admitted, narrowed};
 use super::{Run, full_reference, install_operator, operator_image};
+use crate::chart::render;
+
+mod expected;
 
 /// Time limit until rules follow policies and pods.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Port of the verifier that the spec names.
 const VERIFIER_PORT: u16 = 8000;
+/// A port at which the operator reaches any address, as the API server's.
+const HTTPS_PORT: u16 = 443;
 /// A port that no policy names; stands for the random ports of process groups.
 const OTHER_PORT: u16 = 9999;
 /// Address of the metadata service in clouds.
@@ -26,57 +33,6 @@ const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 const OPERATOR_PORT: u16 = 8082;
 const SCRAPER_FLAGS: [&str; 2] =
     ["--metrics-namespace-selector=team=monitoring", "--metrics-pod-selector=app=scraper"];
-
-/// Names of the targets that each source reaches.
-type Reached = BTreeMap<&'static str, BTreeSet<&'static str>>;
-
-/// Everything that listens.
-const TARGETS: [&str; 13] = [
-    "api-server:443",
-    "coordinator:8080",
-    "coordinator:9999",
-    "dns:53",
-    "engine:30000",
-    "engine:9999",
-    "metadata:8000",
-    "operator:8082",
-    "operator:9999",
-    "trainer:8081",
-    "trainer:9999",
-    "verifier:8000",
-    "verifier:9999",
-];
-
-/// What the policies admit.
-fn admitted() -> Reached {
-    let outside = ["api-server:443", "metadata:8000", "verifier:8000", "verifier:9999"];
-    let unrestricted: &[&str] = &[&outside[..], &["dns:53", "operator:8082"]].concat();
-    let job: &[&str] = &[
-        "coordinator:8080",
-        "coordinator:9999",
-        "dns:53",
-        "engine:30000",
-        "engine:9999",
-        "trainer:8081",
-        "trainer:9999",
-    ];
-    let operator: &[&str] =
-        &["api-server:443", "coordinator:8080", "dns:53", "operator:8082", "operator:9999"];
-    let all = |parts: &[&[&'static str]]| parts.concat().into_iter().collect::<BTreeSet<_>>();
-    BTreeMap::from([
-        ("stranger", all(&[unrestricted])),
-        ("stranger with the job's labels", all(&[unrestricted])),
-        ("stranger with the operator's label", all(&[unrestricted])),
-        ("stranger with the scraper's label", all(&[unrestricted])),
-        ("other pod of the job's namespace", all(&[unrestricted])),
-        ("other pod of the scraper's namespace", all(&[unrestricted])),
-        ("scraper", all(&[unrestricted, &["coordinator:8080", "engine:30000"]])),
-        ("operator", all(&[operator])),
-        ("coordinator", all(&[job, &["verifier:8000"]])),
-        ("trainer", all(&[job])),
-        ("inference", all(&[job])),
-    ])
-}
 
 /// A running pod.
 struct Pod {
@@ -178,16 +134,17 @@ impl<'a> Observed<'a> {
             (&operator.1, OTHER_PORT),
             (&trainer.1, SUPERVISOR_PORT),
             (&trainer.1, OTHER_PORT),
+            (verifier, HTTPS_PORT),
             (verifier, VERIFIER_PORT),
             (verifier, OTHER_PORT),
         ];
-        let others = ports.iter().filter(|(_, port)| *port == OTHER_PORT);
+        let others = ports.iter().filter(|(_, port)| [OTHER_PORT, HTTPS_PORT].contains(port));
         let listeners = others.map(|(pod, port)| pod.listen(*port)).collect();
-        let [c, c9, e, e9, o, o9, t, t9, v, v9] = ports.map(|(pod, port)| at(pod, port));
+        let [c, c9, e, e9, o, o9, t, t9, v4, v8, v9] = ports.map(|(pod, port)| at(pod, port));
         let server = |address: Ipv4Addr, port: u16| SocketAddr::from((address, port));
         let (api, dns) = (server(API_ADDRESS, 443), server(DNS_ADDRESS, 53));
         let metadata = server(METADATA, VERIFIER_PORT);
-        let addresses = [api, c, c9, dns, e, e9, metadata, o, o9, t, t9, v, v9];
+        let addresses = [api, c, c9, dns, e, e9, metadata, o, o9, t, t9, v4, v8, v9];
         Self {
             surroundings,
             targets: TARGETS.into_iter().zip(addresses).collect(),
@@ -242,17 +199,26 @@ fn serve_scores(listener: TcpListener) -> Runtime {
     runtime
 }
 
-/// Configures the scrapers of the operator.
-fn admit_scrapers(system: &Kubectl) {
-    let flag = |flag| {
+/// Starts the operator with additional arguments.
+fn add_arguments(system: &Kubectl, arguments: &[&str]) {
+    let argument = |argument: &&str| {
         json!({
-            "op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": flag,
+            "op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": argument,
         })
     };
-    let patch = json!(SCRAPER_FLAGS.map(flag)).to_string();
+    let patch = json!(arguments.iter().map(argument).collect::<Vec<_>>()).to_string();
     let operator = "deployment/rljob-operator";
     system.run(&["patch", operator, "--type=json", "--patch", &patch]).unwrap();
     system.run(&["rollout", "status", operator, "--timeout=120s"]).unwrap();
+}
+
+/// Restricts the servers outside of jobs, and the API server, to one address each.
+fn narrow(system: &Kubectl) {
+    let block = format!("{API_ADDRESS}/32");
+    let objects = render(&json!({"networkPolicy": {"apiServerCIDRs": [block]}}));
+    let policy = objects.iter().find(|object| object["kind"] == "NetworkPolicy").unwrap();
+    system.apply(&policy.to_string()).unwrap();
+    add_arguments(system, &[&format!("--egress-cidrs={METADATA}/32")]);
 }
 
 /// Replaces every pod of the job and the operator; the run and its status continue.
@@ -274,7 +240,7 @@ fn a_job_runs_with_enforced_policies_and_others_reach_only_what_they_admit() {
     cluster.import(&image).unwrap();
     install_operator(&cluster);
     let system = cluster.kubectl().in_namespace("rljob-system");
-    admit_scrapers(&system);
+    add_arguments(&system, &SCRAPER_FLAGS);
     let metadata = format!("{METADATA}/32");
     cluster.run("ip", &["addr", "add", &metadata, "dev", "lo"]).unwrap();
     let _metadata = serve_scores(cluster.listen((METADATA, VERIFIER_PORT).into()).unwrap());
@@ -296,5 +262,8 @@ fn a_job_runs_with_enforced_policies_and_others_reach_only_what_they_admit() {
     replace_pods(&run, &system);
     Observed::new(&surroundings, &job.kubectl, &system)
         .wait_for("enforcement for pods that started with it", &admitted());
+    narrow(&system);
+    Observed::new(&surroundings, &job.kubectl, &system)
+        .wait_for("enforcement for blocks of addresses", &narrowed());
     run.namespace.kubectl.run(&["delete", "rljob/net", "--wait"]).unwrap();
 }

@@ -103,7 +103,9 @@ fn the_dashboard_of_the_job_has_data(cluster: &Cluster, namespace: &Namespace) {
             addresses.into_iter().map(move |address| (address, labels.clone()))
         })
         .collect();
-    let operators = addresses("rljob-system", "app.kubernetes.io/name=rljob-operator", 8082);
+    let system = "rljob-system";
+    let operators = addresses(system, "app.kubernetes.io/name=rljob-operator", 8082);
+    let operators: Vec<_> = operators.into_iter().map(|address| (address, system)).collect();
     let prometheus = Prometheus::with_pods(cluster, &operators, &pods, &json!({})).unwrap();
     wait_for_data(&prometheus, "job", (&namespace.name, JOB));
 }

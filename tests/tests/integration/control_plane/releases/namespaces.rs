@@ -1,20 +1,14 @@
-//! Releases for one namespace each, side by side in a cluster.
+//! Releases for one namespace each: side by side in a cluster, and in the namespace of its jobs.
 
 use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Helm, Namespace};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{cluster_with, create_restricted, start_operator};
-use crate::control_plane::operator::{LIMIT, apply_job, patch, wait_for_condition, wait_for_pods};
-
-const SHARED: &str = "crd.install=false,userRoles.create=false";
-
-/// Installs a release in a namespace for the jobs of another.
-fn install(cluster: &Cluster, namespace: &str, jobs: &str, more: &str) -> anyhow::Result<String> {
-    let helm = Helm::new(cluster.kubeconfig(), namespace)?;
-    let values = format!("--set=jobs.namespace={jobs},jobs.allowHostPath=true,{more}");
-    helm.run(&["install", "rljob", &Helm::chart(), &values])
-}
+use super::{SHARED, cluster_with, create_restricted, install, start_operator, start_release};
+use crate::control_plane::cluster;
+use crate::control_plane::operator::{
+    LIMIT, apply_job, field, patch, wait_for_condition, wait_for_pods,
+};
 
 /// kubectl's error when the account of the operator in a namespace runs a command.
 fn denied(cluster: &Cluster, namespace: &str, arguments: &[&str]) -> String {
@@ -43,7 +37,7 @@ fn releases_for_one_namespace_each_run_side_by_side() {
         let read = ["get", "rljobs", "--namespace", &namespace.name];
         assert!(denied(&cluster, account, &read).contains("forbidden"), "{account}");
     }
-    only_objects_of_jobs_can_be_changed(&cluster, &a);
+    only_objects_of_jobs_can_be_changed(&cluster, "ops-a", &a);
     one_namespace_has_one_operator(&cluster, &a);
 
     drop(first);
@@ -55,13 +49,13 @@ fn releases_for_one_namespace_each_run_side_by_side() {
 }
 
 /// The admission policy of a release for one namespace names its account.
-fn only_objects_of_jobs_can_be_changed(cluster: &Cluster, jobs: &Namespace) {
+fn only_objects_of_jobs_can_be_changed(cluster: &Cluster, release: &str, jobs: &Namespace) {
     jobs.kubectl.run(&["create", "configmap", "foreign"]).unwrap();
     let dry_run = "--dry-run=server";
     let delete = ["delete", "configmap/foreign", "--namespace", &jobs.name, dry_run];
     // The policy is effective some seconds after it is created.
     wait_until("the policy to be effective", LIMIT, || {
-        let error = denied(cluster, "ops-a", &delete);
+        let error = denied(cluster, release, &delete);
         Ok(error.contains("changes only objects that an RLJob controls"))
     })
     .unwrap();
@@ -72,4 +66,28 @@ fn one_namespace_has_one_operator(cluster: &Cluster, jobs: &Namespace) {
     let error = format!("{:#}", install(cluster, "ops-c", &jobs.name, SHARED).unwrap_err());
     let reason = format!("Role \"rljob-operator-jobs\" in namespace \"{}\" exists", jobs.name);
     assert!(error.contains(&reason), "{error}");
+}
+
+/// Pods of such a job would have the rights of the operator.
+#[test]
+fn a_job_beside_its_operator_cannot_have_the_operators_service_account() {
+    let cluster = cluster();
+    let namespace = Namespace::create(cluster, "beside").unwrap();
+    let _operator = start_release(cluster, &namespace.name);
+    only_objects_of_jobs_can_be_changed(cluster, &namespace.name, &namespace);
+    let job = |account: &Value| json!({"spec": {"trainer": {"template": {"spec": account}}}});
+    let reason = "pods of RLJobs cannot have the service account of the rljob operator, change \
+        serviceAccountName in the pod template";
+    let path = ".status.conditions[?(@.type=='Stalled')].message";
+    // The second field is the deprecated name of the first.
+    for name in ["serviceAccountName", "serviceAccount"] {
+        apply_job(&namespace, &job(&json!({ name: "rljob-operator" })));
+        wait_until(&format!("{name} to be refused"), LIMIT, || {
+            Ok(field(&namespace, "rljob/sample", path).contains(reason))
+        })
+        .unwrap();
+        namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
+    }
+    apply_job(&namespace, &job(&json!({"serviceAccountName": "default"})));
+    wait_for_pods(&namespace, 3);
 }
