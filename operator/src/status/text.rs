@@ -171,17 +171,17 @@ fn cause(facts: &Facts) -> String {
         .map(|incident| &incident.message);
     facts
         .waiting
-        .as_ref()
+        .first()
         .map(|waiting| &waiting.message)
         .or(incident)
         .map(|cause| format!("; {cause}"))
         .unwrap_or_default()
 }
 
-/// What keeps the pods of a role from running, if it is the cause that the status names.
+/// What keeps the pods of a role from running.
 pub(super) fn pod_cause(job: &Job, facts: &Facts, role: Role) -> String {
     let name = format!("{}-{}", job.name, role.as_str());
-    let waiting = facts.waiting.as_ref().filter(|waiting| waiting.name.starts_with(&name));
+    let waiting = facts.waiting.iter().find(|waiting| waiting.name.starts_with(&name));
     waiting.map(|waiting| format!("; {}", waiting.message)).unwrap_or_default()
 }
 

@@ -88,18 +88,22 @@ fn the_condition_of_a_role_names_what_its_pods_wait_for() {
     let mut facts = running();
     facts.roles.inference.ready = 1;
     facts.roles.trainer.ready = 0;
-    facts.waiting = Some(Waiting {
-        name: "sums-inference-1".to_owned(),
-        reason: "ImagePullBackOff".to_owned(),
-        message: "container engine of sums-inference-1: ImagePullBackOff".to_owned(),
+    let waiting = |pod: &str, reason: &str| Waiting {
+        name: pod.to_owned(),
+        reason: reason.to_owned(),
+        message: format!("container of {pod}: {reason}"),
         needs_user: false,
-    });
+    };
+    facts.waiting = vec![
+        waiting("sums-coordinator-0", "CrashLoopBackOff"),
+        waiting("sums-inference-1", "ImagePullBackOff"),
+    ];
     let status = status(&unvisited(), &facts, at(0));
     let message = |type_: &str| {
         let own = status.conditions.iter().find(|own| own.type_ == type_).unwrap();
         own.message.clone()
     };
-    let cause = "container engine of sums-inference-1: ImagePullBackOff";
+    let cause = "container of sums-inference-1: ImagePullBackOff";
     assert_eq!(message("InferenceReady"), format!("1 of 2 pods are ready; {cause}"));
     assert_eq!(message("TrainerReady"), "0 of 1 pods are ready");
 }

@@ -314,13 +314,16 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Status of a pod whose container of programs waits, as its kubelet reports it.
+/// Status of a scheduled pod whose container of programs waits, as its kubelet reports it.
 fn waiting_status(waiting: &Value) -> Value {
     let container = json!({
         "name": CONTAINER_REWARDS, "image": "", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"waiting": waiting},
     });
-    json!({"status": {"phase": "Pending", "containerStatuses": [container]}})
+    let scheduled = json!({"type": "PodScheduled", "status": "True"});
+    json!({"status": {
+        "phase": "Pending", "conditions": [scheduled], "containerStatuses": [container],
+    }})
 }
 
 /// The coordinator's certificate in the Secret that a pod mounts.

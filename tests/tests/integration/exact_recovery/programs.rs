@@ -126,8 +126,8 @@ fn kills_of_judge_runner_coordinator_and_function_change_no_verdict() {
     let [digits, sum, program] = ["digits", "sum", "digits/program"].map(of);
     assert_eq!(verdicts(&format!("{program} IS NOT 1")), 0, "every completion is a program");
     assert_eq!(verdicts(&format!("{sum} = 1 AND {digits} != 1")), 0, "both agree");
-    for condition in [format!("{digits} = 1"), format!("{digits} > 0 AND {digits} < 1")] {
-        assert!(verdicts(&condition) > 0, "{condition}");
+    for passed in 0..3 {
+        assert!(verdicts(&format!("round(3 * {digits}) = {passed}")) > 0, "{passed} of 3 tests");
     }
 
     let mut run = start("programs-killed");

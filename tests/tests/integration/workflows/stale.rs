@@ -90,11 +90,10 @@ fn weights(segment: &Segment) -> BTreeSet<u32> {
     segment.versions.iter().map(step).collect()
 }
 
-/// Every token of a trained sample is within the staleness. Syncs interrupted turns, and came
-/// between the turns of a sample.
+/// Every token of a trained sample is within the staleness, and syncs interrupted turns.
 fn check_versions(directory: &Path) {
     let rows = query(directory, "SELECT step, segments FROM samples WHERE step IS NOT NULL");
-    let (mut interrupted, mut between) = (0, 0);
+    let mut interrupted = 0;
     for row in rows.lines() {
         let (step, segments) = row.split_once('|').unwrap();
         let before = step.parse::<u32>().unwrap() - 1;
@@ -105,10 +104,8 @@ fn check_versions(directory: &Path) {
             assert!((before - STALENESS.min(before)..=before).contains(weights), "{row}");
         }
         interrupted += usize::from(turns.iter().any(|weights| weights.len() > 1));
-        between += usize::from(turns[0].last() < turns[1].first());
     }
-    let all = rows.lines().count();
-    assert!(interrupted > 0 && between > 0, "{interrupted} and {between} of {all} samples");
+    assert!(interrupted > 0, "of {} samples", rows.lines().count());
 }
 
 /// Each step has its batch once, of groups with spread; further ones were dropped.

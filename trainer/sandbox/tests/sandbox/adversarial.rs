@@ -85,7 +85,7 @@ fn processes_that_have_too_much_memory_together_are_killed() {
     let shared = "import mmap, os, time\nfor _ in range(6):\n  if os.fork() == 0:\n    \
         x = mmap.mmap(-1, 100 << 20)\n    while x.write(b'x' * (1 << 20)): \
         x.tell() < 100 << 20 or time.sleep(1000)\ntime.sleep(1000)";
-    // Children of a process that has exited, in sessions of their own.
+    // Children of a process that has exited, in further sessions.
     let orphans = "import os, time\nif os.fork() == 0:\n  for _ in range(6):\n    \
         if os.fork() == 0:\n      os.setsid()\n      x = b'x' * (100 << 20)\n      \
         time.sleep(1000)\n  os._exit(0)\nos.wait()\ntime.sleep(1000)";
@@ -107,10 +107,10 @@ fn processes_that_have_too_much_memory_together_are_killed() {
 
 #[test]
 fn memory_that_processes_share_counts_once_and_the_next_test_has_its_own_limit() {
-    let program = "import os, time\nx, own = b'x' * (150 << 20), int(input())\n\
+    let program = "import os, time\nx, own = b'x' * (100 << 20), int(input())\n\
         for _ in range(4):\n  if os.fork() == 0:\n    y = b'y' * (own << 20)\n    \
-        time.sleep(0.2)\n    os._exit(0)\nfor _ in range(4): os.wait()\nprint('safe')";
-    let tests = streams(&[("0", "safe"), ("40", "safe"), ("0", "safe")]);
+        time.sleep(0.5)\n    os._exit(0)\nfor _ in range(4): os.wait()\nprint('safe')";
+    let tests = streams(&[("0", "safe"), ("60", "safe"), ("0", "safe")]);
     let mut judge = Judge::start(true);
     if forks(&mut judge) {
         assert_eq!(judge.run(Python, program, &tests), [Passed, MemoryLimit, Passed]);
