@@ -97,7 +97,8 @@ pub struct ProgramLimits {
     #[serde(default = "total_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub total_seconds: u32,
-    /// Memory (address space) of each process of a test in MiB. Default 512.
+    /// Memory in MiB: address space of each process of a test, and memory of its processes
+    /// together. Default 512.
     #[serde(default = "memory_mebibytes")]
     #[schemars(range(min = 64, max = 65536))]
     pub memory_mebibytes: u32,
@@ -148,7 +149,8 @@ pub struct PythonReward {
     /// Name of the function.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
     pub function: String,
-    /// Memory (address space) of the process in MiB. Default 2048.
+    /// Memory in MiB: address space of each process of the function, and memory of its processes
+    /// together. Default 2048.
     #[serde(default = "function_memory_mebibytes")]
     #[schemars(range(min = 64, max = 1_048_576))]
     pub memory_mebibytes: u32,

@@ -179,7 +179,8 @@ pub struct CommandTool {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Memory (address space) of each process in MiB. Default 512.
+    /// Memory in MiB: address space of each process of a call, and memory of its processes
+    /// together. Default 512.
     #[serde(default = "memory_mebibytes")]
     #[schemars(range(min = 64, max = 65536))]
     pub memory_mebibytes: u32,

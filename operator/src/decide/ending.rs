@@ -156,7 +156,7 @@ pub(super) fn startup_deadline_exceeded(
     let trains = facts.report().is_some_and(|report| report.phase == Phase::Running);
     startup_deadline(job, &facts.recorded).filter(|deadline| !trains && now >= *deadline)?;
     let seconds = job.spec.startup_deadline_seconds.unwrap_or_default();
-    let cause = facts.waiting.as_ref().map(|waiting| format!(": {}", waiting.message));
+    let cause = facts.waiting.first().map(|waiting| format!(": {}", waiting.message));
     let message = format!(
         "the run did not train within spec.startupDeadlineSeconds = {seconds}{}",
         cause.unwrap_or_default()

@@ -34,8 +34,8 @@ pub struct Facts {
     pub silence: Option<Silence>,
     /// Termination message of a coordinator that found another run in the run directory.
     pub directory_in_use: Option<String>,
-    /// The first cause that keeps pods from running.
-    pub waiting: Option<Waiting>,
+    /// Causes that keep pods from running, one of each role, those that need the user first.
+    pub waiting: Vec<Waiting>,
     /// Disruptions of pods.
     pub incidents: Vec<Incident>,
     /// The newest unexpected exit of a container.

@@ -75,7 +75,7 @@ pub fn facts() -> Facts {
         coordinator_unasked: false,
         silence: None,
         directory_in_use: None,
-        waiting: None,
+        waiting: Vec::new(),
         incidents: vec![],
         exit: None,
         exits: vec![],

@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
             // Local coordinators that hang are killed by the watchdog.
             silence: None,
             directory_in_use: self.processes.directory_in_use(),
-            waiting: None,
+            waiting: Vec::new(),
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),

@@ -91,7 +91,7 @@ impl Objects {
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting(warnings);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
-        let obstacle = obstacle(invalid, &self, rejection, waiting.as_ref());
+        let obstacle = obstacle(invalid, &self, rejection, waiting.first());
         let unexplained = self.unexplained(job);
         let recheck = unexplained.iter().map(|object| warnings::recheck(object, old, now)).min();
         let facts = Facts {

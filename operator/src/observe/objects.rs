@@ -178,13 +178,17 @@ impl Objects {
         Some(message.trim_start_matches("error: ").to_owned())
     }
 
-    /// The cause that keeps pods from running, in their status or in a warning event: the first one
-    /// that needs the user, else the first one.
-    pub(super) fn waiting(&self, warnings: Vec<Waiting>) -> Option<Waiting> {
-        let of_pods = self.pods.values().flatten().filter_map(|pod| pods::waiting(pod));
-        let mut causes: Vec<_> = of_pods.chain(warnings).collect();
-        let chosen = causes.iter().position(|cause| cause.needs_user).unwrap_or_default();
-        (chosen < causes.len()).then(|| causes.swap_remove(chosen))
+    /// What keeps pods from running, in their status or in a warning event: of each role the first
+    /// cause that needs the user, else the first one. Those that need the user come first.
+    pub(super) fn waiting(&self, warnings: Vec<Waiting>) -> Vec<Waiting> {
+        let of_role = |pods: &Vec<Arc<Pod>>| {
+            // The first minimum.
+            let causes = pods.iter().filter_map(|pod| pods::waiting(pod));
+            causes.min_by_key(|cause| !cause.needs_user)
+        };
+        let mut causes: Vec<_> = self.pods.values().filter_map(of_role).chain(warnings).collect();
+        causes.sort_by_key(|cause| !cause.needs_user);
+        causes
     }
 
     /// The objects whose warning events may explain why a pod does not start: scheduled pods

@@ -161,7 +161,7 @@ fn pods_that_are_not_observed_yet_count_as_existing() {
 #[test]
 fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
     let mut objects = objects();
-    assert_eq!((objects.directory_in_use(), objects.waiting(Vec::new())), (None, None));
+    assert_eq!((objects.directory_in_use(), objects.waiting(Vec::new())), (None, vec![]));
     let log = concat!(
         "a log line\n",
         r#"{"timestamp":"t","level":"ERROR","message":"it belongs to lab/other","#,
@@ -183,17 +183,18 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
     let pod = &mut objects.pods.get_mut(&Role::Coordinator).unwrap()[0];
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
     assert_eq!(objects.directory_in_use().as_deref(), Some("it belongs to lab/other"));
-    assert_eq!(
-        objects.waiting(Vec::new()).map(|waiting| waiting.message).as_deref(),
-        Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
-    );
+    let unschedulable = objects.waiting(Vec::new());
+    let messages: Vec<_> = unschedulable.iter().map(|waiting| waiting.message.as_str()).collect();
+    let expected = "sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu";
+    assert_eq!(messages, [expected]);
     let quota = Waiting {
         name: "sums-trainer".to_owned(),
         reason: "FailedCreate".to_owned(),
         message: "exceeded quota".to_owned(),
         needs_user: true,
     };
-    assert_eq!(objects.waiting(vec![quota.clone()]), Some(quota), "only a person can help");
+    let both = [vec![quota.clone()], unschedulable].concat();
+    assert_eq!(objects.waiting(vec![quota]), both, "only a person can help");
 }
 
 #[test]

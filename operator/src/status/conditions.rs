@@ -17,15 +17,17 @@ use rljob_crds::names::{
     REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_TRACKER_UNAVAILABLE, REASON_UNKNOWN,
     REASON_WITHOUT_EFFECT,
 };
+use rljob_crds::roles::InferenceSpec;
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
 use self::list::{Conditions, RunState, Truth};
 use super::text::{
-    clip, missing_pods, no_progress, reward_outage, silence, storage_failure, tracker_failure,
-    unsuitable_engine, waits_for, without_effect,
+    clip, missing_pods, no_progress, pod_cause, reward_outage, silence, storage_failure,
+    tracker_failure, unsuitable_engine, waits_for, without_effect,
 };
-use crate::decide::{Decision, Facts, RoleCounts, Wait, num_verifiers};
+use crate::decide::{Decision, Facts, Wait, num_verifiers};
+use crate::desired::Role;
 use crate::validate::Job;
 
 /// Time without a synced engine after which `WeightsSynced` becomes False.
@@ -44,28 +46,7 @@ pub(super) fn compute(
     conditions.set_summary(state, reason, &message);
     set_suspended(&mut conditions, decision);
     let keeps_running = decision.keeps_running();
-    let engines = if job.spec.inference.pods_per_engine() > 1 { "engines" } else { "pods" };
-    let num_trainers = job.spec.trainers().saturating_add(job.spec.group_replicas());
-    let trainers = facts.roles.trainer.plus(facts.roles.group);
-    for (type_, counts, wanted, noun) in [
-        (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas, engines),
-        (CONDITION_TRAINER_READY, trainers, num_trainers, "pods"),
-    ] {
-        set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted), noun);
-    }
-    for (type_, counts, engines) in [
-        (CONDITION_EVALUATION_READY, facts.roles.evaluation, job.spec.evaluation_engines()),
-        (CONDITION_REWARD_READY, facts.roles.reward, job.spec.reward_engines()),
-    ] {
-        let Some(own) = engines else { continue };
-        let noun = if own.pods_per_engine() > 1 { "engines" } else { "pods" };
-        set_role(&mut conditions, type_, counts, keeps_running.then_some(own.replicas), noun);
-    }
-    if job.spec.verifiers.is_some() {
-        let wanted = keeps_running.then(|| num_verifiers(job, facts));
-        let (type_, counts) = (CONDITION_VERIFIERS_READY, facts.roles.verifier);
-        set_role(&mut conditions, type_, counts, wanted, "pods");
-    }
+    set_roles(&mut conditions, job, facts, keeps_running);
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);
     set_checkpoint(&mut conditions, job, old, facts);
@@ -204,23 +185,42 @@ fn set_suspended(conditions: &mut Conditions<'_>, decision: &Decision) {
     conditions.set(CONDITION_SUSPENDED, is, reason, message);
 }
 
-/// `wanted` is the number in the spec, while the run must have pods.
-fn set_role(
-    conditions: &mut Conditions<'_>,
-    type_: &str,
-    counts: RoleCounts,
-    wanted: Option<i32>,
-    noun: &str,
-) {
-    match wanted {
-        None => conditions.set(type_, false, REASON_NOT_WANTED, "no pods are wanted"),
-        Some(0) => conditions.set(type_, true, REASON_NOT_WANTED, "the spec wants no pods"),
-        Some(wanted) => {
-            let is_ready = counts.ready >= wanted;
-            let reason = if is_ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
-            // Pods beyond the number in the spec are ready until they are deleted.
-            let message = format!("{} of {wanted} {noun} are ready", counts.ready.min(wanted));
-            conditions.set(type_, is_ready, reason, message);
+/// Conditions of the roles that the job has.
+fn set_roles(conditions: &mut Conditions<'_>, job: &Job, facts: &Facts, keeps_running: bool) {
+    let (spec, roles) = (&job.spec, facts.roles);
+    let engines = |own: &InferenceSpec| {
+        (own.replicas, if own.pods_per_engine() > 1 { "engines" } else { "pods" })
+    };
+    let num_trainers = spec.trainers().saturating_add(spec.group_replicas());
+    let trainers = roles.trainer.plus(roles.group);
+    let evaluation = spec.evaluation_engines().map(engines);
+    let reward = spec.reward_engines().map(engines);
+    let verifiers = spec.verifiers.as_ref().map(|_| (num_verifiers(job, facts), "pods"));
+    let inference = Some(engines(&spec.inference));
+    for (type_, role, counts, wanted) in [
+        (CONDITION_INFERENCE_READY, Role::Inference, roles.inference, inference),
+        (CONDITION_TRAINER_READY, Role::Trainer, trainers, Some((num_trainers, "pods"))),
+        (CONDITION_EVALUATION_READY, Role::Evaluation, roles.evaluation, evaluation),
+        (CONDITION_REWARD_READY, Role::Reward, roles.reward, reward),
+        (CONDITION_VERIFIERS_READY, Role::Verifier, roles.verifier, verifiers),
+    ] {
+        match wanted {
+            None => {}
+            Some(_) if !keeps_running => {
+                conditions.set(type_, false, REASON_NOT_WANTED, "no pods are wanted");
+            }
+            Some((0, _)) => {
+                conditions.set(type_, true, REASON_NOT_WANTED, "the spec wants no pods");
+            }
+            Some((wanted, noun)) => {
+                let is_ready = counts.ready >= wanted;
+                let reason = if is_ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
+                let cause = if is_ready { String::new() } else { pod_cause(job, facts, role) };
+                // Pods beyond the number in the spec are ready until they are deleted.
+                let ready = counts.ready.min(wanted);
+                let message = format!("{ready} of {wanted} {noun} are ready{cause}");
+                conditions.set(type_, is_ready, reason, message);
+            }
         }
     }
 }

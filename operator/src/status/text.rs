@@ -5,6 +5,7 @@ use rljob_crds::names::INCIDENT_VANISHED;
 use rljob_protocol::status::{Activity, CoordinatorStatus, RewardFailure, RewardOutage};
 
 use crate::decide::{Facts, Silence, num_verifiers};
+use crate::desired::Role;
 use crate::validate::{Job, warnings};
 
 /// Longest message that is copied into the status, in characters.
@@ -170,11 +171,18 @@ fn cause(facts: &Facts) -> String {
         .map(|incident| &incident.message);
     facts
         .waiting
-        .as_ref()
+        .first()
         .map(|waiting| &waiting.message)
         .or(incident)
         .map(|cause| format!("; {cause}"))
         .unwrap_or_default()
+}
+
+/// What keeps the pods of a role from running.
+pub(super) fn pod_cause(job: &Job, facts: &Facts, role: Role) -> String {
+    let name = format!("{}-{}", job.name, role.as_str());
+    let waiting = facts.waiting.iter().find(|waiting| waiting.name.starts_with(&name));
+    waiting.map(|waiting| format!("; {}", waiting.message)).unwrap_or_default()
 }
 
 /// The last part of a message that exceeds the limit: the end of a log has the cause.

@@ -22,6 +22,7 @@ mod groups;
 mod hybrid;
 mod kills;
 mod objectives;
+mod programs;
 mod read_back;
 mod refills;
 mod reward_engines;

@@ -15,6 +15,8 @@ use crate::exact_recovery::{RunUnderFaults, Victim, assert_same_result, practise
 use crate::journal::query;
 use crate::local_run::{LocalRun, evaluations, folder_with};
 
+mod stale;
+
 /// The question is repeated after a wrong sum.
 const TURNS: [&str; 3] = [
     "practise:spec.rollout.workflow.multiTurn.feedback=\" {{question}}\"",

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::future::join_all;
-use reqwest::StatusCode;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use reqwest::{Response, StatusCode};
 use rljob_coordinator::proxy::request::Rules;
-use rljob_coordinator::proxy::{Call, LoopbackPort, Proxy, Session};
+use rljob_coordinator::proxy::{Call, LIMITS, LoopbackPort, Proxy, Session};
 use rljob_coordinator::reward::session::Start;
 use rljob_coordinator::reward::{Pool, Question, Rewards, Runner, run_agent};
+use rljob_http::Limits;
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -24,19 +26,28 @@ struct Served {
 }
 
 fn serve() -> Served {
+    serve_with(LIMITS)
+}
+
+fn serve_with(limits: Limits) -> Served {
     let proxy: &Proxy = Box::leak(Box::new(Proxy::new(Rules { temperature: 1.0 })));
     let (port, stop) = (LoopbackPort::open().unwrap(), CancellationToken::new());
     let (base_url, stopped) = (port.base_url(), stop.clone());
-    tokio::spawn(async move { port.serve(proxy, stopped).await });
+    tokio::spawn(async move { port.serve(proxy, limits, stopped).await });
     Served { proxy, base_url, _stop: stop.drop_guard() }
 }
 
 impl Served {
     async fn post(&self, key: &str, route: &str, body: String) -> (StatusCode, Value) {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let url = format!("{}/{route}", self.base_url);
-        let answer = client.post(url).bearer_auth(key).body(body).send().await.unwrap();
+        let answer = self.send(key, route, body).await.unwrap();
         (answer.status(), answer.json().await.unwrap())
+    }
+
+    /// Sends a request on a new connection.
+    async fn send(&self, key: &str, route: &str, body: String) -> reqwest::Result<Response> {
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let url = format!("{}/{route}", self.base_url);
+        client.post(url).bearer_auth(key).body(body).send().await
     }
 }
 
@@ -48,7 +59,8 @@ fn runner() -> PathBuf {
 async fn accept(mut session: Session) {
     while let Some(call) = session.calls.recv().await {
         if let Call::Reward(_, _, reply) | Call::Finish(_, reply) = call {
-            reply.send(Ok(())).unwrap();
+            // The client may have gone.
+            let _ = reply.send(Ok(()));
         }
     }
 }
@@ -90,6 +102,32 @@ async fn floods_and_large_bodies_are_rejected() {
     });
     let count = |status| answers.iter().filter(|answer| answer.0 == status).count();
     assert_eq!((count(StatusCode::TOO_MANY_REQUESTS), count(StatusCode::GONE)), (16, 64));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_at_once_and_those_with_a_request_are_answered() {
+    const LIMIT: usize = 4;
+    let served = serve_with(Limits { connections: LIMIT, ..LIMITS });
+    let sessions: Vec<Session> = (0..12).map(|secret| served.proxy.session([secret; 32])).collect();
+    let keys: Vec<String> = sessions.iter().map(|session| session.api_key.clone()).collect();
+    let finish = async |key: &str| {
+        let answer = served.send(key, "rljob/finish", "{}".to_owned()).await;
+        answer.map(|answer| answer.status())
+    };
+    let mut flood: FuturesUnordered<_> = keys.iter().map(|key| finish(key)).collect();
+    // The others wait for their sessions.
+    for _ in LIMIT..keys.len() {
+        let refused = flood.next().await.unwrap();
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    for session in sessions {
+        tokio::spawn(accept(session));
+    }
+    let answers: Vec<StatusCode> = flood.map(Result::unwrap).collect().await;
+    assert_eq!(answers, [StatusCode::OK; LIMIT]);
+    for key in &keys {
+        assert_eq!(finish(key).await.unwrap(), StatusCode::OK, "a session is still open");
+    }
 }
 
 /// Fails unless the program can connect to the proxy, has read its input to the end, and does not

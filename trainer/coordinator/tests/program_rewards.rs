@@ -122,6 +122,27 @@ async fn results_that_are_no_rewards_are_named_and_not_retried() {
 }
 
 #[tokio::test]
+async fn processes_of_a_function_that_have_too_much_memory_together_end_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    let source = "import os, time\n\
+        def own(prompt, completion, answer):\n    \
+            for _ in range(int(answer)):\n        \
+                if os.fork() == 0:\n            \
+                    x = b'x' * (60 << 20)\n            \
+                    time.sleep(1000)\n    \
+            return 1.0 if answer == '0' else time.sleep(1000)\n";
+    std::fs::write(&path, source).unwrap();
+    let function = json!({"path": path, "function": "own", "memoryMebibytes": 128, "retries": 0});
+    let rewards = rewards(&json!({ "python": function }));
+    let error = rewards.score(question("four", "4")).await.unwrap_err();
+    let RewardError::Rejected { source, .. } = error else { panic!("{error}") };
+    let cause = "more than 128 MiB of memory in all processes together";
+    assert!(source.to_string().contains(cause), "{source}");
+    assert_eq!(rewards.score(question("four", "0")).await.unwrap().value, 1.0);
+}
+
+#[tokio::test]
 async fn a_function_that_scores_no_completion_fails_the_run_without_an_outage() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("own.py");

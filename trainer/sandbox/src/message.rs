@@ -13,7 +13,7 @@ pub struct Limits {
     pub test_seconds: u32,
     /// Seconds for the compilation and all tests, by the clock.
     pub total_seconds: u32,
-    /// Address space in MiB.
+    /// Address space in MiB, and memory of all processes together.
     pub memory_mib: u32,
     /// Processes and threads of a test.
     pub processes: u32,
@@ -61,6 +61,9 @@ pub enum Outcome {
     Failed,
     /// The program exceeded a time limit.
     TimeLimit,
+    /// The processes of the program exceeded the limit of their memory together. One that exceeds
+    /// it alone gets no more memory, and usually fails.
+    MemoryLimit,
     /// The program exceeded the limit of its output.
     OutputLimit,
     /// The program does not compile.

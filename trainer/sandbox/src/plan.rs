@@ -46,7 +46,7 @@ pub struct Plan {
     pub folder: Option<PathBuf>,
     /// Files and folders that may be read and executed.
     pub readable: Vec<PathBuf>,
-    /// Bytes of address space of a process.
+    /// Bytes of address space of a process, and of memory of all processes together.
     pub address_space: u64,
     /// Largest file in bytes.
     pub file_size: u64,
@@ -144,7 +144,7 @@ impl Plan {
 /// Limits of a function of the user.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionLimits {
-    /// Address space of a process in MiB.
+    /// Address space of a process in MiB, and memory of all processes together.
     pub memory_mib: u32,
     /// Processes and threads.
     pub processes: u32,

@@ -13,7 +13,7 @@ pub struct ToolSettings {
     pub folder: Option<PathBuf>,
     /// Seconds of a call, by the clock.
     pub timeout_seconds: u32,
-    /// Address space of a process in MiB.
+    /// Address space of a process in MiB, and memory of all processes together.
     pub memory_mib: u32,
     /// Standard output of a call in KiB.
     pub output_kib: u32,
@@ -46,6 +46,8 @@ pub enum ToolOutcome {
         stderr: String,
     },
     TimeLimit,
+    /// The processes of the program exceeded the limit of their memory together.
+    MemoryLimit,
     OutputLimit,
     /// The output is not UTF-8.
     NotText,

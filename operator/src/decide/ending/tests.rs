@@ -211,12 +211,12 @@ fn a_run_that_has_not_trained_by_its_startup_deadline_fails_with_the_cause() {
     assert_eq!(decide(&job, &facts, at(60)), Decision::Run, "it trains");
     facts.coordinator = None;
     assert_eq!(startup_deadline_exceeded(&job, &facts, at(59)), None);
-    facts.waiting = Some(Waiting {
+    facts.waiting = vec![Waiting {
         name: "sums-trainer-0".to_owned(),
         reason: "Unschedulable".to_owned(),
         message: "sums-trainer-0 cannot be scheduled: no node fits".to_owned(),
         needs_user: false,
-    });
+    }];
     let message = "the run did not train within spec.startupDeadlineSeconds = 60: \
         sums-trainer-0 cannot be scheduled: no node fits";
     assert_eq!(decide(&job, &facts, at(60)), fails("StartupDeadlineExceeded", message));

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::super::events::{StatusEvent, events};
 use super::super::text::waits_for;
 use super::*;
+use crate::decide::Waiting;
 use crate::validate::ValidatedJob;
 use crate::validate::test_support::with_spec;
 
@@ -80,6 +81,31 @@ fn a_run_that_waits_for_the_end_of_a_failure_has_a_warning() {
     assert_eq!(events(&old, &waiting), [event(true, "RewardUnavailable", note)]);
     let resumed = status(&waiting, &running(), at(120));
     assert_eq!(events(&waiting, &resumed), [event(false, "Running", "training")]);
+}
+
+#[test]
+fn the_condition_of_a_role_names_what_its_pods_wait_for() {
+    let mut facts = running();
+    facts.roles.inference.ready = 1;
+    facts.roles.trainer.ready = 0;
+    let waiting = |pod: &str, reason: &str| Waiting {
+        name: pod.to_owned(),
+        reason: reason.to_owned(),
+        message: format!("container of {pod}: {reason}"),
+        needs_user: false,
+    };
+    facts.waiting = vec![
+        waiting("sums-coordinator-0", "CrashLoopBackOff"),
+        waiting("sums-inference-1", "ImagePullBackOff"),
+    ];
+    let status = status(&unvisited(), &facts, at(0));
+    let message = |type_: &str| {
+        let own = status.conditions.iter().find(|own| own.type_ == type_).unwrap();
+        own.message.clone()
+    };
+    let cause = "container of sums-inference-1: ImagePullBackOff";
+    assert_eq!(message("InferenceReady"), format!("1 of 2 pods are ready; {cause}"));
+    assert_eq!(message("TrainerReady"), "0 of 1 pods are ready");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, put};
 use k8s_openapi::ByteString;
 use parking_lot::Mutex;
-use rljob_crds::names::RUN_CONFIG_FILE;
+use rljob_crds::names::{CONTAINER_REWARDS, RUN_CONFIG_FILE};
 use rljob_http::{Role, ServerTls};
 use rljob_protocol::peer::PROTOCOL_HEADER;
 use rljob_tests::api::runtime;
@@ -48,6 +48,8 @@ pub(super) struct Run {
     /// Load of verifier pods to report, and the pods that the operator named last.
     pub(super) verifier_load: Value,
     pub(super) named_verifiers: Value,
+    /// Why the container of programs of verifier pods does not start.
+    pub(super) verifier_waiting: Option<Value>,
     /// Whether the coordinator announces the newest protocol.
     pub(super) is_newest: bool,
     /// Desired state that a coordinator of the run received last.
@@ -282,13 +284,20 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
     }
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let pods = SIMULATED_CLUSTER.api.get(&path)?;
+    let waiting = run.lock().verifier_waiting.clone();
     for pod in pods["items"].as_array().into_iter().flatten() {
         if !pod["status"]["podIP"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
             continue;
         }
+        let own = format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default());
+        let role = &pod["metadata"]["labels"]["rljob.dev/role"];
+        if let Some(waiting) = waiting.as_ref().filter(|_| role == "verifier") {
+            SIMULATED_CLUSTER.api.patch(&own, &waiting_status(waiting))?;
+            continue;
+        }
         let number = SIMULATED_CLUSTER.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
-        if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
+        if role == "coordinator" {
             let mut config = run_config(namespace, pod)?;
             let total_steps = config["spec"]["training"]["steps"].take();
             run.lock().claim(config["uid"].take());
@@ -303,15 +312,24 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         let status = json!({
             "status": {
                 "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-                "conditions": conditions,
+                "conditions": conditions, "containerStatuses": null,
             },
         });
-        SIMULATED_CLUSTER.api.patch(
-            &format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default()),
-            &status,
-        )?;
+        SIMULATED_CLUSTER.api.patch(&own, &status)?;
     }
     Ok(())
+}
+
+/// Status of a scheduled pod whose container of programs waits, as its kubelet reports it.
+fn waiting_status(waiting: &Value) -> Value {
+    let container = json!({
+        "name": CONTAINER_REWARDS, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": waiting},
+    });
+    let scheduled = json!({"type": "PodScheduled", "status": "True"});
+    json!({"status": {
+        "phase": "Pending", "conditions": [scheduled], "containerStatuses": [container],
+    }})
 }
 
 /// The coordinator's certificate in the Secret that a pod mounts.

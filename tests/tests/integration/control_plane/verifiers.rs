@@ -51,3 +51,44 @@ fn verifier_pods_follow_the_load_within_bounds_that_may_change_and_end_with_the_
     fixture.wait_for("Suspended");
     assert_eq!(fixture.job()["status"]["verifiers"], json!({"desired": 0, "ready": 0}));
 }
+
+/// Status, reason and message of a condition.
+fn condition(fixture: &Fixture, type_: &str) -> [String; 3] {
+    let conditions = fixture.job()["status"]["conditions"].take();
+    let mut conditions = conditions.as_array().into_iter().flatten();
+    let found = conditions.find(|condition| condition["type"] == type_).cloned();
+    let found = found.unwrap_or_default();
+    ["status", "reason", "message"].map(|key| found[key].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn verifier_pods_whose_image_cannot_be_pulled_are_reported_with_the_cause_until_it_can() {
+    const IMAGE: &str = "registry.invalid/sandbox:1";
+    let mut spec: Value = serde_json::from_str(SPEC).unwrap();
+    spec["verifiers"]["image"] = json!(IMAGE);
+    let mut fixture = Fixture::new("verifier-image", &json!({ "spec": spec }));
+    let fails = |detail: &str| json!({"reason": "ImagePullBackOff", "message": detail});
+    let wait_for = |fixture: &Fixture, type_: &str, expected: [&str; 3]| {
+        let found = || condition(fixture, type_);
+        wait_until(&format!("{expected:?}"), LIMIT, || Ok(found() == expected))
+            .unwrap_or_else(|error| panic!("{error:#}: {:?}\n{}", found(), fixture.output()));
+    };
+    let waits = |detail: &str| {
+        let container = "container rewards of sample-verifier-0";
+        format!("0 of 1 pods are ready; {container}: ImagePullBackOff: {detail}")
+    };
+    let unreachable = format!("failed to pull {IMAGE}: no such host");
+    fixture.pods.run.lock().verifier_waiting = Some(fails(&unreachable));
+    fixture.start_operator();
+    wait_for(&fixture, "VerifiersReady", ["False", "PodsNotReady", &waits(&unreachable)]);
+    assert_eq!(condition(&fixture, "Stalled")[0], "False", "a registry may answer later");
+
+    let missing = format!("failed to pull {IMAGE}: not found");
+    fixture.pods.run.lock().verifier_waiting = Some(fails(&missing));
+    wait_for(&fixture, "VerifiersReady", ["False", "PodsNotReady", &waits(&missing)]);
+    fixture.wait_for("Stalled");
+
+    fixture.pods.run.lock().verifier_waiting = None;
+    wait_for(&fixture, "VerifiersReady", ["True", "PodsReady", "1 of 1 pods are ready"]);
+    fixture.wait_for("Ready");
+}

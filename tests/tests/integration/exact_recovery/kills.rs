@@ -35,6 +35,10 @@ pub enum Victim {
     /// An engine that serves the reward model.
     RewardEngine(u32),
     Supervisor,
+    /// The judge of a `code` reward.
+    Judge,
+    /// The process of a `python` reward.
+    Function,
 }
 
 /// State of a run as logs and folders show it.
@@ -168,7 +172,8 @@ impl RunUnderFaults {
             fs::read_dir(format!("/proc/{pid}/task"))
                 .unwrap()
                 .flatten()
-                .map(|task| fs::read_to_string(task.path().join("stat")).unwrap())
+                // A thread may end before it stops.
+                .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok())
         };
         wait_until("every thread to stop", LIMIT, || Ok(tasks().all(|stat| stat.contains(") T "))))
             .unwrap();
@@ -272,6 +277,11 @@ impl RunUnderFaults {
         }
     }
 
+    /// Waits until a killed process has a replacement.
+    pub fn wait_for_another(&mut self, victim: Victim, killed: Pid) {
+        self.wait_for(victim, |found| found != killed);
+    }
+
     fn wait_for(&mut self, victim: Victim, wanted: impl Fn(Pid) -> bool) -> Pid {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -290,6 +300,8 @@ impl RunUnderFaults {
                 Victim::Coordinator => self.local.find("rljob-coordinator", ""),
                 Victim::Engine => self.local.find("rljob-engine", ""),
                 Victim::RewardEngine(index) => self.local.find_by_log(&format!("reward-{index}")),
+                Victim::Judge => self.local.find("rljob-sandbox", " judge "),
+                Victim::Function => self.local.find("python3", "Calls a reward function"),
                 Victim::Supervisor => self.local.find("rljob-supervisor", "--name trainer-0"),
             };
             if let Some(pid) = found.filter(|pid| wanted(*pid)) {

@@ -15,7 +15,7 @@ use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
 use rljob_coordinator::input::Input;
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::proxy::request::Rules;
-use rljob_coordinator::proxy::{LoopbackPort, Proxy};
+use rljob_coordinator::proxy::{LIMITS, LoopbackPort, Proxy};
 use rljob_coordinator::reward::Runner;
 use rljob_coordinator::rollout::agent::calls;
 use rljob_coordinator::rollout::agent::session::Session;
@@ -115,7 +115,7 @@ pub async fn serve(engine: &str, model: &Path) {
     let stop = CancellationToken::new();
     tokio::select! {
         () = sessions(&proxy, &episodes) => {}
-        served = port.serve(&proxy, stop.clone()) => served.unwrap(),
+        served = port.serve(&proxy, LIMITS, stop.clone()) => served.unwrap(),
         () = fleet.monitor(&fence, stop.clone()) => {}
     }
 }

@@ -27,9 +27,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
+use rljob_http::Limits;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use server::LIMITS;
 pub use sessions::{Call, Reply, Session};
 
 use request::Rules;
@@ -79,9 +81,14 @@ impl LoopbackPort {
     }
 
     /// Serves the proxy until `stop`.
-    pub async fn serve(&self, proxy: &Proxy, stop: CancellationToken) -> std::io::Result<()> {
+    pub async fn serve(
+        &self,
+        proxy: &Proxy,
+        limits: Limits,
+        stop: CancellationToken,
+    ) -> std::io::Result<()> {
         let listener = TcpListener::from_std(self.listener.try_clone()?)?;
-        rljob_http::serve(listener, proxy.router(), server::LIMITS, stop).await;
+        rljob_http::serve(listener, proxy.router(), limits, stop).await;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! process and no file behind. With and without namespaces.
 
 use rljob_sandbox::message::Outcome::{
-    self, Failed, NotCompiled, OutputLimit, Passed, TimeLimit, Wrong,
+    self, Failed, MemoryLimit, NotCompiled, OutputLimit, Passed, TimeLimit, Wrong,
 };
 use rljob_sandbox::program::Language::{Cpp, Python};
 
@@ -68,6 +68,52 @@ fn bombs_end_in_an_outcome() {
             let found = outcome(&mut judge, bomb);
             assert!(expected.contains(&found), "{bomb}: {found:?}");
         }
+    }
+}
+
+/// Whether programs may start processes, which they may where the node allows namespaces.
+fn forks(judge: &mut Judge) -> bool {
+    let program = "import os\nif os.fork() == 0: os._exit(0)\nos.wait()\nprint('safe')";
+    outcome(judge, program) == Passed
+}
+
+#[test]
+fn processes_that_have_too_much_memory_together_are_killed() {
+    // Each has 100 of 256 MiB.
+    let anonymous = "import os, time\nfor _ in range(6):\n  if os.fork() == 0:\n    \
+        x = b'x' * (100 << 20)\n    time.sleep(1000)\ntime.sleep(1000)";
+    let shared = "import mmap, os, time\nfor _ in range(6):\n  if os.fork() == 0:\n    \
+        x = mmap.mmap(-1, 100 << 20)\n    while x.write(b'x' * (1 << 20)): \
+        x.tell() < 100 << 20 or time.sleep(1000)\ntime.sleep(1000)";
+    // Children of a process that has exited, in further sessions.
+    let orphans = "import os, time\nif os.fork() == 0:\n  for _ in range(6):\n    \
+        if os.fork() == 0:\n      os.setsid()\n      x = b'x' * (100 << 20)\n      \
+        time.sleep(1000)\n  os._exit(0)\nos.wait()\ntime.sleep(1000)";
+    let cpp = "#include <unistd.h>\n#include <vector>\nint main() {\n  \
+        for (int i = 0; i < 6; i++) if (!fork()) { std::vector<char> x(100 << 20, 1); pause(); \
+        return x[7]; }\n  pause(); }";
+    for namespaces in MODES {
+        let mut judge = Judge::start(namespaces);
+        // Alone, a program is one process, whose address space is limited.
+        let expected = if forks(&mut judge) { MemoryLimit } else { Failed };
+        for program in [anonymous, shared, orphans] {
+            assert_eq!(outcome(&mut judge, program), expected, "{program}");
+        }
+        let expected = if expected == MemoryLimit { MemoryLimit } else { TimeLimit };
+        assert_eq!(judge.run(Cpp, cpp, &streams(&[("", "never")])), [expected]);
+        assert_eq!(judge.processes(), 0, "processes remain");
+    }
+}
+
+#[test]
+fn memory_that_processes_share_counts_once_and_the_next_test_has_its_own_limit() {
+    let program = "import os, time\nx, own = b'x' * (100 << 20), int(input())\n\
+        for _ in range(4):\n  if os.fork() == 0:\n    y = b'y' * (own << 20)\n    \
+        time.sleep(0.5)\n    os._exit(0)\nfor _ in range(4): os.wait()\nprint('safe')";
+    let tests = streams(&[("0", "safe"), ("60", "safe"), ("0", "safe")]);
+    let mut judge = Judge::start(true);
+    if forks(&mut judge) {
+        assert_eq!(judge.run(Python, program, &tests), [Passed, MemoryLimit, Passed]);
     }
 }
 

@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use rljob_sandbox::tool::ToolOutcome::{self, NotText, Output, OutputLimit, TimeLimit};
+use rljob_sandbox::tool::ToolOutcome::{
+    self, Failed, MemoryLimit, NotText, Output, OutputLimit, TimeLimit,
+};
 use rljob_sandbox::tool::{ToolRequest, ToolResponse, ToolSettings};
 use tempfile::TempDir;
 
@@ -118,6 +120,23 @@ fn programs_that_exceed_their_limits_end_and_the_next_call_works() {
             assert!(namespaces);
             continue;
         };
+    }
+}
+
+#[test]
+fn processes_that_have_too_much_memory_together_end_the_call() {
+    // Each has 100 of 256 MiB.
+    let program = "import os, time\nfor _ in range(6):\n  if os.fork() == 0:\n    \
+        x = b'x' * (100 << 20)\n    time.sleep(1000)\ntime.sleep(1000)";
+    for namespaces in MODES {
+        let mut tool = Tool::start(&settings(&INTERPRETER, None), namespaces);
+        match tool.call(program) {
+            MemoryLimit => assert!(namespaces),
+            // Without namespaces, a program is one process.
+            Failed { stderr, .. } => assert!(stderr.starts_with("PermissionError"), "{stderr}"),
+            outcome => panic!("{outcome:?}"),
+        }
+        assert_eq!(tool.call("print(1)"), text("1\n"));
     }
 }
 

@@ -87,7 +87,7 @@ impl Agents {
     /// Serves the port of the proxy, if it has one, until `stop`.
     pub async fn serve(&self, stop: CancellationToken) -> std::io::Result<()> {
         match &self.port {
-            Some(port) => port.serve(&self.proxy, stop).await,
+            Some(port) => port.serve(&self.proxy, proxy::LIMITS, stop).await,
             None => Ok(()),
         }
     }

@@ -17,6 +17,7 @@ const GRACE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct ToolCommand {
     timeout_seconds: u32,
+    memory_mib: u32,
     output_kib: u32,
     sessions: Sessions,
 }
@@ -36,6 +37,7 @@ impl ToolCommand {
         let timeout = Duration::from_secs(spec.timeout_seconds.into()).saturating_add(GRACE);
         Ok(Self {
             timeout_seconds: spec.timeout_seconds,
+            memory_mib: spec.memory_mebibytes,
             output_kib: spec.output_kibibytes,
             sessions: Sessions::new(start, runner, timeout, spec.concurrency),
         })
@@ -57,6 +59,9 @@ impl ToolCommand {
             ToolOutcome::Failed { stderr, .. } => (Outcome::Error, excerpt(stderr.as_bytes())),
             ToolOutcome::TimeLimit => {
                 (Outcome::TimeLimit, format!("no result within {} s", self.timeout_seconds))
+            }
+            ToolOutcome::MemoryLimit => {
+                (Outcome::Error, format!("more than {} MiB of memory", self.memory_mib))
             }
             ToolOutcome::OutputLimit => {
                 (Outcome::OutputLimit, format!("more than {} KiB of output", self.output_kib))
@@ -96,6 +101,7 @@ mod tests {
             (failed("a\tis missing"), Outcome::Error, "error: a is missing"),
             (failed(""), Outcome::Error, "error: exit status: 2"),
             (ToolOutcome::TimeLimit, Outcome::TimeLimit, "error: no result within 3 s"),
+            (ToolOutcome::MemoryLimit, Outcome::Error, "error: more than 512 MiB of memory"),
             (ToolOutcome::OutputLimit, Outcome::OutputLimit, "error: more than 64 KiB of output"),
             (ToolOutcome::NotText, Outcome::Error, "error: the output is not UTF-8"),
         ];

@@ -8,12 +8,17 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rljob_sandbox::children::end_children;
+use rljob_sandbox::plan::Plan;
+
+use crate::memory::MemoryLimit;
 
 /// Longest length of a message, in digits, with its end.
 const LENGTH_DIGITS: u64 = 20;
 
 /// A running driver. Dropping it kills all processes of the sandbox.
 pub struct Driver {
+    /// Of the program: the driver is spared.
+    pub memory: MemoryLimit,
     outgoing: Sender<Vec<u8>>,
     incoming: Receiver<Vec<u8>>,
 }
@@ -28,8 +33,8 @@ pub enum Silence {
 }
 
 impl Driver {
-    /// Starts a driver whose messages have at most `longest` bytes.
-    pub fn start(mut command: Command, longest: usize) -> anyhow::Result<Self> {
+    /// Starts a driver by a command of the plan. Its messages have at most `longest` bytes.
+    pub fn start(mut command: Command, plan: &Plan, longest: usize) -> anyhow::Result<Self> {
         // It ends with the others in `drop`.
         let mut child = command
             .stdin(Stdio::piped())
@@ -49,7 +54,8 @@ impl Driver {
                 }
             }
         });
-        Ok(Self { outgoing, incoming })
+        let memory = MemoryLimit::start(plan, 1);
+        Ok(Self { memory, outgoing, incoming })
     }
 
     /// Sends a message. If the driver has ended, `receive` says so.

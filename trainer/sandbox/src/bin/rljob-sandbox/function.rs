@@ -8,6 +8,7 @@ use rljob_sandbox::children::end_children;
 use rljob_sandbox::plan::{FunctionLimits, Plan};
 use rustix::process::{getpid, set_child_subreaper};
 
+use crate::memory::MemoryLimit;
 use crate::node::{NOT_STARTED, PYTHON, entering, has_namespaces, program, scratch};
 
 const FUNCTION: &str = include_str!("function.py");
@@ -24,6 +25,7 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
         |namespaces, scratch| Plan::for_function(limits, namespaces, scratch, folder.to_owned());
     let scratch = scratch(true)?;
     let plan = plan(has_namespaces(true, PYTHON, plan)?, scratch.path().to_owned());
+    let memory = MemoryLimit::start(&plan, 0);
     let status = entering(&plan, true)?
         .arg(program("python3")?)
         // Unbuffered: what the function prints is not lost with its process.
@@ -33,6 +35,11 @@ pub fn run(limits: &FunctionLimits, path: &Path, name: &str) -> anyhow::Result<E
         .stdin(Stdio::inherit())
         .status()
         .context("failed to start a sandbox")?;
+    if memory.was_exceeded() {
+        // The last line is the cause that the coordinator reports.
+        eprintln!("more than {} MiB of memory in all processes together", limits.memory_mib);
+    }
+    drop(memory);
     end_children();
     if status.code() == Some(UNUSABLE) {
         return Ok(NOT_STARTED.into());

@@ -76,7 +76,7 @@ impl Judge<'_> {
         let mut command = entering(&plan, false)?;
         command.arg(program("python3")?).args(["-c", DRIVER]).stderr(Stdio::inherit());
         let longest = (limits.output_kib as usize).saturating_mul(1024).max(1024);
-        let driver = Driver::start(command, longest)?;
+        let driver = Driver::start(command, &plan, longest)?;
         let secret = driver.receive(deadline(START_TIMEOUT));
         let secret = secret.map_err(|silence| anyhow::anyhow!("no sandbox: {silence:?}"))?;
         let end = deadline(Duration::from_secs(limits.total_seconds.into()));
@@ -89,6 +89,7 @@ impl Judge<'_> {
             Ok(_) | Err(Silence::Ended) => return Ok(all(Outcome::NotCompiled)),
             Err(Silence::Late) => return Ok(all(Outcome::TimeLimit)),
         }
+        driver.memory.set(u64::from(limits.memory_mib) << 20);
         let run = Run { driver: &driver, tests, language: request.language, secret: &secret, end };
         Ok(self.run_tests(&run))
     }
@@ -138,6 +139,7 @@ impl Judge<'_> {
 
     fn run_test(&self, run: &Run<'_>, index: usize) -> Outcome {
         let Run { driver, tests, language, secret, end } = *run;
+        driver.memory.was_exceeded();
         driver.send(input(tests, language, index));
         let limit = u64::from(self.settings.limits.test_seconds).saturating_mul(2);
         let deadline = end.min(deadline(Duration::from_secs(limit).saturating_add(GRACE)));
@@ -150,6 +152,7 @@ impl Judge<'_> {
                 b"0" => Outcome::Wrong,
                 b"time" => Outcome::TimeLimit,
                 b"output" => Outcome::OutputLimit,
+                _ if driver.memory.was_exceeded() => Outcome::MemoryLimit,
                 _ => Outcome::Failed,
             },
             Err(Silence::Ended) => Outcome::Failed,

@@ -17,6 +17,7 @@ mod driver;
 mod enter;
 mod function;
 mod judge;
+mod memory;
 mod node;
 mod tool;
 

@@ -12,6 +12,7 @@ use rljob_sandbox::plan::Plan;
 use rljob_sandbox::tool::{ToolOutcome, ToolRequest, ToolResponse, ToolSettings};
 use rustix::process::{getpid, set_child_subreaper};
 
+use crate::memory::MemoryLimit;
 use crate::node::{NOT_STARTED, Unsupported, entering, has_namespaces, program, scratch};
 
 /// Bytes of standard error that are kept.
@@ -36,7 +37,9 @@ pub fn run(settings: &ToolSettings, may_have_namespaces: bool) -> anyhow::Result
         let plan = Plan::for_tool(&settings, namespaces, scratch.path().to_owned());
         let mut entering = entering(&plan, true)?;
         entering.args(&command);
-        let called = call(entering, input, &settings);
+        let memory = MemoryLimit::start(&plan, 0);
+        let called = call(entering, input, &settings, &memory);
+        drop(memory);
         end_children();
         scratch.close().context("failed to remove the scratch folder of a call")?;
         serde_json::to_writer(&mut output, &ToolResponse { id, outcome: called? })?;
@@ -80,6 +83,7 @@ fn call(
     mut command: Command,
     input: String,
     settings: &ToolSettings,
+    memory: &MemoryLimit,
 ) -> anyhow::Result<ToolOutcome> {
     let now = Instant::now();
     let limit = Duration::from_secs(settings.timeout_seconds.into());
@@ -106,6 +110,9 @@ fn call(
     let Ok(Some(status)) = status.recv_timeout(left()) else { return Ok(ToolOutcome::TimeLimit) };
     if status.success() {
         return Ok(String::from_utf8(output).map_or(ToolOutcome::NotText, ToolOutcome::Output));
+    }
+    if memory.was_exceeded() {
+        return Ok(ToolOutcome::MemoryLimit);
     }
     let errors = errors.recv_timeout(left()).unwrap_or_default();
     let stderr = String::from_utf8_lossy(&errors);
