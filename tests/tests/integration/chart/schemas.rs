@@ -97,7 +97,9 @@ fn check(schemas: &Path, manifest: &str) -> Result<Value, String> {
 fn kubeconform_accepts_what_the_chart_renders() {
     let all = json!({
         "podMonitor": {"enabled": true, "jobs": true}, "prometheusRule": {"enabled": true},
-        "kueue": {"enabled": true}, "gangSchedulers": ["native", "coscheduling", "volcano"],
+        "dashboards": {"enabled": true},
+        "kueue": {"enabled": true, "requireQueue": {"kueue-managed": "true"}},
+        "gangSchedulers": ["native", "coscheduling", "volcano"],
         "jobs": {"metrics": false, "scrapers": {"namespaceSelector": {"team": "monitoring"}}},
         "priorityClassName": "system-cluster-critical",
     });

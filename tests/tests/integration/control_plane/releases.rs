@@ -224,6 +224,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "podMonitor": {"enabled": true, "jobs": true, "labels": {"a": "b"}},
             "jobs": {"scrapers": {"namespaceSelector": {"a": "b"}}},
             "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
+            "dashboards": {"enabled": true, "labels": {"a": "b"}},
         }),
     ]
 }
