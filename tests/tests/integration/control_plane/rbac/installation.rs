@@ -157,7 +157,11 @@ impl<'a> Installation<'a> {
     pub(super) fn assert_permissions_are_needed_and_sufficient(&self) {
         let granted: BTreeSet<_> = self.granted.iter().cloned().collect();
         let unneeded: Vec<_> = granted.difference(&self.needed.borrow()).cloned().collect();
-        assert_eq!(unneeded, Vec::<Permission>::new(), "permissions that nothing needs");
+        assert_eq!(
+            unneeded,
+            Vec::<Permission>::new(),
+            "permissions that no part of this test needs"
+        );
         let requests = self.cluster.audited_requests().unwrap();
         let is_covered =
             |request: &&AuditedRequest| granted.iter().any(|granted| granted.covers(request));
