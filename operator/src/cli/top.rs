@@ -105,16 +105,20 @@ impl Source {
         match self {
             Self::Local(local) => local.read(),
             Self::Cluster { connection, name, curves } => {
-                let view = job(connection, name).await?;
-                extend(curves, &view);
-                Ok(Frame {
-                    title: String::new(),
-                    curves: curves.clone(),
-                    rest: tree(&view, Timestamp::now()),
-                    has_ended: view.completion_time.is_some(),
-                })
+                Ok(job_frame(curves, &job(connection, name).await?, Timestamp::now()))
             }
         }
+    }
+}
+
+/// The frame of a job, whose progress extends the curves. Pure.
+fn job_frame(curves: &mut Vec<(&'static str, Curve)>, view: &JobView, now: Timestamp) -> Frame {
+    extend(curves, view);
+    Frame {
+        title: String::new(),
+        curves: curves.clone(),
+        rest: tree(view, now),
+        has_ended: view.completion_time.is_some(),
     }
 }
 
@@ -219,56 +223,4 @@ fn sparkline(values: &[f64], (low, high): (f64, f64)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use rljob_protocol::status::{CoordinatorStatus, RequestCounts};
-
-    use super::*;
-    use crate::decide::test_support::report;
-    use crate::local::inspect::test_support::run_directory;
-
-    #[test]
-    fn curves_have_at_most_their_width_and_keep_their_range() {
-        let values: Vec<f64> = (0..8).map(f64::from).collect();
-        assert_eq!(sparkline(&values, (0.0, 7.0)), "▁▂▃▄▅▆▇█");
-        assert_eq!(sparkline(&[2.0, 2.0], (2.0, 2.0)), "▁▁");
-        let many: Vec<f64> = (0..1_000).map(f64::from).collect();
-        let text = sparkline(&many, (0.0, 999.0));
-        assert!(text.chars().count() <= WIDTH && text.starts_with('▁') && text.ends_with('█'));
-    }
-
-    #[tokio::test]
-    async fn a_local_run_is_drawn_with_its_curves() {
-        let runs = tempfile::tempdir().unwrap();
-        let directory = run_directory(runs.path());
-        let path = directory.path().join(METRICS_FILE);
-        let step = |step: u32, reward: f64| {
-            serde_json::to_string(&StepMetrics::with_scalars(step, [("reward", reward)])).unwrap()
-        };
-        let steps = [step(1, 0.0), step(2, 0.25), step(2, 0.5), step(3, 1.0)];
-        std::fs::write(&path, steps.map(|line| line + "\n").concat()).unwrap();
-        let target = directory.path().display().to_string();
-        let mut source = Source::Local(Local {
-            directory: target.into(),
-            tail: Tail::new(path),
-            steps: BTreeMap::new(),
-            queued: Curve::new(),
-        });
-        let status = CoordinatorStatus {
-            step: 3,
-            requests: Some(RequestCounts { running: 4, queued: 12 }),
-            ..report()
-        };
-        let file = directory.path().join("status.json");
-        std::fs::write(file, serde_json::to_string(&status).unwrap()).unwrap();
-        let text = text(&source.read().await.unwrap());
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "lab/sums  Running", "{text}");
-        let rest = " ".repeat(WIDTH - 3);
-        let curve = format!("reward            1.000  ▁▅█{rest}  0 to 1.000");
-        assert_eq!(lines[1], curve, "{text}");
-        let rest = " ".repeat(WIDTH - 1);
-        let queued = format!("queued           12.000  ▁{rest}  12.000 to 12.000");
-        assert_eq!(lines[2], queued, "{text}");
-        assert!(lines[3].contains("3/10"), "{text}");
-    }
-}
+mod tests;

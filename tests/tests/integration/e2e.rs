@@ -28,6 +28,7 @@ mod release;
 mod rewards;
 mod sglang;
 mod template;
+mod tensorboard;
 mod verifiers;
 mod waiting;
 
@@ -278,6 +279,12 @@ fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
     assert_eq!(status["progress"]["step"], STEPS, "{status}");
     assert_eq!(status["epoch"], 2, "the second coordinator pod has a higher epoch: {status}");
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
+    // The coordinator completes the files before its pod ends.
+    let pods = || namespace.kubectl.run(&["get", "pods", "--output=name"]);
+    wait_until("the end of the pods", run.limit, || Ok(pods()?.is_empty())).unwrap();
+    let evaluated = (0..STEPS).step_by(15).chain([STEPS]).collect();
+    let events = tensorboard::steps(&run.directory);
+    assert_eq!(events, [run.steps(), evaluated], "TensorBoard has each step and evaluation once");
     used_both_nodes(&namespace);
     export_loads(&run);
     run.log("the export serves requests");

@@ -99,7 +99,9 @@ fn kubeconform_accepts_what_the_chart_renders() {
         "podMonitor": {"enabled": true, "jobs": true},
         "prometheusRule": {"enabled": true, "for": {"RLJobRestartLoop": "5m"}},
         "networkPolicy": {"apiServerCIDRs": ["10.96.0.1/32"]},
-        "kueue": {"enabled": true}, "gangSchedulers": ["native", "coscheduling", "volcano"],
+        "dashboards": {"enabled": true},
+        "kueue": {"enabled": true, "requireQueue": {"kueue-managed": "true"}},
+        "gangSchedulers": ["native", "coscheduling", "volcano"],
         "jobs": {"metrics": false, "scrapers": {"namespaceSelector": {"team": "monitoring"}}},
         "priorityClassName": "system-cluster-critical",
     });

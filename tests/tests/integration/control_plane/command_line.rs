@@ -1,16 +1,13 @@
 //! `kubectl rljob` and `rljob --cluster` with the real kubectl on the API server.
 
-use std::env;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
 use std::process::Command;
 
 use rljob_tests::Namespace;
-use rljob_tests::files::{binary, kubernetes, workspace};
+use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::{run, wait_until};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::operator::{
     LIMIT, Operator, account_config, namespace_with, wait_for_condition, wait_for_pods,
@@ -18,38 +15,10 @@ use super::operator::{
 use super::simulated_pods::SimulatedPods;
 use super::{cluster, job};
 
-/// A folder of PATH with the plugin, as a link to `rljob`.
-pub(super) struct Plugin(TempDir);
+pub(super) use self::plugin::Plugin;
+use self::plugin::kubectl_with;
 
-impl Plugin {
-    pub(super) fn install() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        symlink(binary("rljob").unwrap(), folder.path().join("kubectl-rljob")).unwrap();
-        Self(folder)
-    }
-
-    /// kubectl with the plugin in PATH and the cluster's kubeconfig in KUBECONFIG.
-    fn kubectl(&self, arguments: &[&str]) -> Command {
-        kubectl_with(self.0.path(), arguments)
-    }
-
-    /// `kubectl rljob ARGUMENTS --namespace NAMESPACE`.
-    pub(super) fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Result<String, String> {
-        let mut command = self.kubectl(&["rljob"]);
-        command.args(arguments).args(["--namespace", &namespace.name]);
-        run(&mut command).map_err(|error| format!("{error:#}"))
-    }
-}
-
-fn kubectl_with(folder: &Path, arguments: &[&str]) -> Command {
-    let program = kubernetes("kubectl").unwrap();
-    let folders = [folder, program.parent().unwrap()];
-    let path =
-        format!("{}:{}:{}", folders[0].display(), folders[1].display(), env::var("PATH").unwrap());
-    let mut command = Command::new(program);
-    command.args(arguments).env("PATH", path).env("KUBECONFIG", cluster().kubeconfig());
-    command
-}
+mod plugin;
 
 fn set_status(namespace: &Namespace, status: &Value) {
     let path =
@@ -205,7 +174,11 @@ fn status_shows_a_job_with_pods_engines_and_what_it_waits_for() {
     let top = plugin.run(&namespace, &["top", "sample"]).unwrap();
     assert!(top.contains(line), "{top}");
 
-    simulated.run.lock().end = Some("Finished");
+    // In a terminal, it is drawn until the job has ended.
+    let finish = || simulated.run.lock().end = Some("Finished");
+    let frames = plugin.frames(&namespace, "top sample", finish);
+    assert!(frames[..2].iter().all(|frame| frame.contains(line)), "{frames:#?}");
+    assert!(frames.last().unwrap().contains("Completed"), "{frames:#?}");
     let watched = plugin.run(&namespace, &["status", "sample", "--watch"]).unwrap();
     assert!(watched.trim_end().lines().any(|line| line.contains("Completed")), "{watched}");
     let missing = plugin.run(&namespace, &["status", "none"]).unwrap_err();

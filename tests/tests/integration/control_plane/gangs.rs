@@ -3,7 +3,6 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::{Mutex, MutexGuard};
 use rljob_tests::files::workspace;
 use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Helm, Namespace, idle_node};
@@ -38,12 +37,6 @@ fn gangs() -> &'static Gangs {
         let operator = install(&cluster, "native,coscheduling,volcano");
         Gangs { cluster, operator }
     })
-}
-
-/// Lets the tests run one after the other: one of them removes permissions.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock()
 }
 
 /// Installs the chart for these schedulers and starts its operator.

@@ -242,6 +242,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "prometheusRule": {
                 "enabled": true, "labels": {"a": "b"}, "for": {"RLJobFailed": "1h30m"},
             },
+            "dashboards": {"enabled": true, "labels": {"a": "b"}},
         }),
     ]
 }

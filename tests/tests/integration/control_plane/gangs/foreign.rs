@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::keys::denied;
 use super::super::operator::LIMIT;
-use super::{gangs, turn};
+use super::gangs;
 
 /// A PodGroup of each scheduler that no RLJob controls.
 fn pod_groups(name: &str) -> [(&'static str, Value); 3] {
@@ -25,7 +25,6 @@ fn pod_groups(name: &str) -> [(&'static str, Value); 3] {
 
 #[test]
 fn the_operators_account_reaches_no_foreign_pod_group() {
-    let _turn = turn();
     let namespace = Namespace::create(&gangs().cluster, "foreign").unwrap();
     for (_, group) in pod_groups("other") {
         namespace.kubectl.run_with_input(&["create", "-f-"], &group.to_string()).unwrap();

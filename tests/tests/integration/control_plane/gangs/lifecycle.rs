@@ -1,17 +1,13 @@
-//! PodGroups of all schedulers from start to suspension, and the permissions for them. Pods of the
-//! schedulers that do not run here are bound by the test.
+//! PodGroups of all schedulers from start to suspension. Pods of the schedulers that do not run
+//! here are bound by the test.
 
 use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
-use super::super::operator::{LIMIT, SYSTEM, patch};
+use super::super::operator::{LIMIT, patch};
 use super::super::pods::bind_to;
-use super::super::rbac::permissions::{Permission, Role, granted};
-use super::super::rbac::without;
-use super::{
-    SIZE, add_node, gangs, pod_group, start, suspend, turn, wait_for_least, wait_until_placed,
-};
+use super::{SIZE, add_node, pod_group, start, suspend, wait_for_least, wait_until_placed};
 
 fn pod(namespace: &Namespace, name: &str) -> Value {
     let pod = || namespace.kubectl.get(&[&format!("pod/{name}")]);
@@ -47,8 +43,7 @@ fn run(name: &str, gang: &Value, group: &str) -> [Value; 3] {
 }
 
 #[test]
-fn each_scheduler_gets_its_pod_group_and_needs_its_permissions() {
-    let _turn = turn();
+fn each_scheduler_gets_its_pod_group() {
     let resources = |name: &str| {
         let slot = format!("example.com/{name}");
         json!({"cpu": "1", "memory": "4294967296", slot: "4"})
@@ -91,25 +86,4 @@ fn each_scheduler_gets_its_pod_group_and_needs_its_permissions() {
         (json!("sample-gang"), Value::Null)
     );
     assert_eq!(scheduler(&member), "volcano");
-
-    let role = Role { kind: "ClusterRole", namespace: SYSTEM, name: "rljob-operator" };
-    let requests = gangs().cluster.audited_requests().unwrap();
-    let granted: Vec<Permission> = granted(&gangs().cluster, role);
-    let of_gangs = || granted.iter().filter(|permission| permission.resource == "podgroups");
-    let unused: Vec<&Permission> = of_gangs()
-        .filter(|permission| !requests.iter().any(|request| permission.allows(request)))
-        .collect();
-    assert_eq!((of_gangs().count(), unused), (18, Vec::new()), "permissions, and unused ones");
-    let rejected = Namespace::create(&gangs().cluster, "forbidden").unwrap();
-    for scheduler in ["native", "coscheduling", "volcano"] {
-        let group = match scheduler {
-            "native" => "scheduling.k8s.io",
-            "coscheduling" => "scheduling.x-k8s.io",
-            _ => "scheduling.volcano.sh",
-        };
-        let create = Permission::new(role, group, "podgroups", "create");
-        let gang = json!({"spec": {"scheduling": {"gang": {scheduler: {}}}}});
-        let message = without(&rejected, &create, &gang);
-        assert!(message.contains("cannot create resource \"podgroups\""), "{message}");
-    }
 }

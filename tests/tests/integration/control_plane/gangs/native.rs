@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::operator::{ACCOUNT, LIMIT, OWN, field, namespace_in, patch, wait_for_condition};
 use super::{
-    SIZE, add_node, gangs, install, members, placed, pod_group, remove_pods, start, suspend, turn,
+    SIZE, add_node, gangs, install, members, placed, pod_group, remove_pods, start, suspend,
     wait_for_least, wait_until_placed,
 };
 
@@ -28,7 +28,6 @@ fn assert_none_is_placed(namespace: &Namespace) {
 
 #[test]
 fn no_member_starts_before_all_fit_and_lost_pods_are_replaced_one_by_one() {
-    let _turn = turn();
     let slot = "example.com/whole";
     add_node("whole-1", slot, SIZE - 1);
     let namespace = start("whole", slot, &json!({"native": {}}));
@@ -69,7 +68,6 @@ fn starts() -> usize {
 
 #[test]
 fn two_gangs_that_need_the_whole_cluster_start_one_after_the_other() {
-    let _turn = turn();
     let slot = "example.com/race";
     add_node("race-1", slot, SIZE / 2);
     add_node("race-2", slot, SIZE / 2);
@@ -107,7 +105,6 @@ fn two_gangs_that_need_the_whole_cluster_start_one_after_the_other() {
 
 #[test]
 fn members_have_the_priority_of_their_group() {
-    let _turn = turn();
     let slot = "example.com/priority";
     add_node("priority-1", slot, SIZE);
     let class = "urgent";

@@ -6,7 +6,7 @@ use rljob_tests::Namespace;
 use serde_json::json;
 
 use super::super::operator::{field, namespace_in};
-use super::{SIZE, add_node_in, gangs, members, placed, start, turn, wait_until_placed};
+use super::{SIZE, add_node_in, gangs, members, placed, start, wait_until_placed};
 
 const ZONE: &str = "example.com/zone";
 
@@ -30,7 +30,6 @@ fn zones(namespace: &Namespace) -> BTreeSet<String> {
 
 #[test]
 fn trainers_share_a_zone_and_engines_are_near() {
-    let _turn = turn();
     let slot = "example.com/near";
     add_zones(slot, &[("east", &[2, 2]), ("west", &[2, 2]), ("north", &[2, 2])]);
     let topology = json!({"trainer": {"required": ZONE}, "inference": {"preferred": ZONE}});
@@ -43,7 +42,6 @@ fn trainers_share_a_zone_and_engines_are_near() {
 
 #[test]
 fn a_gang_gets_the_zone_that_has_room_for_all() {
-    let _turn = turn();
     let slot = "example.com/room";
     add_zones(slot, &[("small", &[2, 1]), ("large", &[2, 2]), ("tiny", &[3])]);
     let namespace = start("room", slot, &json!({"native": {"topologyKey": ZONE}}));

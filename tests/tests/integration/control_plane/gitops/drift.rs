@@ -19,10 +19,11 @@ use crate::control_plane::{cluster, job_with};
 const CLIENT_SIDE: &[&str] = &[];
 const SERVER_SIDE: &[&str] = &["--server-side"];
 
-/// Samples, and the production job of the GitOps manifests.
+/// Samples, those of algorithms included, and the production job of the GitOps manifests.
 fn manifests(kubectl: &Kubectl) -> String {
-    let folder = fs::read_dir(workspace().join("manifests/samples")).unwrap();
-    let paths = folder.map(|entry| entry.unwrap().path());
+    let folders = ["manifests/samples", "manifests/samples/algorithms"];
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(workspace().join(folder)).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
     let is_yaml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "yaml");
     let samples = paths.filter(is_yaml).map(|path| fs::read_to_string(path).unwrap());
     let overlay = workspace().join("manifests/gitops/jobs/production").display().to_string();
@@ -93,18 +94,18 @@ fn has_no_drift(prefix: &str, mode: &[&str], answers: &[&str]) {
     let is_expected = |line: &str| answers.iter().any(|answer| line.ends_with(answer));
     assert!(output.lines().all(is_expected), "{output}");
     assert_eq!(owned_by_users(&namespace), before, "the second apply changed something");
-    for job in jobs(&manifests) {
-        is_in_sync(&namespace, job);
-    }
+    are_in_sync(&namespace, jobs(&manifests));
 }
 
-/// Compares a job with its manifest as Argo CD does in both of its modes.
-fn is_in_sync(namespace: &Namespace, mut desired: Value) {
-    desired["metadata"]["namespace"] = json!(namespace.name);
-    let name = format!("rljob/{}", desired["metadata"]["name"].as_str().unwrap());
-    let live = namespace.kubectl.get(&[&name, "--show-managed-fields"]).unwrap();
-    let compared = diff(&desired, &live).unwrap();
-    assert!(!compared.modified, "{:#}\n{:#}", compared.live, compared.predicted);
+/// Compares jobs with their manifests as Argo CD does in both of its modes.
+fn are_in_sync(namespace: &Namespace, mut desired: Vec<Value>) {
+    for job in &mut desired {
+        job["metadata"]["namespace"] = json!(namespace.name);
+    }
+    for (desired, live) in desired.iter().zip(live(namespace, &desired)) {
+        let compared = diff(desired, &live).unwrap();
+        assert!(!compared.modified, "{:#}\n{:#}", compared.live, compared.predicted);
+    }
     let dry_run = [
         "apply",
         "--server-side",
@@ -115,17 +116,32 @@ fn is_in_sync(namespace: &Namespace, mut desired: Value) {
         "--output=json",
         "--show-managed-fields",
     ];
-    let predicted = namespace.kubectl.run_with_input(&dry_run, &desired.to_string()).unwrap();
-    let predicted = serde_json::from_str(&predicted).unwrap();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": desired});
+    let output = namespace.kubectl.run_with_input(&dry_run, &list.to_string()).unwrap();
+    let predicted: Value = serde_json::from_str(&output).unwrap();
+    // kubectl prints one object without a list.
+    let items = predicted["items"].as_array().cloned();
+    let predicted = items.unwrap_or_else(|| vec![predicted]);
+    assert_eq!(predicted.len(), desired.len());
     // Server-side diff compares the statuses too; the operator may have written one meanwhile.
-    let live = namespace.kubectl.get(&[&name, "--show-managed-fields"]).unwrap();
     let without_status = |mut object: Value| {
         object["status"] = Value::Null;
         object
     };
-    let (live, predicted) = (without_status(live), without_status(predicted));
-    let compared = server_side_diff(&desired, &live, &predicted).unwrap();
-    assert!(!compared.modified, "{:#}\n{:#}", compared.live, compared.predicted);
+    for ((desired, live), predicted) in desired.iter().zip(live(namespace, &desired)).zip(predicted)
+    {
+        let (live, predicted) = (without_status(live), without_status(predicted));
+        let compared = server_side_diff(desired, &live, &predicted).unwrap();
+        assert!(!compared.modified, "{:#}\n{:#}", compared.live, compared.predicted);
+    }
+}
+
+/// The live objects of these jobs.
+fn live(namespace: &Namespace, jobs: &[Value]) -> Vec<Value> {
+    let list = namespace.kubectl.get(&["rljobs", "--show-managed-fields"]).unwrap();
+    let items = list["items"].as_array().unwrap();
+    let named = |name: &Value| items.iter().find(|item| item["metadata"]["name"] == *name).cloned();
+    jobs.iter().map(|job| named(&job["metadata"]["name"]).unwrap()).collect()
 }
 
 /// kubectl answers `configured` where a list item has a default that the manifest leaves out: it
@@ -161,7 +177,8 @@ fn fields_that_git_leaves_out_can_be_set_by_people_and_autoscalers() {
         assert_eq!(output, format!("rljob.rljob.dev/sample {answer}\n"));
         let spec = fixture.job()["spec"].take();
         assert_eq!((&spec["suspend"], &spec["inference"]["replicas"]), (&json!(true), &json!(2)));
-        is_in_sync(&fixture.namespace, serde_json::from_str(&complete_job()).unwrap());
+        let desired = serde_json::from_str(&complete_job()).unwrap();
+        are_in_sync(&fixture.namespace, vec![desired]);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use rljob_tests::files::workspace;
 use rljob_tests::gitops::{ARGOCD_CM, Health, health};
 use rljob_tests::process::wait_until;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::read;
 use crate::control_plane::fixture::Fixture;
@@ -74,7 +74,11 @@ fn a_job_is_judged_by_its_state_from_its_creation_to_its_success_and_deletion() 
     fixture.pods.run.lock().is_silent = true;
     fixture.patch(&json!({"suspend": true}));
     wait_for(&fixture, progressing("Draining"));
+    let pod = fixture.path("api/v1", "pods/sample-trainer-0");
+    hold(&fixture, &pod, &HELD);
     fixture.pods.run.lock().is_silent = false;
+    wait_for(&fixture, progressing("Releasing"));
+    hold(&fixture, &pod, &[]);
     wait_for(&fixture, SUSPENDED);
     fixture.patch(&json!({"suspend": false}));
     wait_for(&fixture, RUNNING);
@@ -88,23 +92,26 @@ fn a_job_is_judged_by_its_state_from_its_creation_to_its_success_and_deletion() 
     is_judged_while_it_is_deleted_and_recreated(&fixture);
 }
 
+/// A finalizer of an object that the test keeps until it has seen a state.
+const HELD: [&str; 1] = ["tests.rljob.dev/hold"];
+
+fn hold(fixture: &Fixture, path: &str, finalizers: &[&str]) {
+    fixture.api.patch(path, &json!({"metadata": {"finalizers": finalizers}})).unwrap();
+}
+
 /// Finalizers keep the deleted job and one of its children until the test has seen them.
 fn is_judged_while_it_is_deleted_and_recreated(fixture: &Fixture) {
     let (job, child) = (fixture.job_path(), fixture.path("api/v1", "configmaps/sample-run"));
-    let hold = |path: &str, finalizers: Value| {
-        let patch = json!({"metadata": {"finalizers": finalizers}});
-        fixture.api.patch(path, &patch).unwrap();
-    };
     for path in [&job, &child] {
-        hold(path, json!(["tests.rljob.dev/hold"]));
+        hold(fixture, path, &HELD);
     }
     fixture.api.delete(&job, &json!({})).unwrap();
     wait_for(fixture, ("Progressing", "Pending deletion", "Terminating", "InProgress"));
-    hold(&job, Value::Null);
+    hold(fixture, &job, &[]);
     wait_until("the deletion", LIMIT, || Ok(fixture.api.get(&job).is_err())).unwrap();
     apply_job(&fixture.namespace, &json!({}));
     wait_for(fixture, progressing("AwaitingDeletion"));
-    hold(&child, Value::Null);
+    hold(fixture, &child, &[]);
     wait_for(fixture, RUNNING);
 }
 
@@ -161,6 +168,31 @@ fn a_job_that_needs_a_person_is_degraded_until_it_is_changed() {
     let disown = json!([{"op": "remove", "path": "/metadata/ownerReferences"}]);
     fixture.api.edit(&fixture.path("api/v1", "services/sample-trainer"), &disown).unwrap();
     wait_for(&fixture, degraded("ForeignObject"));
+}
+
+#[test]
+fn a_job_whose_objects_or_pods_are_denied_is_degraded() {
+    for (resource, reason) in [("services", "ChildRejected"), ("pods", "PodsCannotStart")] {
+        let mut fixture = Fixture::new("health-denied", &json!({}));
+        let quota = json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+            "spec": {"hard": {resource: "0"}},
+        });
+        fixture.namespace.kubectl.apply(&quota.to_string()).unwrap();
+        fixture.start_operator();
+        let health = wait_for(&fixture, degraded(reason));
+        assert!(health.argocd.message.contains("is forbidden"), "{health:?}");
+    }
+}
+
+#[test]
+fn a_job_with_a_coordinator_of_another_release_is_degraded() {
+    let fixture = Fixture::running("health-release", &json!({}));
+    fixture.pods.run.lock().end = Some("PhaseOfAnotherRelease");
+    let health = wait_for(&fixture, degraded("ProtocolUnsupported"));
+    assert!(health.argocd.message.contains("PhaseOfAnotherRelease"), "{health:?}");
+    fixture.pods.run.lock().end = None;
+    wait_for(&fixture, RUNNING);
 }
 
 #[test]

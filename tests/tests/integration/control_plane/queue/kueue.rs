@@ -182,7 +182,7 @@ impl Kueue {
         );
     }
 
-    pub(super) fn evict(&self, reason: &str, message: &str) {
+    pub(in super::super) fn evict(&self, reason: &str, message: &str) {
         self.set(&json!({}), &[["Evicted", "True", reason, message]]);
     }
 

@@ -1,82 +1,67 @@
 //! Permissions for queues of Kueue, which the chart grants with `kueue.enabled`.
 
 use rljob_tests::process::wait_until;
-use rljob_tests::{Cluster, Helm, Namespace};
 use serde_json::{Value, json};
 
-use super::super::operator::{
-    ACCOUNT, LIMIT, Operator, SYSTEM, apply_job, patch, wait_for_condition, wait_for_permissions,
-    wait_for_pods,
-};
-use super::super::queue::kueue::{Kueue, install_crds};
-use super::permissions::{Permission, Role, granted};
+use super::super::operator::{LIMIT, Operator};
+use super::super::queue::kueue::{Kueue, queued};
+use super::installation::Installation;
 
-fn label(namespace: &Namespace, name: &str, value: &str) {
-    let label = format!("kueue.x-k8s.io/{name}{value}");
-    namespace.kubectl.run(&["label", "rljob/sample", &label, "--overwrite"]).unwrap();
+const GROUP: &str = "kueue.x-k8s.io";
+
+/// A queued job whose Workload has a priority class.
+fn prioritized() -> Value {
+    queued(&json!({
+        "metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}},
+        "spec": {"drainTimeoutSeconds": 1},
+    }))
 }
 
-fn wait_for_spec(kueue: &Kueue, field: &str, value: &Value) {
-    let has = || Ok(kueue.workload().is_some_and(|workload| workload["spec"][field] == *value));
-    wait_until(&format!("{field} of the Workload to be {value}"), LIMIT, has).unwrap();
-}
-
-/// Queues a job by both kinds of priority classes, moves it to another queue, admits it, and
-/// suspends it.
-fn run_lifecycle(namespace: &Namespace, kueue: &Kueue) {
+/// Queues jobs, with and without priority classes, and admits, evicts and suspends one, each time
+/// without one permission.
+pub(super) fn remove(installation: &Installation, operator: &Operator) {
+    let namespace = installation.namespace;
     let class = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
         "metadata": {"name": "high"}, "value": 7,
     });
     namespace.kubectl.apply(&class.to_string()).unwrap();
-    apply_job(
-        namespace,
-        &json!({
-            "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "research"}},
-            "spec": {
-                "drainTimeoutSeconds": 1,
-                "scheduling": {"priorityClassName": "system-node-critical"},
-            },
-        }),
-    );
-    wait_for_spec(kueue, "priority", &json!(2_000_001_000));
-    label(namespace, "priority-class", "=high");
-    wait_for_spec(kueue, "priority", &json!(7));
-    label(namespace, "queue-name", "=other");
-    wait_for_spec(kueue, "queueName", &json!("other"));
-    kueue.admit("spot", None);
-    wait_for_pods(namespace, 3);
-    kueue.wait_for("PodsReady", ["False", "WaitForStart", "not all pods are ready"]);
-    patch(namespace, &json!({"suspend": true}));
-    wait_for_condition(namespace, "Suspended");
-    let is_gone = || Ok(kueue.workload().is_none());
-    wait_until("the Workload to be deleted", LIMIT, is_gone).unwrap();
+    let class_of_pods =
+        json!({"spec": {"scheduling": {"priorityClassName": "system-node-critical"}}});
+    let starts: [(&str, &str, &[&str], Value); 3] = [
+        (GROUP, "workloads", &["get", "create", "patch"], queued(&json!({}))),
+        (GROUP, "workloadpriorityclasses", &["get"], prioritized()),
+        ("scheduling.k8s.io", "priorityclasses", &["get"], queued(&class_of_pods)),
+    ];
+    for (group, resource, verbs, patch) in starts {
+        for permission in installation.permissions(group, resource, verbs) {
+            installation.create_job_without(permission, operator, &patch);
+        }
+    }
+    let left = || namespace.kubectl.run(&["get", "workloads.kueue.x-k8s.io", "--output=name"]);
+    wait_until("the Workloads to be deleted", LIMIT, || Ok(left()?.is_empty())).unwrap();
+    let kueue = Kueue::at(namespace.api.clone(), &namespace.name);
+    remove_admission(installation, operator, &kueue);
 }
 
-#[test]
-fn permissions_for_queues_are_necessary_and_sufficient() {
-    let cluster = Cluster::start_strict(ACCOUNT).unwrap();
-    install_crds(&cluster.kubectl());
-    let namespace = Namespace::create(&cluster, "queues").unwrap();
-    let helm = Helm::new(cluster.kubeconfig(), SYSTEM).unwrap();
-    let values = "--set=jobs.allowHostPath=true,kueue.enabled=true";
-    helm.run(&["install", "rljob", &Helm::chart(), values, "--create-namespace"]).unwrap();
-    super::super::wait_for_crd(&cluster.kubectl()).unwrap();
-    wait_for_permissions(&cluster.kubectl(), SYSTEM, &namespace.name).unwrap();
-    let _operator = Operator::start_deployed(&cluster, SYSTEM);
-    run_lifecycle(&namespace, &Kueue::at(cluster.api().unwrap(), &namespace.name));
-
-    let role = |name| Role { kind: "ClusterRole", namespace: SYSTEM, name };
-    let requests = cluster.audited_requests().unwrap();
-    let of_jobs = granted(&cluster, role("rljob-operator"));
-    let of_queues = granted(&cluster, role("rljob-operator-kueue"));
-    let is_of_kueue = |permission: &Permission| permission.group == "kueue.x-k8s.io";
-    let permissions: Vec<Permission> =
-        of_jobs.into_iter().filter(is_of_kueue).chain(of_queues).collect();
-    assert_eq!(permissions.len(), 10, "{permissions:#?}");
-    let unused: Vec<&Permission> = permissions
-        .iter()
-        .filter(|permission| !requests.iter().any(|request| permission.allows(request)))
-        .collect();
-    assert_eq!(unused, Vec::<&Permission>::new(), "unused permissions");
+fn remove_admission(installation: &Installation, operator: &Operator, kueue: &Kueue) {
+    let job = installation.create_job(&prioritized());
+    kueue.wait_for_workload();
+    let without = |resource: &str, verb: &str, act: &dyn Fn()| {
+        for permission in installation.permissions(GROUP, resource, &[verb]) {
+            installation.without(&[permission], || {
+                act();
+                operator
+            });
+        }
+    };
+    without("resourceflavors", "get", &|| kueue.admit("spot", None));
+    installation.wait_for_pods_of(&job);
+    kueue.wait_for("PodsReady", ["False", "WaitForStart", "not all pods are ready"]);
+    let message = "to accommodate a workload of higher priority";
+    without("workloads/status", "patch", &|| kueue.evict("Preempted", message));
+    kueue.wait_for("QuotaReserved", ["False", "Pending", message]);
+    without("workloads", "delete", &|| installation.patch_job(&job, &json!({"suspend": true})));
+    wait_until("the Workload to be deleted", LIMIT, || Ok(kueue.workload().is_none())).unwrap();
+    installation.delete_job(&job);
 }
