@@ -23,13 +23,15 @@
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  Browser                  headless Chromium with pages of the dashboard
+//!  metric_types             metrics of a scrape beside a table of the documents
 //!  quickstart               model and data of the quick start, with fewer rows
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
 //!
-//! Only `chaos` and `quickstart` know the project; the other modules are independent of what is
-//! tested. All programs are real; the harness only emulates the Hugging Face hub.
+//! Only `chaos`, `metric_types` and `quickstart` know the project; the other modules are
+//! independent of what is tested. All programs are real; the harness only emulates the Hugging Face
+//! hub.
 
 pub mod account;
 pub mod api;
@@ -49,6 +51,7 @@ pub mod idle_node;
 pub mod image;
 pub mod kubectl;
 pub mod link;
+pub mod metric_types;
 pub mod mlflow;
 pub mod namespace;
 pub mod netns;

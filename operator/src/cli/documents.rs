@@ -2,16 +2,21 @@
 //!
 //! Arguments of `rljob`, `make` and `helm` are parsed, and kubectl parses its own, which runs
 //! nothing with `--help`. Not covered are the tools in [`OTHER_PROGRAMS`], most of which are absent
-//! where tests run, and plugins of kubectl other than `rljob`. The integration tests
-//! `control_plane::releases`, `control_plane::gitops` and `control_plane::command_line` run
-//! commands of install.md and gitops.md, and those of cli.md that change a cluster;
-//! `control_plane::runbooks` runs all that read one.
+//! where tests run, and plugins of kubectl other than `rljob`. Of the integration tests,
+//! `control_plane::releases` runs the commands of install.md and upgrades.md that need no node and
+//! no registry, `control_plane::gitops` those of gitops.md that wait, patch Argo CD or check pull
+//! requests, and `control_plane::runbooks` `kubectl get` and `describe` of all pages. Others are
+//! only parsed, such as those of cli.md.
+//!
+//! Helm renders the chart with blocks of values. Objects of other programs are read by the tests in
+//! [`OTHER_OBJECTS`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rljob_tests::files::{kubernetes, required};
+use rljob_tests::Helm;
+use rljob_tests::files::{helm, kubernetes, required};
 use serde_json::{Value, json};
 
 use super::program::parser;
@@ -45,6 +50,15 @@ const OTHER_PROGRAMS: [&str; 21] = [
 /// Parts of a job that name exactly one of several things: an example replaces them.
 const UNIONS: [&str; 4] =
     ["/spec/algorithm", "/spec/model", "/spec/storage", "/spec/dataset/train"];
+/// Versions of objects that are not RLJobs, with the integration test that reads all of their
+/// blocks.
+const OTHER_OBJECTS: [(&str, &str); 5] = [
+    ("v1", "control_plane::readme"),
+    ("networking.k8s.io/v1", "control_plane::readme"),
+    ("kustomize.config.k8s.io/v1beta1", "control_plane::releases"),
+    ("monitoring.coreos.com/v1", "alerts"),
+    ("config.kueue.x-k8s.io/v1beta2", "chart::queues"),
+];
 /// Page whose blocks `validate::rules` checks: together with the data that an algorithm needs.
 const ALGORITHMS: &str = "docs/algorithms.md";
 
@@ -169,17 +183,6 @@ fn has_value(values: &Value, path: &str) -> bool {
     }
 }
 
-/// Keys of a values file, joined by dots, that the chart does not have.
-fn unknown_values(given: &Value, known: &Value, path: &str) -> Vec<String> {
-    let Some(keys) = given.as_object() else { return Vec::new() };
-    let of_key = |(key, value): (&String, &Value)| match known.get(key) {
-        _ if known.as_object().is_none_or(serde_json::Map::is_empty) => Vec::new(),
-        Some(known) => unknown_values(value, known, &format!("{path}{key}.")),
-        None => vec![format!("{path}{key}")],
-    };
-    keys.iter().flat_map(of_key).collect()
-}
-
 /// Values that a helm command sets.
 fn parse_helm(arguments: &[&str]) -> Result<(), String> {
     let values = chart_values();
@@ -235,12 +238,26 @@ fn problems_of_parts(parts: &Value) -> Option<String> {
     problems_of(&job.to_string())
 }
 
+/// Helm's error when it renders the chart with a block of values.
+fn problems_of_values(values: &str) -> Option<String> {
+    let template = ["template", "rljob", &Helm::chart(), "--values=-"];
+    let helm = Helm::offline("rljob-system").unwrap();
+    helm.run_with_input(&template, values).err().map(|error| format!("{error:#}"))
+}
+
+/// Problems of an object that is not an RLJob.
+fn problems_of_object(version: &str) -> Option<String> {
+    let is_read = OTHER_OBJECTS.iter().any(|(known, _)| *known == version);
+    (!is_read).then(|| format!("no test reads objects of {version}"))
+}
+
 #[test]
 fn yaml_of_the_documents_is_valid() {
     let crd = serde_json::to_value(rljob_crds::crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    let (spec, values) = (&schema["properties"]["spec"]["properties"], chart_values());
-    let (mut problems, mut jobs) = (Vec::new(), 0);
+    let spec = &schema["properties"]["spec"]["properties"];
+    let has_helm = required(helm("helm")).is_some();
+    let (mut problems, mut jobs, mut values) = (Vec::new(), 0, 0);
     for (page, block) in blocks("yaml").into_iter().filter(|(page, _)| !page.ends_with(ALGORITHMS))
     {
         let found = if block.contains("apiVersion: rljob.dev") {
@@ -248,20 +265,20 @@ fn yaml_of_the_documents_is_valid() {
             problems_of(&block)
         } else {
             let value: Value = serde_yaml::from_str(&block).unwrap();
-            let unknown = unknown_values(&value, &values, "");
             let keys = || value.as_object().unwrap().keys();
-            if value["apiVersion"].is_string() {
-                None
+            if let Some(version) = value["apiVersion"].as_str() {
+                problems_of_object(version)
             } else if keys().all(|key| ["metadata", "spec"].contains(&key.as_str())) {
                 problems_of_parts(&value)
             } else if keys().all(|key| !spec[key].is_null()) {
                 problems_of_parts(&json!({ "spec": value }))
             } else {
-                (!unknown.is_empty()).then(|| format!("the chart has no values {unknown:?}"))
+                values += 1;
+                has_helm.then(|| problems_of_values(&block)).flatten()
             }
         };
         problems.extend(found.map(|error| format!("{page}: {error}: {block}")));
     }
     assert_eq!(problems, Vec::<String>::new());
-    assert!(jobs > 2, "{jobs}");
+    assert!(jobs > 2 && values > 3, "{jobs} {values}");
 }

@@ -2,10 +2,16 @@
 
 use super::*;
 use crate::decide::test_support::{at, report};
+use crate::validate::test_support::minimal;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::CONDITION_SUCCEEDED;
-use rljob_crds::status::{CheckpointStatus, Failure, Incident};
+use rljob_crds::status::{
+    CheckpointStatus, Failure, Incident, InferenceStatus, TrainerGroupStatus,
+};
 use rljob_protocol::status::{EngineCondition, EngineState};
+use rljob_tests::files::{prometheus, required};
+use rljob_tests::metric_types;
+use std::sync::Arc;
 
 fn status(ready: &str, reason: &str, attempt: u32, restarts: u32) -> RLJobStatus {
     let conditions = [CONDITION_SUCCEEDED, CONDITION_READY].map(|type_| Condition {
@@ -145,4 +151,41 @@ fn weight_lag_and_checkpoint_age_have_the_worst_value() {
         checkpoint_age(&RLJobStatus { completion_time: Some(Time(at(4))), ..trains }, at(5)),
         None
     );
+}
+
+/// All metrics, each with a sample.
+fn complete_text() -> String {
+    let metrics = Metrics::new(true).unwrap();
+    let incident = Incident { pod: "a-trainer-0".to_owned(), ..Incident::default() };
+    let failed =
+        RLJobStatus { incidents: vec![incident], ..status("False", REASON_RESTARTING, 1, 1) };
+    metrics.status_written(&RLJobStatus::default(), &failed, at(0));
+    metrics.reconciled(Duration::from_secs(1), Some("observe"));
+    metrics.requests().with_label_values(&["get"]).inc();
+    let watches = [("pods".to_owned(), None)];
+    let mut text = metrics.text(true, None, &[], &watches, at(0)).unwrap();
+
+    let mut job = minimal();
+    job.status = Some(RLJobStatus {
+        training_since: Some(Time(at(0))),
+        inference: Some(InferenceStatus::default()),
+        trainer_groups: vec![TrainerGroupStatus::default()],
+        ..status("True", "Running", 0, 0)
+    });
+    let families = jobs::families(&[Arc::new(job)], true).unwrap();
+    TextEncoder::new().encode(&families, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn the_documents_have_the_type_and_labels_of_each_metric() {
+    let documented = metric_types::documented("Metric").unwrap();
+    assert_eq!(metric_types::scraped(&complete_text()), documented);
+}
+
+#[test]
+fn promtool_accepts_names_units_and_help_texts() {
+    if required(prometheus("promtool")).is_some() {
+        metric_types::check(&complete_text()).unwrap();
+    }
 }

@@ -11,6 +11,7 @@ use rljob_tests::process::run;
 use serde_json::{Value, json};
 
 use crate::chart::render;
+use crate::documents::objects_of;
 
 fn rules_file() -> PathBuf {
     workspace().join("charts/rljob/files/rules.yaml")
@@ -64,6 +65,21 @@ fn promtool_accepts_the_rules_and_their_style() {
     let file = yaml(&rules_file());
     let count = rules(&file, "alert").count() + rules(&file, "record").count();
     assert!(output.contains(&format!("SUCCESS: {count} rules found")), "{output}");
+}
+
+#[test]
+fn promtool_accepts_the_rules_of_the_documents() {
+    let objects = objects_of("monitoring.coreos.com/v1");
+    assert!(!objects.is_empty());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
+    for object in objects {
+        let object: Value = serde_yaml::from_str(&object).unwrap();
+        assert_eq!(object["kind"], "PrometheusRule");
+        // JSON is YAML.
+        fs::write(&path, object["spec"].to_string()).unwrap();
+        promtool(&["check", "rules", "--lint=all", "--lint-fatal", &path.display().to_string()]);
+    }
 }
 
 #[test]

@@ -12,9 +12,7 @@ use rljob_tests::process::run;
 mod imports;
 mod language;
 mod lints;
-mod metrics;
-
-pub(crate) use metrics::documented;
+mod samples;
 
 /// Names of all crates that a member depends on, and its own name; without build and test
 /// dependencies.

@@ -18,6 +18,8 @@ mod dashboard;
 #[cfg(test)]
 mod dashboards;
 #[cfg(test)]
+mod documents;
+#[cfg(test)]
 mod e2e;
 #[cfg(test)]
 mod exact_recovery;

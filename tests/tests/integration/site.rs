@@ -1,5 +1,6 @@
 //! Documents as a site: every page is a chapter, and every relative link and anchor resolves, in
-//! the sources and in the pages that mdBook renders.
+//! the sources and in the pages that mdBook renders. Links to other sites are not followed: they
+//! must lead to known ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,6 +18,24 @@ const ROOT_PAGES: [&str; 6] = [
     "CHANGELOG.md",
     "SECURITY.md",
     "charts/rljob/README.md",
+];
+
+/// Sites that pages link to.
+const SITES: [&str; 14] = [
+    "https://arxiv.org/",
+    "https://docs.nvidia.com/",
+    "https://docs.ray.io/",
+    "https://fengyao.notion.site/",
+    "https://github.com/",
+    "http://joschu.net/",
+    "https://keepachangelog.com/",
+    "https://krew.sigs.k8s.io",
+    "https://kueue.sigs.k8s.io",
+    "https://ringtech.notion.site/",
+    "https://semver.org/",
+    "https://ui.perfetto.dev",
+    "https://verl.readthedocs.io/",
+    "https://www.kubeflow.org/",
 ];
 
 /// Files below a folder with an extension.
@@ -52,14 +71,15 @@ fn prose(page: &Path) -> String {
     text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 
+/// Targets of links.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
 /// Targets of relative links.
 fn links(text: &str) -> Vec<String> {
-    text.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-        .filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
-        .map(ToOwned::to_owned)
-        .collect()
+    let links = targets(text).filter(|link| !link.contains("://") && !link.starts_with("mailto:"));
+    links.map(ToOwned::to_owned).collect()
 }
 
 /// Identifiers of the headings of a page, as GitHub and mdBook derive them.
@@ -100,6 +120,23 @@ fn links_of_the_documents_resolve() {
     }
     assert_eq!(broken, Vec::<String>::new());
     assert!(checked > 100, "{checked}");
+}
+
+#[test]
+fn links_to_other_sites_are_well_formed_and_their_sites_known() {
+    let (mut wrong, mut used) = (Vec::new(), BTreeSet::<&str>::new());
+    for page in pages() {
+        for link in targets(&prose(&page)).filter(|link| link.contains("://")) {
+            let site = SITES.iter().find(|site| link.starts_with(*site));
+            used.extend(site);
+            let has_form = !link.ends_with(['.', ',', ';', ':'])
+                && !link.contains(|letter: char| letter.is_whitespace() || letter == '<');
+            let is_right = site.is_some() && has_form;
+            wrong.extend((!is_right).then(|| format!("{}: {link}", page.display())));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    assert_eq!(used.len(), SITES.len(), "{used:?}");
 }
 
 #[test]

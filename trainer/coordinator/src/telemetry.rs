@@ -5,6 +5,8 @@
 mod evaluation;
 mod learners;
 mod register;
+#[cfg(test)]
+mod tests;
 mod tool_calls;
 mod verifier_calls;
 

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use rljob_tests::files::{binary, kubernetes, workspace};
 
+use crate::documents::blocks_in;
+
 mod changes;
 mod drift;
 mod health;
@@ -20,9 +22,7 @@ fn read(file: &str) -> String {
 
 /// Shell code blocks of docs/gitops.md.
 fn blocks() -> Vec<String> {
-    let page = read("docs/gitops.md");
-    let rest = page.split("```sh\n").skip(1);
-    rest.filter_map(|rest| Some(rest.split("```").next()?.to_owned())).collect()
+    blocks_in(&read("docs/gitops.md"), "sh")
 }
 
 /// A shell that runs a script in the checkout, with kubectl, rljob and a kubeconfig. kubectl has

@@ -10,13 +10,10 @@ use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::run;
 
 use super::cluster;
+use crate::documents::{blocks_in, objects_of};
 
-/// The YAML code blocks of README.md that contain an RLJob.
-fn jobs() -> Vec<String> {
-    let text = fs::read_to_string(workspace().join("README.md")).unwrap();
-    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    blocks.filter(|block| block.contains("kind: RLJob")).map(str::to_owned).collect()
-}
+/// Versions of objects that a cluster without other programs knows.
+const VERSIONS: [&str; 3] = ["rljob.dev/v1alpha1", "v1", "networking.k8s.io/v1"];
 
 /// Applies a file with strict field validation and validates it.
 fn accept(namespace: &Namespace, file: &Path) -> String {
@@ -30,7 +27,9 @@ fn accept(namespace: &Namespace, file: &Path) -> String {
 #[test]
 fn the_job_of_the_readme_is_accepted_as_printed() {
     let namespace = Namespace::create(cluster(), "readme").unwrap();
-    let jobs = jobs();
+    let text = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let mut jobs = blocks_in(&text, "yaml");
+    jobs.retain(|block| block.contains("kind: RLJob"));
     assert_eq!(jobs.len(), 1, "{jobs:?}");
     let folder = tempfile::tempdir().unwrap();
     for job in jobs {
@@ -40,26 +39,10 @@ fn the_job_of_the_readme_is_accepted_as_printed() {
     }
 }
 
-/// YAML code blocks of the pages in docs/ with objects that a cluster without
-/// other programs knows.
-fn objects() -> Vec<String> {
-    let docs = workspace().join("docs");
-    let entries = fs::read_dir(&docs).unwrap().map(|entry| entry.unwrap().path());
-    let pages = entries.filter(|path| path.extension().is_some_and(|found| found == "md"));
-    let texts: Vec<String> = pages.map(|page| fs::read_to_string(page).unwrap()).collect();
-    let blocks = texts.iter().flat_map(|text| text.split("```yaml\n").skip(1));
-    let known = ["apiVersion: rljob.dev/v1alpha1\n", "apiVersion: v1\n"];
-    blocks
-        .filter_map(|rest| rest.split("```").next())
-        .filter(|block| known.iter().any(|version| block.starts_with(version)))
-        .map(str::to_owned)
-        .collect()
-}
-
 #[test]
 fn objects_of_the_documents_are_accepted_as_printed() {
     let namespace = Namespace::create(cluster(), "documents").unwrap();
-    let objects = objects();
+    let objects: Vec<String> = VERSIONS.iter().flat_map(|version| objects_of(version)).collect();
     assert!(objects.len() >= 4, "{objects:?}");
     let folder = tempfile::tempdir().unwrap();
     for object in objects {

@@ -1,5 +1,6 @@
 //! Releases of the Helm chart on a real API server: live jobs over upgrade, rollback, removal and a
 //! new installation; an installation by kubectl that a release takes over; objects of all values.
+//! `documents` runs the commands of docs/install.md and docs/upgrades.md.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use super::operator::{
     wait_for_permissions, wait_for_pods,
 };
 
+mod documents;
 mod kustomize;
 mod namespaces;
 mod users;

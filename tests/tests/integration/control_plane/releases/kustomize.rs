@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::control_plane::{as_floats, cluster};
+use crate::documents::objects_of;
 
 /// The objects of an overlay beside a copy of `manifests`.
 fn build(overlay: &str) -> Vec<Value> {
@@ -50,11 +51,9 @@ fn the_base_has_the_objects_of_install_yaml() {
 
 #[test]
 fn the_overlay_of_the_documentation_sets_both_images() {
-    let page = fs::read_to_string(workspace().join("docs/install.md")).unwrap();
-    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let overlays: Vec<&str> = blocks.filter(|block| block.contains("Kustomization")).collect();
+    let overlays = objects_of("kustomize.config.k8s.io/v1beta1");
     assert_eq!(overlays.len(), 1);
-    let mut built = build(overlays[0]);
+    let mut built = build(&overlays[0]);
     let image = "registry.example/rljob:0.1.0";
     let mut expected = read("manifests/install.yaml");
     for object in expected.iter_mut().filter(|object| object["kind"] == "Deployment") {
