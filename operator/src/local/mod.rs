@@ -59,7 +59,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
-pub use inputs::{has_reward_functions, lacks_data, lacks_model_files, lacks_tokenizer};
+pub use inputs::{lacks_data, lacks_model_files, lacks_tokenizer, scores_alone};
 use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};

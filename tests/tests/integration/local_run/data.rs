@@ -57,7 +57,12 @@ fn validate_checks_tokenizer_and_weights_against_the_model() {
     let jobs = include_str!("../async_rollouts/ahead.yaml");
     let folder = folder_with(jobs);
     let (at, model) = ("jobs.yaml: rljob ahead", folder.path().join("model"));
-    assert_eq!(validate(folder.path(), "--local"), (Some(0), format!("{at} is valid\n")));
+    let scored = ["train", "test"].map(|name| {
+        format!("rewards[0] (exactMatch): the reference answer of FOLDER/{name}.jsonl line 1")
+    });
+    let expected =
+        format!("{at} is valid\n{at}: {} scores 1.0\n{at}: {} scores 1.0\n", scored[0], scored[1]);
+    assert_eq!(validate(folder.path(), "--local"), (Some(0), expected));
 
     let pretrained = jobs.replace("weights: Random", "weights: Pretrained");
     fs::write(folder.path().join("jobs.yaml"), pretrained).unwrap();
