@@ -30,6 +30,7 @@ pub mod client;
 pub mod commands;
 pub mod comparison;
 mod contents;
+mod digest;
 pub mod directory;
 mod edited;
 pub mod evaluate;
@@ -44,6 +45,7 @@ mod paths;
 mod prepare;
 pub mod process;
 pub mod processes;
+mod program_files;
 mod programs;
 pub mod report_file;
 pub mod results;
@@ -181,7 +183,7 @@ fn record_start(
     args: &RunArgs,
     directory: &RunDirectory,
 ) -> anyhow::Result<Option<RunConfig>> {
-    let opened = Start::new(job, runs, args.use_bucket, directory)?;
+    let opened = Start::new(job, runs, args, directory)?;
     if !args.accept_changes {
         opened.reject_changes(directory)?;
     }
