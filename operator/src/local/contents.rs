@@ -197,7 +197,9 @@ mod tests {
         let folder = project();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let files = ["reward.py", "score.py", "log.txt", "own"];
-        files.iter().for_each(|name| fs::write(path(name), "1").unwrap());
+        for name in files {
+            fs::write(path(name), "1").unwrap();
+        }
         let rewards = serde_json::json!([
             {"name": "a", "python": {"path": path("reward.py"), "function": "f"}},
             {"name": "b", "command": {"command": ["python3", path("score.py"), path("log.txt")]}},

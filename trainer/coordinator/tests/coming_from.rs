@@ -23,32 +23,40 @@ fn write_files(folder: &Path) {
     assert_eq!(written, ["from_verl.py", "compute_score.py", "from_trl.py", "trl_rewards.py"]);
 }
 
-async fn score(path: &Path, completion: &str, fields: &Value) -> f64 {
+async fn rewards(path: &Path) -> Rewards {
     binary("rljob-sandbox").unwrap();
     let runner = Runner::Program(binary("rljob-reward-runner").unwrap());
     let spec = json!({"name": "score", "python": {"path": path, "function": "reward"}});
     let spec = serde_json::from_value(spec).unwrap();
     let rewards = Rewards::new(&[spec], &runner, None).unwrap();
     rewards.check().await.unwrap();
-    let fields = fields.as_object();
-    let question = Question { prompt: "2 + 3?", completion, answer: Some("5"), fields };
-    rewards.score(question).await.unwrap().value
+    rewards
+}
+
+fn question<'a>(completion: &'a str, fields: &'a Value) -> Question<'a> {
+    Question { prompt: "2 + 3?", completion, answer: Some("5"), fields: fields.as_object() }
 }
 
 #[tokio::test]
 async fn functions_of_verl_and_trl_score_through_their_wrappers() {
     let folder = tempfile::tempdir().unwrap();
     write_files(folder.path());
-    let verl = folder.path().join("from_verl.py");
+    let verl = rewards(&folder.path().join("from_verl.py")).await;
     let row = json!({
         "data_source": "openai/gsm8k", "extra_info": {"split": "train", "index": 0},
     });
     for (completion, expected) in [("2 + 3 = 5\n#### 5", 1.0), ("#### 6", 0.1), ("5", 0.0)] {
-        assert_eq!(score(&verl, completion, &row).await, expected, "{completion}");
+        let scored = verl.score(question(completion, &row)).await.unwrap();
+        assert_eq!(scored.value, expected, "{completion}");
     }
-    let trl = folder.path().join("from_trl.py");
+    let best = verl.score_statements(question("5", &row), false).await.unwrap();
+    assert_eq!((best.completion.as_str(), best.value), ("#### 5", 1.0));
+    let trl = rewards(&folder.path().join("from_trl.py")).await;
     let row = json!({"ground_truth": "5"});
     for (completion, expected) in [("\\boxed{5}", 1.0), ("\\boxed{6}", 0.0), ("5", 0.0)] {
-        assert_eq!(score(&trl, completion, &row).await, expected, "{completion}");
+        let scored = trl.score(question(completion, &row)).await.unwrap();
+        assert_eq!(scored.value, expected, "{completion}");
     }
+    let best = trl.score_statements(question("5", &row), false).await.unwrap();
+    assert_eq!((best.completion.as_str(), best.value), ("\\boxed{5}", 1.0));
 }

@@ -90,7 +90,7 @@ async fn a_function_that_takes_fields_gets_those_of_the_row() {
     let path = folder.path().join("own.py");
     let source = "def needed(prompt, completion, answer, fields):\n    return fields['a.b'][1]\n\n\
                   def optional(prompt, completion, answer, fields=None):\n    \
-                  return -1 if fields is None else 1\n\n\
+                  return 1 if fields else -1\n\n\
                   def without(prompt, completion, answer):\n    return 3\n";
     std::fs::write(&path, source).unwrap();
     let fields = json!({"a.b": [1, 2.5]});

@@ -169,7 +169,7 @@ fn more_runs_than_the_limit_are_an_error() {
     let expected = format!(
         "found 17 runs; at most 16 are compared: pass the directories of those to compare, for \
          example {}",
-        folder.path().join("0").display()
+        folder.path().join("0/lab/sums").display()
     );
     assert_eq!(error.to_string(), expected);
 }

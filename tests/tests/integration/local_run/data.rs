@@ -75,7 +75,7 @@ fn validate_checks_tokenizer_and_weights_against_the_model() {
          `model.embed_tokens.weight` in model.safetensors is [2, 2], expected ["
     );
     let end = " more; use the config.json and the weights of one model\n";
-    assert!(code == Some(1) && text.starts_with(&start) && text.ends_with(end), "{text}");
+    assert!(code == Some(1) && text.contains(&start) && text.ends_with(end), "{text}");
 
     let path = model.join("config.json");
     let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -83,7 +83,7 @@ fn validate_checks_tokenizer_and_weights_against_the_model() {
     fs::write(&path, config.to_string()).unwrap();
     let (code, text) = validate(folder.path(), "--local");
     let start = format!("error: {at}: the tokenizer in FOLDER/model has token ids up to ");
-    assert!(code == Some(1) && text.starts_with(&start), "{text}");
+    assert!(code == Some(1) && text.contains(&start), "{text}");
     assert!(text.contains("a vocab_size of 4: one of the two is another model's"), "{text}");
 }
 

@@ -57,9 +57,9 @@ fn a_function_that_returns_no_number_fails_the_run_soon_until_it_is_fixed() {
         .unwrap();
     let (code, output) = LocalRun::start(folder.path(), "runs").end();
     let expected = format!(
-        "error: the contents of spec.rewards[0].python.path have changed since the last start of \
-         the run in {}: restore them, pass --accept-changes to continue with the new ones, or \
-         choose another --dir",
+        "error: failed to run ahead: the contents of spec.rewards[0].python.path have changed \
+         since the last start of the run in {}: restore them, pass --accept-changes to continue \
+         with the new ones, or choose another --dir",
         folder.path().join("runs/default/ahead").display()
     );
     assert_eq!((code, output.lines().last()), (Some(1), Some(expected.as_str())), "{output}");

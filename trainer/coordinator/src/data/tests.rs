@@ -160,7 +160,7 @@ fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
     let Err(error) = Dataset::open_train(&unknown, &tokenizer, 1, &KeptFields::None) else {
         panic!("an unknown field was rendered")
     };
-    let expected = "data.jsonl line 1 has no field `language`: it has a, q";
+    let expected = "data.jsonl line 1 has no field `language`: it has a, lang, q";
     assert!(error.to_string().ends_with(expected), "{error}");
 }
 

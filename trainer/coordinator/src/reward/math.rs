@@ -69,8 +69,6 @@ fn place(place: AnswerPlace) -> Place {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::float_cmp, reason = "verdicts are 0 or 1")]
-
     use std::path::PathBuf;
 
     use rljob_crds::reward::RewardSpec;

@@ -158,7 +158,8 @@ impl Rewards {
     }
 
     /// The best score of the completions that state the answer of a question, without retries and
-    /// waits. The answer `is_structured` if it is the JSON text of a list or an object.
+    /// waits. The first is the answer, which must be scored. The answer `is_structured` if it is
+    /// the JSON text of a list or an object.
     pub async fn score_statements(
         &self,
         question: Question<'_>,
@@ -166,12 +167,22 @@ impl Rewards {
     ) -> Result<StatedAnswer, FailedCall> {
         let mut best = StatedAnswer::default();
         for entry in &self.verifiers {
-            let stated = entry.verifier.statements(question.completion);
+            let stated = match question.answer {
+                Some(answer) => entry.verifier.statements(answer),
+                None => vec![question.completion.to_owned()],
+            };
             for (index, completion) in stated.into_iter().enumerate() {
                 let question = Question { completion: &completion, ..question };
-                let service = || entry.service.label().to_owned();
-                let failed = |source| FailedCall { service: service(), source };
-                let Score { value, .. } = entry.verifier.score(question).await.map_err(failed)?;
+                let Score { value, .. } = match entry.verifier.score(question).await {
+                    Ok(score) => score,
+                    Err(_) if index > 0 => continue,
+                    Err(source) => {
+                        return Err(FailedCall {
+                            service: entry.service.label().to_owned(),
+                            source,
+                        });
+                    }
+                };
                 if index == 0 || value > best.value {
                     best = StatedAnswer { completion, value, unusable: None };
                 }

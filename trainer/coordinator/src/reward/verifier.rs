@@ -74,7 +74,7 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Completions that state a reference answer, one of which has the best score.
+    /// Completions that state a reference answer: the answer, and forms that the verifier may need.
     fn statements(&self, answer: &str) -> Vec<String> {
         vec![answer.to_owned()]
     }

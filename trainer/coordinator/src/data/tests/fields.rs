@@ -9,7 +9,7 @@ use crate::data::{Dataset, KeptFields};
 /// A row as verl's data have it.
 const ROW: &str = "{\"data_source\": \"gsm8k\", \"prompt\": [{\"role\": \"user\", \"content\": \
     \"1+1?\"}], \"reward_model\": {\"ground_truth\": \"2\"}, \"extra_info\": {\"index\": 7, \
-    \"rate\": 0.5, \"tools\": []}}\n";
+    \"rate\": 0.5}}\n";
 
 /// Opens a row with settings; the path is replaced by FILE in errors.
 fn open(row: &str, spec: &Value) -> Result<Dataset, String> {
@@ -23,7 +23,7 @@ fn open(row: &str, spec: &Value) -> Result<Dataset, String> {
 #[test]
 fn settings_name_fields_of_objects_by_paths() {
     let spec = json!({
-        "conversation": {"messages": "prompt", "tools": "extra_info.tools"},
+        "conversation": {"messages": "prompt"},
         "answer": "reward_model.ground_truth",
         "passRate": {"field": "extra_info.rate", "max": 0.6},
         "rewardFields": ["data_source", "extra_info.index"],
@@ -43,8 +43,7 @@ fn missing_fields_of_objects_are_errors_that_list_those_that_the_object_has() {
         "FILE line 1 has no field `reward_model.answer`: `reward_model` has ground_truth";
     assert_eq!(open(ROW, &spec).err().unwrap(), expected);
     let spec = json!({"prompt": "{{extra_info.question}}"});
-    let expected =
-        "FILE line 1 has no field `extra_info.question`: `extra_info` has index, rate, tools";
+    let expected = "FILE line 1 has no field `extra_info.question`: `extra_info` has index, rate";
     assert_eq!(open(ROW, &spec).err().unwrap(), expected);
     let spec = json!({"prompt": "{{data_source}}", "rewardFields": ["level"]});
     let expected = "FILE line 1 has no field `level`: it has data_source, extra_info, prompt, \
