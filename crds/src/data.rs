@@ -53,7 +53,10 @@ impl DatasetSpec {
     pub(crate) fn is_plain(&self) -> bool {
         let has_suites = self.evaluation.as_ref().is_some_and(|own| !own.suites.is_empty());
         let evaluated = self.suites().into_iter().all(|Suite { data, .. }| {
-            data.rewards.is_empty() && data.conversation.is_none() && data.tools.is_none()
+            data.rewards.is_empty()
+                && data.reward_fields.is_empty()
+                && data.conversation.is_none()
+                && data.tools.is_none()
         });
         let train = &self.train;
         let is_filtered = train.min_prompt_tokens.is_some()
@@ -61,7 +64,10 @@ impl DatasetSpec {
             || train.curriculum.is_some()
             || train.conversation.is_some()
             || train.tools.is_some();
-        let trained = train.rewards.is_empty() && train.mixture.is_empty() && !is_filtered;
+        let trained = train.rewards.is_empty()
+            && train.reward_fields.is_empty()
+            && train.mixture.is_empty()
+            && !is_filtered;
         !has_suites && evaluated && trained
     }
 }

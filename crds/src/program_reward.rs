@@ -133,12 +133,13 @@ impl Default for ProgramLimits {
 }
 
 /// Settings of the `python` reward: a function that is called with the keywords `prompt`,
-/// `completion` and `answer` (text or None) and returns a number, or `{"reward": number,
-/// "components": {name: number}, "answer": text}` as `http` does. It runs in the sandbox of `code`
-/// and reads the folder of its file, which it can import from. A file that cannot be imported, or
-/// that has no function with these keywords, fails the run. A sample for which the function raises
-/// or returns no number is rejected without retries. If those are the first 16 completions, or
-/// later 256 in a row, the run fails.
+/// `completion` and `answer` (text or None), and, if it takes it, `fields` (values by the names in
+/// `rewardFields` of the data). It returns a number, or `{"reward": number, "components": {name:
+/// number}, "answer": text}` as `http` does. It runs in the sandbox of `code` and reads the folder
+/// of its file, which it can import from. A file that cannot be imported, or that has no function
+/// with these keywords, fails the run. A sample for which the function raises or returns no number
+/// is rejected without retries. If those are the first 16 completions, or later 256 in a row, the
+/// run fails.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PythonReward {

@@ -61,6 +61,35 @@ fn weight() -> f64 {
 }
 
 impl RewardSpec {
+    /// Name of the kind that is set.
+    pub fn kind(&self) -> &'static str {
+        let set = [
+            self.math.is_some(),
+            self.exact_match.is_some(),
+            self.regex.is_some(),
+            self.code.is_some(),
+            self.python.is_some(),
+            self.model.is_some(),
+            self.http.is_some(),
+            self.command.is_some(),
+        ];
+        let mut kinds = Self::MEMBERS.iter().zip(set).filter(|(_, is_set)| *is_set);
+        kinds.next().map_or("", |(kind, _)| kind)
+    }
+
+    /// Whether the reward scores a text without a server, a command or tests.
+    pub fn scores_alone(&self) -> bool {
+        self.math.is_some()
+            || self.exact_match.is_some()
+            || self.regex.is_some()
+            || self.python.is_some()
+    }
+
+    /// Whether the reward receives fields of rows.
+    pub fn receives_fields(&self) -> bool {
+        self.http.is_some() || self.command.is_some() || self.python.is_some()
+    }
+
     /// Whether the reward runs programs, which is the task of the reward runner.
     pub fn runs_programs(&self) -> bool {
         self.code.is_some() || self.python.is_some() || self.command.is_some()
@@ -144,7 +173,8 @@ pub struct RegexReward {
 }
 
 /// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,
-/// "answer": reference answer or null}`. The response is `{"reward": number}`, optionally with
+/// "answer": reference answer or null}`, with `"fields": {name: value}` if the data have
+/// `rewardFields`. The response is `{"reward": number}`, optionally with
 /// `"components": {name: number}` and with `"answer": text`, the final answer of the completion,
 /// from which evaluations compute maj@k.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -179,10 +209,11 @@ pub struct HttpReward {
 }
 
 /// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
-/// "completion": text, "answer": reference answer or null}` on standard input. The response is a
-/// line `{"id": the same, "reward": number}` on standard output, optionally with `"components":
-/// {name: number}` and `"answer": text`, as for `http`. Standard output must contain nothing else.
-/// Standard error is copied to the log of the container.
+/// "completion": text, "answer": reference answer or null}` on standard input, with `"fields":
+/// {name: value}` if the data have `rewardFields`. The response is a line `{"id": the same,
+/// "reward": number}` on standard output, optionally with `"components": {name: number}` and
+/// `"answer": text`, as for `http`. Standard output must contain nothing else. Standard error is
+/// copied to the log of the container.
 ///
 /// On a cluster, the program runs in the container `rewards` of the coordinator's pod, without
 /// network, tokens, keys and run directory. It sees `spec.volumes` read-only, except secrets, and

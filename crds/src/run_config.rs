@@ -48,10 +48,10 @@ pub const PROTOCOL: u32 = 2;
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `ppo.valueNormalization`, `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`,
 /// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
-/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools` or `rewards`
-/// of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model,
-/// `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and learners would
-/// ignore or not read.
+/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools`, `rewards` or
+/// `rewardFields` of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of
+/// a reward model, `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and
+/// learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.

@@ -39,7 +39,8 @@ fn boxed(text: &str) -> String {
 /// Whether a completion with the boxed `answer` is correct for the reference.
 fn equal(rewards: &Rewards, answer: &str, reference: &str) -> bool {
     let (completion, reference) = (boxed(answer), boxed(reference));
-    let question = Question { prompt: "", completion: &completion, answer: Some(&reference) };
+    let question =
+        Question { prompt: "", completion: &completion, answer: Some(&reference), fields: None };
     block_on(rewards.score(question)).is_ok_and(|reward| reward.value > 0.0)
 }
 

@@ -8,7 +8,7 @@ use super::source::{
     AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, CHAT_ONLY, CHAT_ONLY_MESSAGE, ConversationSpec,
     HubDatasetSource, PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE,
     WHOLE_CONVERSATION, WHOLE_CONVERSATION_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE,
-    chat_template_arguments, prompt_of_part, reward_names,
+    chat_template_arguments, own_or, prompt_of_part, reward_fields, reward_names,
 };
 use super::suite::EvaluationSuite;
 use crate::union::{Union, exactly_one};
@@ -127,6 +127,10 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "reward_names")]
     pub rewards: Vec<String>,
+    /// Fields of a row that rewards receive, as for training data. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "reward_fields")]
+    pub reward_fields: Vec<String>,
     /// Field with the category of a row, for example its subject: results are also reported by
     /// category. At most 100 different values. Default no categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -245,7 +249,8 @@ impl EvaluationDataset {
                 arguments.clone()
             },
             answer: own.answer.as_ref().or(self.answer.as_ref()).cloned(),
-            rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
+            rewards: own_or(&own.rewards, &self.rewards),
+            reward_fields: own_or(&own.reward_fields, &self.reward_fields),
             category: own.category.as_ref().or(self.category.as_ref()).cloned(),
             completion: None,
             chosen: None,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::curriculum::CurriculumSpec;
 use super::source::{
     AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource,
-    SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_names,
+    SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, reward_fields, reward_names,
 };
 use crate::union::{Union, exactly_one};
 
@@ -82,6 +82,10 @@ pub struct MixturePart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "reward_names")]
     pub rewards: Vec<String>,
+    /// Fields of a row that rewards receive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "reward_fields")]
+    pub reward_fields: Vec<String>,
     /// Jinja template of the text to learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]

@@ -92,6 +92,11 @@ pub(super) fn prompt_of_part(
     }
 }
 
+/// List of a part of the data, or that of `default` if its own one is empty.
+pub(super) fn own_or(own: &[String], default: &[String]) -> Vec<String> {
+    if own.is_empty() { default } else { own }.to_vec()
+}
+
 fn messages() -> String {
     "messages".to_owned()
 }
@@ -118,6 +123,16 @@ pub enum PromptFormat {
     Chat,
     /// Text after the beginning-of-sequence token, if the tokenizer adds one.
     Text,
+}
+
+/// Schema of a list of fields that rewards receive.
+pub(super) fn reward_fields(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {"type": "string", "minLength": 1, "maxLength": 256},
+        "maxItems": 32,
+        "x-kubernetes-list-type": "set",
+    })
 }
 
 /// Schema of a list of reward names.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::source::{
     AT_MOST_ONE_PROMPT, AT_MOST_ONE_PROMPT_MESSAGE, ConversationSpec, HubDatasetSource,
     PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE, chat_template_arguments,
-    reward_names,
+    reward_fields, reward_names,
 };
 use crate::union::{Union, exactly_one};
 
@@ -72,6 +72,10 @@ pub struct EvaluationSuite {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "reward_names")]
     pub rewards: Vec<String>,
+    /// Fields of a row that rewards receive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "reward_fields")]
+    pub reward_fields: Vec<String>,
     /// Field with the category of a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]

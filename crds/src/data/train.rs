@@ -10,7 +10,7 @@ use super::source::{
     CHAT_ONLY, CHAT_ONLY_MESSAGE, ConversationSpec, HubDatasetSource, ONE_PROMPT,
     ONE_PROMPT_MESSAGE, PromptFormat, SELECTORS_OF_PATH, SELECTORS_OF_PATH_MESSAGE,
     WHOLE_CONVERSATION, WHOLE_CONVERSATION_MESSAGE, WHOLE_PAIR, WHOLE_PAIR_MESSAGE,
-    chat_template_arguments, prompt_of_part, reward_names,
+    chat_template_arguments, own_or, prompt_of_part, reward_fields, reward_names,
 };
 use crate::union::{Union, exactly_one};
 
@@ -104,9 +104,10 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "chat_template_arguments")]
     pub chat_template_arguments: Map<String, Value>,
-    /// Field with the reference answer; a list or an object is its JSON text. `math`, `exactMatch`
-    /// and `code` rewards need it, the latter as tests; `http`, `command` and `python` rewards
-    /// receive it.
+    /// Field with the reference answer; a list or an object is its JSON text. `reward_model.answer`
+    /// is a field of the object `reward_model`, here and wherever a field of a row is named.
+    /// `math`, `exactMatch` and `code` rewards need it, the latter as tests; `http`, `command` and
+    /// `python` rewards receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
@@ -114,6 +115,11 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "reward_names")]
     pub rewards: Vec<String>,
+    /// Fields of a row that `http`, `command` and `python` rewards receive as `fields`, by these
+    /// names. The fields of a row have at most 1 MiB as JSON. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "reward_fields")]
+    pub reward_fields: Vec<String>,
     /// Jinja template of the text to learn, for example `{{answer}}`. Required by `sft` without
     /// `conversation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,7 +210,8 @@ impl TrainDataset {
             tools,
             chat_template_arguments: self.chat_template_arguments.clone(),
             answer: text(&own.answer, &self.answer),
-            rewards: if own.rewards.is_empty() { &self.rewards } else { &own.rewards }.clone(),
+            rewards: own_or(&own.rewards, &self.rewards),
+            reward_fields: own_or(&own.reward_fields, &self.reward_fields),
             completion,
             chosen: text(&own.chosen, &self.chosen),
             rejected: text(&own.rejected, &self.rejected),

@@ -105,7 +105,12 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
         }
     }
     let count = runs.len();
-    ensure!(count <= MAX_RUNS, "found {count} runs; at most {MAX_RUNS} are compared");
+    ensure!(
+        count <= MAX_RUNS,
+        "found {count} runs; at most {MAX_RUNS} are compared: pass the directories of those to \
+         compare, for example {}",
+        runs.first().map_or_else(String::new, |run| run.directory.display().to_string())
+    );
     name_by_directory(&mut runs);
     if let Some(path) = &arguments.report {
         write_report(&runs, path)?;

@@ -76,8 +76,9 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command, the run
-    /// directories in RUNS, models: tokenizer, names, shapes and types of weights, and functions of
-    /// `python` rewards, which are imported in the sandbox.
+    /// directories in RUNS, models: tokenizer, names, shapes and types of weights, and rewards:
+    /// functions of `python` rewards are imported in the sandbox, and the reference answers of the
+    /// first rows are scored.
     #[arg(long)]
     pub local: bool,
     /// As for `rljob run`: sets a field before the check. Repeatable.
@@ -128,7 +129,7 @@ impl ValidateArgs {
         let checks = [
             self.local.then(|| self.check_local(file).map(nothing)),
             self.local.then(|| model_check::check(file, sets, &self.dir).map(nothing)),
-            self.local.then(|| reward_check::check(file, sets, &self.dir).map(nothing)),
+            self.local.then(|| reward_check::check(file, sets, &self.dir)),
             self.data.then(|| data::check(file, sets, self.local.then_some(self.dir.as_path()))),
             self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib)),
         ];
@@ -136,7 +137,13 @@ impl ValidateArgs {
         for found in checks.into_iter().flatten() {
             match found {
                 Ok(found) => lines.extend(found),
-                Err(error) => problems.push(format!("{error:#}")),
+                Err(error) => {
+                    // `--local` and `--data` both read the first rows.
+                    let error = format!("{error:#}");
+                    if !problems.contains(&error) {
+                        problems.push(error);
+                    }
+                }
             }
         }
         lines

@@ -24,8 +24,8 @@ pub struct RunArgs {
     /// come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
     #[arg(long)]
     pub use_bucket: bool,
-    /// Resume a run although its spec has changed in fields that a cluster would not accept. They
-    /// are listed without this flag.
+    /// Resume a run although its spec has changed in fields that a cluster would not accept, or
+    /// programs and reward functions were edited. They are listed without this flag.
     #[arg(long)]
     pub accept_changes: bool,
     /// Command of an SGLang server, for jobs with `spec.inference.sglang`. The flags of the run

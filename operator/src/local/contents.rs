@@ -1,35 +1,25 @@
 //! Contents of the inputs of a run, recorded in `inputs.json`. A run whose project folder has moved
-//! continues if they are the same: paths of inputs do not identify them.
+//! continues if they are the same: paths of inputs do not identify them. Programs and functions are
+//! compared at every start; the coordinator compares the rows of data.
 //!
 //! ```text
 //!  inputs.json (path, SHA-256) ──┐
-//!  paths of the job ─────────────┴▶ Located: inputs now, changed fields
+//!  paths of the job ─────────────┴▶ Located: inputs now, changed and edited fields
 //!  run.json of the last start ──────▶ at_current_paths ─▶ compared with the job
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use super::digest::digest;
 use super::paths::paths_mut;
+use super::program_files::program_files;
 
 /// Field of the model folder, which may also be the export of another job.
 const MODEL: &str = "spec.model";
-/// Files up to this size in bytes are hashed whole.
-const WHOLE: u64 = 1 << 30;
-/// Number of evenly spaced blocks that are hashed of larger files.
-const BLOCKS: u64 = 256;
-/// Size of a block in bytes.
-const BLOCK: u64 = 1 << 20;
-/// Maximum depth of folders, against links to a parent.
-const DEPTH: usize = 16;
-/// Written by Python when it imports a module.
-const PYTHON_CACHE: &str = "__pycache__";
 
 /// Inputs of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -59,26 +49,43 @@ pub struct Located {
     pub inputs: Inputs,
     /// Fields whose path and contents differ from those of the run.
     pub changed: Vec<String>,
+    /// Fields of programs and functions at the path of the run whose contents differ.
+    pub edited: Vec<String>,
 }
 
 impl Located {
-    /// Finds the inputs of `current`. Reads those that are new or at another path. `previous` is
-    /// the configuration of the last start, which may be older than the record.
-    pub fn new(recorded: &Inputs, previous: Option<&RunConfig>, current: &RunConfig) -> Self {
+    /// Finds the inputs of `current`, a job in `folder`. Reads programs and functions, and inputs
+    /// that are new or at another path. `previous` is the configuration of the last start, which
+    /// may be older than the record.
+    pub fn new(
+        recorded: &Inputs,
+        previous: Option<&RunConfig>,
+        current: &RunConfig,
+        folder: &Path,
+    ) -> Self {
         let began = previous.map_or(&current.spec, |previous| &previous.spec);
         let model_path = recorded.model_path.clone().or_else(|| began.model.path.clone());
         let inputs = Inputs { model_path, contents: BTreeMap::new() };
-        let mut located = Self { inputs, changed: Vec::new() };
-        for (field, path) in paths(current) {
+        let mut located = Self { inputs, ..Self::default() };
+        let mut programs = program_files(&current.spec, folder);
+        let paths = paths(current).into_iter().map(|(field, path)| {
+            let is_program = programs.remove(&field).is_some();
+            (field, path, is_program)
+        });
+        let paths: Vec<_> = paths.collect();
+        let arguments = programs.into_iter().map(|(field, path)| (field, path, true));
+        for (field, path, is_program) in paths.into_iter().chain(arguments) {
             let before = recorded.contents.get(&field);
-            if let Some(input) = before.filter(|input| input.path == path) {
+            let is_there = before.is_some_and(|input| input.path == path);
+            if let Some(input) = before.filter(|_| is_there && !is_program) {
                 located.inputs.contents.insert(field, input.clone());
                 continue;
             }
             // The processes report inputs that cannot be read.
             let sha256 = digest(Path::new(&path)).ok();
             if before.is_some_and(|input| Some(&input.sha256) != sha256.as_ref()) {
-                located.changed.push(field.clone());
+                let fields = if is_there { &mut located.edited } else { &mut located.changed };
+                fields.push(field.clone());
             }
             if let Some(sha256) = sha256 {
                 located.inputs.contents.insert(field, Input { path, sha256 });
@@ -125,57 +132,10 @@ fn paths(config: &RunConfig) -> Vec<(String, String)> {
     paths
 }
 
-/// SHA-256 of a file, or of the names and contents of the files in a folder. Hidden files are
-/// ignored.
-fn digest(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    if path.is_dir() {
-        hash_folder(path, Path::new(""), DEPTH, &mut hash)?;
-    } else {
-        hash_file(path, &mut hash)?;
-    }
-    Ok(format!("{:x}", hash.finalize()))
-}
-
-fn hash_folder(folder: &Path, name: &Path, depth: usize, hash: &mut Sha256) -> io::Result<()> {
-    let depth = depth.checked_sub(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
-    let mut names = entries.collect::<io::Result<Vec<_>>>()?;
-    names.retain(|name| !name.as_encoded_bytes().starts_with(b".") && name != PYTHON_CACHE);
-    names.sort();
-    for entry in names {
-        let (path, name) = (folder.join(&entry), name.join(&entry));
-        if path.is_dir() {
-            hash_folder(&path, &name, depth, hash)?;
-        } else {
-            hash.update(name.as_os_str().as_encoded_bytes());
-            hash.update([0]);
-            hash_file(&path, hash)?;
-        }
-    }
-    Ok(())
-}
-
-/// Hashes the length of a file and its contents, or blocks of a large file.
-fn hash_file(path: &Path, hash: &mut Sha256) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    hash.update(length.to_le_bytes());
-    if length <= WHOLE {
-        io::copy(&mut file, hash)?;
-        return Ok(());
-    }
-    let last = length.saturating_sub(BLOCK);
-    for index in 0..BLOCKS {
-        let start = last.saturating_mul(index) / (BLOCKS - 1);
-        file.seek(SeekFrom::Start(start))?;
-        io::copy(&mut (&mut file).take(BLOCK), hash)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::desired::run_config;
     use crate::validate::test_support::with_spec;
@@ -201,19 +161,22 @@ mod tests {
     fn inputs_at_another_path_with_the_same_contents_are_the_same() {
         let (before, after) = (project(), project());
         let (old, new) = (config(before.path()), config(after.path()));
-        let recorded = Located::new(&Inputs::default(), None, &old).inputs;
+        let recorded = Located::new(&Inputs::default(), None, &old, Path::new("/")).inputs;
         assert_eq!(
             recorded.contents.keys().collect::<Vec<_>>(),
             ["spec.dataset.train.path", "spec.model", "spec.model.path"]
         );
-        let located = Located::new(&recorded, Some(&old), &new);
+        let located = Located::new(&recorded, Some(&old), &new, Path::new("/"));
         assert_eq!(located.changed, [""; 0]);
         assert_eq!(located.at_current_paths(&recorded, old.clone()), new);
         assert_eq!(located.model_identity(&new), old.spec.model.path);
-        assert_eq!(Located::new(&recorded, Some(&old), &old).model_identity(&old), None);
+        assert_eq!(
+            Located::new(&recorded, Some(&old), &old, Path::new("/")).model_identity(&old),
+            None
+        );
 
         fs::write(after.path().join("train.jsonl"), "{\"a\": 1}\n").unwrap();
-        let located = Located::new(&recorded, Some(&old), &new);
+        let located = Located::new(&recorded, Some(&old), &new, Path::new("/"));
         assert_eq!(located.changed, ["spec.dataset.train.path"]);
         let compared = located.at_current_paths(&recorded, old.clone());
         assert_eq!(compared.model_directory, new.model_directory);
@@ -224,37 +187,46 @@ mod tests {
     fn a_run_without_a_record_is_compared_by_its_paths() {
         let (before, after) = (project(), project());
         let (old, new) = (config(before.path()), config(after.path()));
-        let located = Located::new(&Inputs::default(), Some(&old), &new);
+        let located = Located::new(&Inputs::default(), Some(&old), &new, Path::new("/"));
         assert_eq!(located.changed, [""; 0]);
         assert_eq!(located.at_current_paths(&Inputs::default(), old.clone()), old);
     }
 
     #[test]
-    fn the_digest_of_a_folder_has_names_and_contents() {
+    fn programs_and_functions_are_compared_at_every_start() {
         let folder = project();
-        let digest = || digest(folder.path()).unwrap();
-        let first = digest();
-        fs::write(folder.path().join(".cache"), "x").unwrap();
-        fs::create_dir(folder.path().join(PYTHON_CACHE)).unwrap();
-        fs::write(folder.path().join(PYTHON_CACHE).join("a.pyc"), "x").unwrap();
-        assert_eq!(digest(), first);
-        fs::rename(folder.path().join("model"), folder.path().join("other")).unwrap();
-        let renamed = digest();
-        assert_ne!(renamed, first);
-        fs::write(folder.path().join("other/config.json"), "[]").unwrap();
-        assert_ne!(digest(), renamed);
-    }
-
-    #[test]
-    fn blocks_of_a_large_file_are_hashed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model.safetensors");
-        let file = File::create(&path).unwrap();
-        file.set_len(WHOLE + 12_345).unwrap();
-        let first = digest(&path).unwrap();
-        std::os::unix::fs::FileExt::write_at(&file, b"x", WHOLE + 12_344).unwrap();
-        assert_ne!(digest(&path).unwrap(), first, "the last block");
-        file.set_len(WHOLE + 12_346).unwrap();
-        assert_ne!(digest(&path).unwrap(), first, "the length");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let files = ["reward.py", "score.py", "log.txt", "own"];
+        for name in files {
+            fs::write(path(name), "1").unwrap();
+        }
+        let rewards = serde_json::json!([
+            {"name": "a", "python": {"path": path("reward.py"), "function": "f"}},
+            {"name": "b", "command": {"command": ["python3", path("score.py"), path("log.txt")]}},
+            {"name": "c", "command": {"command": ["/bin/sh", "-c", "cat"]}},
+        ]);
+        let config = run_config(&with_spec(&serde_json::json!({
+            "model": {"path": path("model")},
+            "dataset": {"train": {"path": path("train.jsonl")}},
+            "rewards": rewards,
+            "rollout": {"workflow": {"environment": {"command": {"command": [path("own")]}}}},
+        })));
+        let located = |recorded: &Inputs| Located::new(recorded, None, &config, folder.path());
+        let recorded = located(&Inputs::default()).inputs;
+        let edited = |name: &str| {
+            fs::write(path(name), "2").unwrap();
+            let found = located(&recorded);
+            fs::write(path(name), "1").unwrap();
+            assert_eq!(found.changed, [""; 0]);
+            found.edited
+        };
+        assert_eq!(edited("train.jsonl"), [""; 0], "the coordinator compares rows");
+        assert_eq!(edited("log.txt"), [""; 0], "after the program");
+        assert_eq!(edited("reward.py"), ["spec.rewards[0].python.path"]);
+        assert_eq!(edited("score.py"), ["spec.rewards[1].command.command[1]"]);
+        let environment = "spec.rollout.workflow.environment.command.command[0]";
+        assert_eq!(edited("own"), [environment]);
+        fs::remove_file(path("reward.py")).unwrap();
+        assert_eq!(located(&recorded).edited, ["spec.rewards[0].python.path"]);
     }
 }

@@ -7,6 +7,7 @@ use rljob_crds::ServedRewardModel;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE};
 use rljob_crds::restore::JobCheckpoint;
+use rljob_crds::reward::RewardSpec;
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 
 use super::jobs::{has_finished, model_directory, run_directory};
@@ -117,10 +118,10 @@ fn missing_functions(job: &ValidatedJob) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether a job has reward functions, in files that are all on this machine.
-pub fn has_reward_functions(job: &ValidatedJob) -> bool {
-    job.spec.rewards.iter().any(|reward| reward.python.is_some())
-        && missing_functions(job).next().is_none()
+/// Whether a job has rewards that need no server, command or tests, and the files of its reward
+/// functions are all on this machine.
+pub fn scores_alone(job: &ValidatedJob) -> bool {
+    job.spec.rewards.iter().any(RewardSpec::scores_alone) && missing_functions(job).next().is_none()
 }
 
 /// Working folders of tools that are not on this machine.

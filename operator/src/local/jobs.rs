@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kube::ResourceExt;
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
+use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
 use rljob_crds::restore::S3Checkpoint;
 use rljob_crds::{RLJob, RunConfig};
 use rljob_dashboard::records;
@@ -196,6 +196,12 @@ pub fn storage_problems(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> 
         _ => None,
     };
     jobs.iter().filter_map(problem).collect()
+}
+
+/// Whether a run has done a step or an evaluation. Until then, functions that failed are fixed.
+pub fn has_results(directory: &Path) -> bool {
+    let is_written = |name| directory.join(name).metadata().is_ok_and(|file| file.len() > 0);
+    [METRICS_FILE, EVALUATIONS_FILE].into_iter().any(is_written)
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub mod client;
 pub mod commands;
 pub mod comparison;
 mod contents;
+mod digest;
 pub mod directory;
 mod edited;
 pub mod evaluate;
@@ -44,6 +45,7 @@ mod paths;
 mod prepare;
 pub mod process;
 pub mod processes;
+mod program_files;
 mod programs;
 pub mod report_file;
 pub mod results;
@@ -59,7 +61,7 @@ pub use args::RunArgs;
 use commands::Machine;
 use directory::{INPUTS_FILE, RunDirectory, State};
 pub use evaluate::EvaluateArgs;
-pub use inputs::{has_reward_functions, lacks_data, lacks_model_files, lacks_tokenizer};
+pub use inputs::{lacks_data, lacks_model_files, lacks_tokenizer, scores_alone};
 use inspect::Run;
 pub use prepare::check;
 use prepare::{Prepared, Start, prepare, reject_fewer_steps};
@@ -181,7 +183,7 @@ fn record_start(
     args: &RunArgs,
     directory: &RunDirectory,
 ) -> anyhow::Result<Option<RunConfig>> {
-    let opened = Start::new(job, runs, args.use_bucket, directory)?;
+    let opened = Start::new(job, runs, args, directory)?;
     if !args.accept_changes {
         opened.reject_changes(directory)?;
     }

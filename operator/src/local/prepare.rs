@@ -101,7 +101,7 @@ fn check_directory(
     }
     let directory = RunDirectory::open(&path)?;
     directory.check_inside(runs)?;
-    let start = Start::new(job, runs, args.use_bucket, &directory)?;
+    let start = Start::new(job, runs, args, &directory)?;
     let checks = [start.reject_changes(&directory), reject_fewer_steps(job, &directory)];
     Ok(checks.into_iter().filter_map(Result::err).collect())
 }
@@ -177,13 +177,19 @@ impl Start {
     pub fn new(
         job: &ValidatedJob,
         runs: &Path,
-        use_bucket: bool,
+        args: &RunArgs,
         directory: &RunDirectory,
     ) -> Result<Self, DirectoryError> {
-        let mut config = first_config(job, runs, use_bucket, directory);
+        let mut config = first_config(job, runs, args.use_bucket, directory);
         let previous = directory.previous()?;
         let recorded: Inputs = directory.read(INPUTS_FILE)?.unwrap_or_default();
-        let inputs = Located::new(&recorded, previous.as_ref(), &config);
+        let folder = args.file.parent().unwrap_or(Path::new(""));
+        let mut inputs = Located::new(&recorded, previous.as_ref(), &config, folder);
+        let is_evaluated = !job.spec.algorithm.has_learners() && directory.state()?.succeeded;
+        let is_finished = is_evaluated || jobs::has_finished(runs, job);
+        if is_finished || !jobs::has_results(directory.path()) {
+            inputs.edited.clear();
+        }
         let Some(previous) = previous else {
             if config.uid.is_empty() {
                 config.uid = directory.generate_uid()?;
@@ -204,17 +210,23 @@ impl Start {
         Ok(Self { config, inputs, previous: Some(previous) })
     }
 
-    /// Rejects a spec that differs from that of the existing run in fields that change its samples.
+    /// Rejects a spec that differs from that of the existing run in fields that change its samples,
+    /// and edited programs and functions.
     pub fn reject_changes(&self, directory: &RunDirectory) -> anyhow::Result<()> {
         let Some(previous) = &self.previous else { return Ok(()) };
         let [before, now] =
             [previous, &self.config].map(|config| serde_json::to_value(&config.spec));
         let fields = frozen_changes(&before?, &now?);
-        if fields.is_empty() {
-            return Ok(());
-        }
-        let (directory, contents) = (directory.path().to_owned(), self.inputs.changed.clone());
-        Err(DirectoryError::Changed { directory, fields, contents }.into())
+        let (directory, edited) = (directory.path().to_owned(), self.inputs.edited.clone());
+        let error = match (fields.is_empty(), edited.is_empty()) {
+            (true, true) => return Ok(()),
+            (true, false) => DirectoryError::Edited { directory, fields: edited },
+            (false, _) => {
+                let contents = [self.inputs.changed.clone(), edited].concat();
+                DirectoryError::Changed { directory, fields, contents }
+            }
+        };
+        Err(error.into())
     }
 }
 

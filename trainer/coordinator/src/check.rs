@@ -1,17 +1,15 @@
-//! Checks of a job without a run. `rljob validate --data`: numbers of rows, and the rows that a run
-//! would drop; reads the tokenizer and the data as a run does. `rljob validate --local`: functions
-//! of rewards, with a row of the data. They write nothing.
+//! Check of the data without a run (`rljob validate --data`): numbers of rows, and the rows that a
+//! run would drop. Reads the tokenizer and the data as a run does. Writes nothing.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
-use rljob_crds::reward::RewardSpec;
 
 use crate::core::record::StepsOfEpochs;
-use crate::data::{Dataset, FilterReason, FirstRow, Part, RowLocation, first_rows};
+use crate::data::{Dataset, FilterReason, Part};
 use crate::input::{Input, InputError, check_epochs, steps_of_epochs};
-use crate::reward::{FailedCall, Question, RewardError, Rewards, Runner, VerifierError};
+use crate::reward::Runner;
 
 /// Dropped rows that are shown of each dataset.
 const SHOWN: usize = 10;
@@ -34,43 +32,6 @@ pub fn check(config: &RunConfig) -> Result<String, InputError> {
         }
     }
     Ok(text)
-}
-
-/// A function of a `python` reward that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FunctionError {
-    #[error(transparent)]
-    Unusable(#[from] RewardError),
-    #[error("{reward} does not score {location} with {completion} as completion")]
-    Row { reward: String, location: RowLocation, completion: &'static str, source: VerifierError },
-}
-
-/// Checks that the functions of `python` rewards can be called on this machine, and that they score
-/// the first row of the data, if it is on this machine: its answer as completion.
-///
-/// # Errors
-/// What would fail a run at its start, or its first completions.
-pub async fn check_rewards(config: &RunConfig, runner: &Runner) -> Result<(), FunctionError> {
-    let functions = config.spec.rewards.iter().filter(|reward| reward.python.is_some());
-    let functions: Vec<RewardSpec> = functions.cloned().collect();
-    let rewards = Rewards::new(&functions, runner, None)?;
-    rewards.check().await?;
-    for row in first_rows(config) {
-        check_row(&rewards.named(&row.rewards), &row).await?;
-    }
-    Ok(())
-}
-
-async fn check_row(rewards: &Rewards, row: &FirstRow) -> Result<(), FunctionError> {
-    let answer = row.answer.as_deref();
-    let completion = answer.unwrap_or_default();
-    let scored = rewards.score_once(Question { prompt: &row.prompt, completion, answer }).await;
-    scored.map_err(|FailedCall { service, source }| FunctionError::Row {
-        reward: service,
-        location: row.location.clone(),
-        completion: if answer.is_some() { "its answer" } else { "an empty text" },
-        source,
-    })
 }
 
 fn describe(text: &mut String, part: &Part) {

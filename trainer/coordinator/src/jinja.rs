@@ -38,6 +38,15 @@ pub fn variables(environment: &Environment<'_>, template: &Template<'_, '_>) -> 
     }
 }
 
+/// Attributes of such names, as `name.attribute`, and the names without attributes.
+pub fn attributes(environment: &Environment<'_>, template: &Template<'_, '_>) -> HashSet<String> {
+    let source = without_slices(template.source());
+    match environment.template_from_str(&source) {
+        Ok(template) => template.undeclared_variables(true),
+        Err(_) => template.undeclared_variables(true),
+    }
+}
+
 fn reject_structures(
     out: &mut Output,
     state: &State,

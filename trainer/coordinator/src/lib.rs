@@ -50,6 +50,7 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod reward;
+pub mod reward_check;
 pub mod rollback;
 pub mod rollout;
 pub mod run_handle;

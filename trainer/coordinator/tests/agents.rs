@@ -172,7 +172,7 @@ async fn agents_reach_the_proxy_and_commands_of_rewards_in_the_same_container_do
     let spec = json!({"name": "net", "command": {"command": ["python3", "-c", connects]}});
     let rewards =
         Rewards::new(&[serde_json::from_value(spec).unwrap()], &Runner::Socket(socket), None);
-    let question = Question { prompt: "", completion: "", answer: None };
+    let question = Question { prompt: "", completion: "", answer: None, fields: None };
     let reward = rewards.unwrap().score(question).await.unwrap();
     assert!(reward.value.abs() < 0.5, "a command of a reward has an IP socket");
 }

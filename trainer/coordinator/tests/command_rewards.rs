@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 const QUESTION: Question<'static> =
-    Question { prompt: "1 + 1?", completion: "2", answer: Some("two") };
+    Question { prompt: "1 + 1?", completion: "2", answer: Some("two"), fields: None };
 
 /// Answers each request with the number of preceding requests as reward.
 const COUNTING: &str = concat!(

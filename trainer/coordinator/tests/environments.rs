@@ -52,6 +52,7 @@ fn prompt() -> Prompt {
         pair_tokens: None,
         tools: None,
         fields: None,
+        reward_fields: None,
         row_digest: None,
     }
 }

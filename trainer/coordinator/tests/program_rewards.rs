@@ -20,7 +20,7 @@ fn rewards(kind: &Value) -> Rewards {
 }
 
 fn question<'a>(completion: &'a str, answer: &'a str) -> Question<'a> {
-    Question { prompt: "Add.", completion, answer: Some(answer) }
+    Question { prompt: "Add.", completion, answer: Some(answer), fields: None }
 }
 
 #[tokio::test]
@@ -82,6 +82,32 @@ async fn a_function_scores_and_its_failure_rejects_the_sample() {
                     of own.py)";
     assert_eq!(source.to_string(), expected);
     assert_eq!(rewards.score(question("four", "4")).await.unwrap().value, 1.0);
+}
+
+#[tokio::test]
+async fn a_function_that_takes_fields_gets_those_of_the_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.py");
+    let source = "def needed(prompt, completion, answer, fields):\n    return fields['a.b'][1]\n\n\
+                  def optional(prompt, completion, answer, fields=None):\n    \
+                  return 1 if fields else -1\n\n\
+                  def without(prompt, completion, answer):\n    return 3\n";
+    std::fs::write(&path, source).unwrap();
+    let fields = json!({"a.b": [1, 2.5]});
+    let with = Question { fields: fields.as_object(), ..question("four", "8") };
+    let of = |function: &str| rewards(&json!({"python": {"path": path, "function": function}}));
+    for (function, has, lacks) in [("optional", 1.0, -1.0), ("without", 3.0, 3.0)] {
+        let rewards = of(function);
+        assert_eq!(rewards.score(with).await.unwrap().value, has, "{function}");
+        assert_eq!(rewards.score(question("four", "8")).await.unwrap().value, lacks, "{function}");
+    }
+    let needed = of("needed");
+    needed.check().await.unwrap();
+    assert_eq!(needed.score(with).await.unwrap().value, 2.5);
+    let error = needed.score(question("four", "8")).await.unwrap_err();
+    let RewardError::Rejected { tries: 1, source, .. } = error else { panic!("{error:?}") };
+    let expected = "the function takes fields, of which the data have none: set their rewardFields";
+    assert_eq!(source.to_string(), expected);
 }
 
 const EXPECTED: &str = "; return a number, or {\"reward\": number, \"components\": {name: \

@@ -27,7 +27,8 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 const UID: &str = "uid";
-const QUESTION: Question<'static> = Question { prompt: "", completion: "", answer: None };
+const QUESTION: Question<'static> =
+    Question { prompt: "", completion: "", answer: None, fields: None };
 /// Answers once a file exists.
 const SLOW: &str = concat!(
     r#"while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/'); "#,

@@ -35,6 +35,12 @@ pub fn reference_answer(text: &str) -> Interpretations {
     parse(text).or_else(|error| at(Place::Phrase, text).unwrap_or(Err(error)))
 }
 
+/// The marked part of a reference answer, else the whole text.
+pub fn reference_text(text: &str) -> &str {
+    let marked = hashes(text).map(|content| boxed(content).unwrap_or(content));
+    marked.or_else(|| boxed(text)).unwrap_or(text)
+}
+
 /// All boxes of a completion as one list, if boxes are its first place and there are several.
 pub fn boxed_list(text: &str, places: &[Place]) -> Option<Answer> {
     let first = places.iter().find(|place| at(**place, text).is_some())?;

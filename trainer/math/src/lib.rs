@@ -65,6 +65,12 @@ pub fn parse_reference(text: &str) -> Result<Reference, Unsupported> {
     extract::reference_answer(text).map(|interpretations| Reference { interpretations })
 }
 
+/// The text of a reference answer without what surrounds it: the text after `####`, the content of
+/// the last box, or the whole text.
+pub fn reference_text(text: &str) -> &str {
+    extract::reference_text(text)
+}
+
 /// Whether the completion's final answer equals the reference answer. The first of `places` in the
 /// completion has the answer; several boxes are also compared as a list.
 pub fn verdict(completion: &str, reference: &Reference, places: &[Place]) -> bool {

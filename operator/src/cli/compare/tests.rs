@@ -166,5 +166,10 @@ fn more_runs_than_the_limit_are_an_error() {
     }
     let runs = (0..=MAX_RUNS).map(|number| folder.path().join(number.to_string())).collect();
     let error = compare(&arguments(runs, Output::Text)).unwrap_err();
-    assert_eq!(error.to_string(), "found 17 runs; at most 16 are compared");
+    let expected = format!(
+        "found 17 runs; at most 16 are compared: pass the directories of those to compare, for \
+         example {}",
+        folder.path().join("0/lab/sums").display()
+    );
+    assert_eq!(error.to_string(), expected);
 }

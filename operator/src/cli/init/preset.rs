@@ -85,6 +85,8 @@ pub enum Preset {
     ServedRewardModel,
     /// GRPO with a Python function as a further reward, in a ConfigMap.
     PythonReward,
+    /// GRPO with the reward of a Python function, without GPUs, on the data of `make quickstart`.
+    PythonRewardCpu,
     /// GRPO with the reward of a program, on the data of `make quickstart`.
     CommandReward,
     /// GRPO with the reward of an HTTP server, on the data of `make quickstart`.
@@ -215,6 +217,7 @@ samples! {
     ModelReward: "model-reward", "model-reward";
     ServedRewardModel: "served-reward-model", "served-reward-model";
     PythonReward: "python-reward", "python-reward";
+    PythonRewardCpu: "python-reward-cpu", "python-reward-cpu";
     CommandReward: "command-reward", "command-reward";
     HttpReward: "http-reward", "http-reward";
     Distillation: "algorithms/distillation", "distillation";

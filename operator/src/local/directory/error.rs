@@ -27,6 +27,17 @@ pub enum DirectoryError {
         /// Fields of inputs at other paths whose contents differ.
         contents: Vec<String>,
     },
+    /// Programs or functions that were edited.
+    #[error(
+        "the contents of {} have changed since the last start of the run in {directory}: restore \
+         them, pass --accept-changes to continue with the new ones, or choose another --dir",
+        fields.join(", ")
+    )]
+    Edited {
+        directory: PathBuf,
+        /// Fields that name them.
+        fields: Vec<String>,
+    },
     /// Fewer steps than are done.
     #[error(
         "spec.training.steps is {steps}, but the run in {directory} has done {done} steps: set it \

@@ -6,7 +6,7 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::check_union;
 use super::prompts;
-use super::rewards::check_reward_names;
+use super::rewards::check_rewards_of_data;
 use crate::validate::Problem;
 
 const FIELD: &str = "spec.dataset.train";
@@ -40,7 +40,7 @@ pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut
     for part in train.parts() {
         let (field, data) = (part.field, part.data);
         prompts::check_train(&field, &data, problems);
-        check_reward_names(&field, &data.rewards, rewards, problems);
+        check_rewards_of_data(&field, (&data.rewards, &data.reward_fields), rewards, problems);
         let (min, max) = (data.min_prompt_tokens, data.max_prompt_tokens);
         if let Some((min, max)) = min.zip(max).filter(|(min, max)| min > max) {
             let message = format!("must be at most maxPromptTokens = {max}, found {min}");

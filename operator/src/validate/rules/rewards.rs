@@ -5,13 +5,17 @@ use rljob_crds::reward::{AnswerPlace, RewardSpec};
 use super::common::check_union;
 use crate::validate::Problem;
 
-/// Checks names of rewards that score the data at `path`.
-pub(super) fn check_reward_names(
+/// Checks names of rewards that score the data at `path`, and fields that they receive.
+pub(super) fn check_rewards_of_data(
     path: &str,
-    names: &[String],
+    (names, fields): (&[String], &[String]),
     rewards: &[RewardSpec],
     problems: &mut Vec<Problem>,
 ) {
+    if !fields.is_empty() && !rewards.iter().any(RewardSpec::receives_fields) {
+        let message = "has no use: only http, command and python rewards receive fields of rows";
+        problems.push(Problem::new(format!("{path}.rewardFields"), message));
+    }
     for (index, name) in names.iter().enumerate() {
         if !rewards.iter().any(|reward| reward.name == *name) {
             let message = format!("`{name}` is not the name of an entry of spec.rewards");

@@ -5,7 +5,7 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::check_union;
 use super::prompts;
-use super::rewards::check_reward_names;
+use super::rewards::check_rewards_of_data;
 use crate::validate::Problem;
 
 const FIELD: &str = "spec.dataset.evaluation";
@@ -30,7 +30,7 @@ pub(super) fn check(
     for suite in evaluation.resolved() {
         let Suite { field, data, .. } = suite;
         prompts::check_evaluation(&field, &data, problems);
-        check_reward_names(&field, &data.rewards, rewards, problems);
+        check_rewards_of_data(&field, (&data.rewards, &data.reward_fields), rewards, problems);
     }
 }
 

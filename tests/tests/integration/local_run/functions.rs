@@ -1,4 +1,5 @@
-//! Reward functions that return no number: `rljob validate --local` and the run say so.
+//! Reward functions: `rljob validate --local` and the run name one that returns no number, scores
+//! of reference answers are shown, and a run does not resume with an edited function.
 
 use std::fs;
 
@@ -38,9 +39,74 @@ fn a_function_that_returns_no_number_fails_the_run_soon_until_it_is_fixed() {
     assert_eq!(output.lines().last(), Some(expected.as_str()), "{output}");
 
     fs::write(&own, function("return -len(completion)")).unwrap();
-    assert_eq!(validate(folder.path(), "--local"), (Some(0), format!("{at} is valid\n")));
+    let lines = ["train", "test"].map(|name| {
+        format!(
+            "{at}: rewards[0] (python): the reference answer of FOLDER/{name}.jsonl line 1 scores \
+             -3.0; if no completion should score higher, check the function and \
+             spec.dataset.{}.answer\n",
+            if name == "train" { name } else { "evaluation" }
+        )
+    });
+    let expected = format!("{at} is valid\n{}{}", lines[0], lines[1]);
+    assert_eq!(validate(folder.path(), "--local"), (Some(0), expected));
     let (code, output) = LocalRun::start(folder.path(), "runs").end();
     assert_eq!(code, Some(0), "{output}");
+
+    fs::write(&own, function("return len(completion)")).unwrap();
+    fs::write(folder.path().join("jobs.yaml"), text(&folder).replace("steps: 1", "steps: 2"))
+        .unwrap();
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    let expected = format!(
+        "error: failed to run ahead: the contents of spec.rewards[0].python.path have changed \
+         since the last start of the run in {}: restore them, pass --accept-changes to continue \
+         with the new ones, or choose another --dir",
+        folder.path().join("runs/default/ahead").display()
+    );
+    assert_eq!((code, output.lines().last()), (Some(1), Some(expected.as_str())), "{output}");
+    let problem = validate(folder.path(), "--local").1;
+    assert!(problem.contains("ahead: cannot resume: the contents of spec.rewards[0]"), "{problem}");
+    fs::write(&own, function("return -len(completion)")).unwrap();
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    assert_eq!(code, Some(0), "{output}");
+}
+
+/// The job file.
+fn text(folder: &tempfile::TempDir) -> String {
+    fs::read_to_string(folder.path().join("jobs.yaml")).unwrap()
+}
+
+#[test]
+fn validate_shows_what_reference_answers_score_and_warns_of_those_that_no_completion_matches() {
+    let rewards = "{name: correct, math: {extract: [Boxed]}}\n    \
+                   - {name: boxed, regex: {pattern: boxed}}";
+    let jobs = include_str!("../async_rollouts/ahead.yaml");
+    let jobs = jobs.replace("{name: correct, exactMatch: {}}", rewards);
+    let folder = folder_with(&jobs.replace("everySteps: 5", "rewards: [correct]"));
+    let row = "{\"question\": \"1+1=\", \"answer\": \"x \\\\to 5\"}\n";
+    fs::write(folder.path().join("test.jsonl"), row).unwrap();
+    let row = "{\"question\": \"1+1=\", \"answer\": \"2\"}\n";
+    fs::write(folder.path().join("train.jsonl"), row).unwrap();
+    let at = "jobs.yaml: rljob ahead";
+    let answer = |name: &str| format!("the reference answer of FOLDER/{name}.jsonl line 1 scores");
+    let expected = [
+        format!("{at} is valid"),
+        format!("{at}: rewards[0] (math): {} 1.0 as `\\boxed{{2}}`", answer("train")),
+        format!(
+            "jobs.yaml: warning: rljob ahead: rewards[0] (math): {} 0.0: reward correct does not \
+             support the answer `x \\to 5`: a LaTeX command is not supported; check \
+             spec.dataset.evaluation.answer",
+            answer("test")
+        ),
+        format!("{at}: rewards[1] (regex): {} 0.0\n", answer("train")),
+    ];
+    assert_eq!(validate(folder.path(), "--local"), (Some(0), expected.join("\n")));
+
+    let jobs = text(&folder).replace("answer: answer", "answer: extra.answer");
+    fs::write(folder.path().join("jobs.yaml"), jobs).unwrap();
+    let expected =
+        format!("error: {at}: FOLDER/train.jsonl line 1 has no field `extra.answer`: it has ");
+    let (code, text) = validate(folder.path(), "--local");
+    assert!(code == Some(1) && text.starts_with(&expected), "{text}");
 }
 
 #[test]
@@ -54,7 +120,10 @@ fn validate_calls_functions_of_the_rows_that_name_them() {
     let folder = folder_with(&jobs);
     fs::write(folder.path().join("short.py"), function("return int(answer + completion)")).unwrap();
     let at = "jobs.yaml: rljob ahead";
-    assert_eq!(validate(folder.path(), "--local"), (Some(0), format!("{at} is valid\n")));
+    let (code, text) = validate(folder.path(), "--local");
+    assert!(code == Some(0) && text.starts_with(&format!("{at} is valid\n")), "{text}");
+    let scored: Vec<&str> = text.lines().filter(|line| line.contains("(python)")).collect();
+    assert!(scored.len() == 1 && scored[0].contains("FOLDER/test.jsonl line 1"), "{text}");
 
     let row = "{\"question\": \"1+1=\", \"answer\": \"two\"}\n";
     fs::write(folder.path().join("test.jsonl"), row).unwrap();

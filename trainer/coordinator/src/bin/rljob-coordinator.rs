@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rljob_coordinator::check::check_rewards;
 use rljob_coordinator::persistence::checkpoint_file::CheckpointFile;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
 use rljob_coordinator::reward::Runner;
+use rljob_coordinator::reward_check::check_rewards;
 use rljob_coordinator::server::dashboard;
 use rljob_crds::names::{DASHBOARD_VARIABLE, EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
@@ -72,7 +72,8 @@ struct Arguments {
     /// Check the tokenizer against the model and the spec, and exit.
     #[arg(long, conflicts_with_all = ["check_data", "roll_back"])]
     check_model: bool,
-    /// Check that the functions of `python` rewards can be called on this machine, and exit.
+    /// Check that the functions of `python` rewards can be called on this machine, print what the
+    /// reference answers of the first rows score, and exit.
     #[arg(long, conflicts_with_all = ["check_data", "check_model", "roll_back"])]
     check_rewards: bool,
     /// Restore the stopped run to its newest complete checkpoint of this step, print what is
@@ -165,8 +166,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
                 String::new()
             }
             _ if arguments.check_rewards => {
-                runtime()?.block_on(check_rewards(&config, &runner_program()?))?;
-                String::new()
+                runtime()?.block_on(check_rewards(&config, &runner_program()?))?
             }
             _ => rljob_coordinator::check::check(&config)?,
         };

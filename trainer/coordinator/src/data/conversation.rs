@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::data::error::DataError;
+use crate::data::field;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::text::{
@@ -52,11 +53,8 @@ impl ConversationFields {
             field: self.field.clone(),
             problem,
         };
-        let value = fields.get(&self.field).ok_or_else(|| DataError::MissingField {
-            location: location.clone(),
-            field: self.field.clone(),
-        })?;
-        let messages = messages(value).map_err(invalid)?;
+        let messages =
+            messages(field::required(location, &self.field, fields)?).map_err(invalid)?;
         match unfit(&messages, self.used) {
             Some(problem) => Err(invalid(problem.to_owned())),
             None => Ok(Conversation { messages, used: self.used }),

@@ -138,8 +138,18 @@ pub enum DataError {
         location: RowLocation,
     },
     /// A row lacks a field that the spec uses.
-    #[error("{location} has no field `{field}`")]
-    MissingField { location: RowLocation, field: String },
+    #[error("{location} has no field `{field}`: {found}")]
+    MissingField {
+        location: RowLocation,
+        field: String,
+        /// Fields that the row has.
+        found: String,
+    },
+    #[error(
+        "the fields of {location} that rewards receive have {bytes} bytes as JSON, more than \
+         {limit}: name fewer in rewardFields of the dataset"
+    )]
+    LongFields { location: RowLocation, bytes: usize, limit: usize },
     #[error(
         "field `{field}` in {location} is {found}, expected a string, a number, a list or an object"
     )]

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::Environment;
+use minijinja::{Environment, ErrorKind};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Dataset;
+use super::field;
 use super::location::RowLocation;
 use super::part::Part;
 use super::reader::Fields;
 use super::templates::KeptFields;
-use crate::jinja::{strict_environment, variables};
+use crate::jinja::{attributes, strict_environment, variables};
 
 const TEMPLATE: &str = "feedback";
 /// Variable with the facts about the turn. It hides a field of that name.
@@ -43,6 +44,11 @@ pub enum FeedbackError {
     Template(#[source] minijinja::Error),
     #[error("failed to render rollout.workflow.multiTurn.feedback for {location}")]
     Row { location: RowLocation, source: minijinja::Error },
+    #[error(
+        "rollout.workflow.multiTurn.feedback uses `{name}`, which {location} does not have: \
+         {choices}"
+    )]
+    Undefined { name: String, location: RowLocation, choices: String },
     #[error("failed to render rollout.workflow.multiTurn.feedback for row {row}")]
     Render { row: u64, source: minijinja::Error },
     #[error(
@@ -91,8 +97,12 @@ impl Feedback {
         let empty = Fields::default();
         part.rows().try_for_each(|row| {
             let location = || row.location.clone();
-            self.rendered(row.fields.as_deref().unwrap_or(&empty), turn, |source| {
-                FeedbackError::Row { location: location(), source }
+            let fields = row.fields.as_deref().unwrap_or(&empty);
+            self.rendered(fields, turn, |source| match self.undefined(fields, turn, &part.names) {
+                Some((name, choices)) if source.kind() == ErrorKind::UndefinedError => {
+                    FeedbackError::Undefined { name, location: location(), choices }
+                }
+                _ => FeedbackError::Row { location: location(), source },
             })
             .map(drop)
         })
@@ -124,11 +134,38 @@ impl Feedback {
     }
 
     fn text(&self, fields: &Fields, turn: TurnFacts<'_>) -> Result<String, minijinja::Error> {
-        let mut variables = fields.clone();
-        let turn = serde_json::to_value(turn).unwrap_or(Value::Null);
-        variables.insert(TURN.to_owned(), turn);
-        self.environment.get_template(TEMPLATE)?.render(variables)
+        self.environment.get_template(TEMPLATE)?.render(values(fields, turn))
     }
+
+    /// The first name in the template that is undefined, and what it could be. `names` are fields
+    /// of rows.
+    fn undefined(
+        &self,
+        fields: &Fields,
+        turn: TurnFacts<'_>,
+        names: &[String],
+    ) -> Option<(String, String)> {
+        let values = values(fields, turn);
+        let template = self.environment.get_template(TEMPLATE).ok()?;
+        let used = variables(&self.environment, &template);
+        if let Some(name) = used.into_iter().filter(|name| !values.contains_key(name)).min() {
+            let names = field::names(names.iter());
+            let turn = field::found(&values, &format!("{TURN}.{name}"));
+            return Some((name, format!("the first row has {names}, and {turn}")));
+        }
+        let used = attributes(&self.environment, &template).into_iter();
+        let name = used.filter(|name| field::is_missing(&values, name)).min()?;
+        let choices = field::found(&values, &name);
+        Some((name, choices))
+    }
+}
+
+/// Variables of a template.
+fn values(fields: &Fields, turn: TurnFacts<'_>) -> Fields {
+    let turn = serde_json::to_value(turn).unwrap_or(Value::Null);
+    let mut values = fields.clone();
+    values.insert(TURN.to_owned(), turn);
+    values
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod conversation;
 mod dropped;
 mod error;
 mod feedback;
+mod field;
 mod files;
 mod filters;
 mod first_row;
@@ -79,6 +80,8 @@ pub struct Prompt {
     pub tools: Option<Tools>,
     /// Kept fields of the row, if any are kept.
     pub fields: Option<Arc<Fields>>,
+    /// Fields that rewards receive, by their names in the spec; `None` without names.
+    pub reward_fields: Option<Arc<Fields>>,
     /// Digest of all fields of the row, of evaluation data.
     pub row_digest: Option<String>,
 }
@@ -161,6 +164,7 @@ impl Dataset {
             pair_tokens: tokens.pair,
             tools: row.tools.clone(),
             fields: row.fields.clone(),
+            reward_fields: row.reward_fields.clone(),
             row_digest: row.digest.clone(),
         })
     }

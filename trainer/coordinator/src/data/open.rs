@@ -101,6 +101,7 @@ impl Dataset {
             )?
             .with_conversation(spec.conversation.as_ref(), used)
             .with_tools(spec.tools_field(), tokenizer.tools())
+            .with_reward_fields(&spec.reward_fields)
             .with_category(spec.category.as_deref())
             .with_digest()
             .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
@@ -153,6 +154,7 @@ fn train_part(
         )?
         .with_conversation(spec.conversation.as_ref(), used)
         .with_tools(spec.tools_field(), tokenizer.tools())
+        .with_reward_fields(&spec.reward_fields)
         .with_pass_rate(spec.pass_rate.as_ref().map(|filter| filter.field.as_str()))
         .with_pair(spec.chosen.as_deref(), spec.rejected.as_deref())?,
         style: style.clone(),
@@ -185,7 +187,9 @@ impl Source<'_> {
     fn open(self, tokenizer: &TextTokenizer, seed: Option<u64>) -> Result<Part, DataError> {
         let path = PathBuf::from(self.path);
         let SplitFiles { paths, rows: expected } = files::select(&path, self.selector)?;
-        let mut reader = (0..).zip(RowReader::new(paths, ReadLimits::default()));
+        let mut reader = (0..).zip(RowReader::new(paths, ReadLimits::default())).peekable();
+        let first = reader.peek().and_then(|(_, row)| row.as_ref().ok());
+        let names = first.map(|(_, fields)| fields.keys().cloned().collect()).unwrap_or_default();
         let (mut rows, mut filtered, mut found) = (Vec::new(), Vec::new(), 0_u64);
         loop {
             let batch = self.batch(&mut reader)?;
@@ -218,7 +222,7 @@ impl Source<'_> {
         }
         let order = RowOrder::new(seed, rows.len() as u64);
         let (label, rewards, unusable) = (self.label, self.rewards.into(), Vec::new());
-        let part = Part { label, path, rows, filtered, unusable, seed, order, rewards };
+        let part = Part { label, path, names, rows, filtered, unusable, seed, order, rewards };
         part.check_pairs()?;
         Ok(part)
     }

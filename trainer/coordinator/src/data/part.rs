@@ -15,6 +15,8 @@ pub struct Part {
     /// `train` or `evaluation`, and `/NAME` of a part of a mixture or of a suite.
     pub(super) label: String,
     pub(super) path: PathBuf,
+    /// Names of the fields of the first row.
+    pub(super) names: Vec<String>,
     pub(super) rows: Vec<Row>,
     pub(super) filtered: Vec<FilteredRow>,
     pub(super) unusable: Vec<DroppedRow>,

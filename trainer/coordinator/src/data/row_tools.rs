@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::data::error::DataError;
+use crate::data::field;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::text::{Tool, Tools};
@@ -28,13 +29,10 @@ impl ToolsField {
     /// Reads the tools of a row in their order. A row without the field has none, unless the
     /// workflow has tools: a misspelled field would remove them.
     pub fn read(&self, location: &RowLocation, fields: &Fields) -> Result<Tools, DataError> {
-        let value = match fields.get(&self.field) {
+        let value = match field::find(fields, &self.field) {
             Some(value) => value,
             None if self.defined.is_empty() => &Value::Null,
-            None => {
-                let (location, field) = (location.clone(), self.field.clone());
-                return Err(DataError::MissingField { location, field });
-            }
+            None => return Err(field::missing(location, &self.field, fields)),
         };
         self.tools(value).map_err(|problem| DataError::RowField {
             location: location.clone(),

@@ -33,6 +33,8 @@ pub struct Row {
     pub pass_rate: Option<f64>,
     /// Kept fields, if any are kept.
     pub fields: Option<Arc<Fields>>,
+    /// Fields that rewards receive, by their names in the spec; `None` without names.
+    pub reward_fields: Option<Arc<Fields>>,
     /// Digest of all fields of the row, of evaluation data.
     pub digest: Option<String>,
     /// Chat template included.
@@ -72,6 +74,10 @@ impl Row {
         }
         if let Some(fields) = &self.fields {
             // Maps of JSON are sorted by key.
+            digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
+        }
+        if let Some(fields) = &self.reward_fields {
+            digest.update(b"rewardFields");
             digest.update(serde_json::to_vec(fields.as_ref()).unwrap_or_default());
         }
     }

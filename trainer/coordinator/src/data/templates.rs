@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use crate::data::conversation::{ConversationFields, Use};
 use crate::data::error::DataError;
+use crate::data::field;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
 use crate::data::row_tools::ToolsField;
 use crate::data::rows::Row;
-use crate::jinja::{row_environment, variables};
+use crate::jinja::{attributes, row_environment, variables};
 use crate::text::Tools;
 
 const PROMPT: &str = "prompt";
@@ -23,6 +24,8 @@ const SYSTEM: &str = "system";
 const COMPLETION: &str = "completion";
 const CHOSEN: &str = "chosen";
 const REJECTED: &str = "rejected";
+/// Most bytes of the fields of a row that rewards receive, as JSON.
+const MAX_REWARD_FIELDS: usize = 1 << 20;
 
 /// Fields of a row that are kept beside its rendered texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct Templates {
     answer: Option<String>,
     category: Option<String>,
     pass_rate: Option<String>,
+    /// Names of the fields that rewards receive.
+    reward_fields: Vec<String>,
     /// Digest of the fields of a row, if rows have one.
     digest: Option<fn(&Fields) -> String>,
     kept: KeptFields,
@@ -77,6 +82,7 @@ impl Templates {
             answer: answer.map(str::to_owned),
             category: None,
             pass_rate: None,
+            reward_fields: Vec::new(),
             digest: None,
             kept: kept.clone(),
         })
@@ -111,6 +117,12 @@ impl Templates {
     #[must_use]
     pub fn with_pass_rate(self, field: Option<&str>) -> Self {
         Self { pass_rate: field.map(str::to_owned), ..self }
+    }
+
+    /// The templates of rows with fields that rewards receive.
+    #[must_use]
+    pub fn with_reward_fields(self, names: &[String]) -> Self {
+        Self { reward_fields: names.to_vec(), ..self }
     }
 
     /// Adds the templates of a pair, if there are any.
@@ -156,7 +168,7 @@ impl Templates {
             pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
             answer: text(&self.answer)?,
             has_structured_answer: self.answer.as_ref().is_some_and(|field| {
-                matches!(fields.get(field), Some(Value::Array(_) | Value::Object(_)))
+                matches!(field::find(fields, field), Some(Value::Array(_) | Value::Object(_)))
             }),
             category: text(&self.category)?,
             pass_rate: self
@@ -165,6 +177,7 @@ impl Templates {
                 .map(|field| pass_rate(&location, field, fields))
                 .transpose()?,
             fields: self.kept.of(fields),
+            reward_fields: self.reward_fields(&location, fields)?,
             digest: self.digest.map(|digest| digest(fields)),
             location,
             number,
@@ -185,13 +198,37 @@ impl Templates {
             .map_err(|source| DataError::Template { template, source })?;
         compiled.render(fields).map_err(|source| {
             let used = variables(&self.environment, &compiled);
-            match used.into_iter().filter(|name| !fields.contains_key(name)).min() {
-                Some(field) if source.kind() == ErrorKind::UndefinedError => {
-                    DataError::MissingField { location: location.clone(), field }
+            let missing = used.into_iter().filter(|name| !fields.contains_key(name)).min();
+            let of_object = || {
+                let used = attributes(&self.environment, &compiled).into_iter();
+                used.filter(|name| field::is_missing(fields, name)).min()
+            };
+            match missing.or_else(of_object) {
+                Some(name) if source.kind() == ErrorKind::UndefinedError => {
+                    field::missing(location, &name, fields)
                 }
                 _ => DataError::Render { location: location.clone(), template, source },
             }
         })
+    }
+
+    fn reward_fields(
+        &self,
+        location: &RowLocation,
+        fields: &Fields,
+    ) -> Result<Option<Arc<Fields>>, DataError> {
+        if self.reward_fields.is_empty() {
+            return Ok(None);
+        }
+        let named =
+            |name: &String| Ok((name.clone(), field::required(location, name, fields)?.clone()));
+        let kept = self.reward_fields.iter().map(named).collect::<Result<Fields, DataError>>()?;
+        let bytes = serde_json::to_vec(&kept).map_or(usize::MAX, |json| json.len());
+        if bytes > MAX_REWARD_FIELDS {
+            let (location, limit) = (location.clone(), MAX_REWARD_FIELDS);
+            return Err(DataError::LongFields { location, bytes, limit });
+        }
+        Ok(Some(Arc::new(kept)))
     }
 }
 
@@ -211,23 +248,18 @@ fn text_field(location: &RowLocation, field: &str, fields: &Fields) -> Result<St
     let wrong = |found| {
         Err(DataError::FieldType { location: location.clone(), field: field.to_owned(), found })
     };
-    match fields.get(field) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Number(number)) => Ok(number.to_string()),
-        Some(Value::Null) => wrong("null"),
-        Some(Value::Bool(_)) => wrong("a boolean"),
-        Some(value @ (Value::Array(_) | Value::Object(_))) => Ok(value.to_string()),
-        None => {
-            Err(DataError::MissingField { location: location.clone(), field: field.to_owned() })
-        }
+    match field::required(location, field, fields)? {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Null => wrong("null"),
+        Value::Bool(_) => wrong("a boolean"),
+        value @ (Value::Array(_) | Value::Object(_)) => Ok(value.to_string()),
     }
 }
 
 fn pass_rate(location: &RowLocation, field: &str, fields: &Fields) -> Result<f64, DataError> {
+    let value = field::required(location, field, fields)?;
     let (location, field) = (location.clone(), field.to_owned());
-    let Some(value) = fields.get(&field) else {
-        return Err(DataError::MissingField { location, field });
-    };
     let rate = value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
     let found = || value.to_string().chars().take(80).collect();
     rate.ok_or_else(|| DataError::PassRate { location, field, found: found() })

@@ -3,6 +3,8 @@
 mod conversations;
 mod dropped;
 mod evaluation;
+mod feedback;
+mod fields;
 mod filters;
 mod folders;
 mod structures;
@@ -14,7 +16,7 @@ use std::path::Path;
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use rljob_crds::data::{EvaluationDataset, PromptFormat, Suite, TrainDataset};
 
-use crate::data::{DataError, Dataset, Feedback, KeptFields, Prompt};
+use crate::data::{DataError, Dataset, KeptFields, Prompt};
 use crate::text::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
@@ -95,6 +97,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        reward_fields: None,
         row_digest: None,
     };
     assert_eq!((dataset.len(), dataset.prompt(3).unwrap()), (1, expected));
@@ -157,7 +160,8 @@ fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
     let Err(error) = Dataset::open_train(&unknown, &tokenizer, 1, &KeptFields::None) else {
         panic!("an unknown field was rendered")
     };
-    assert!(error.to_string().ends_with("data.jsonl line 1 has no field `language`"), "{error}");
+    let expected = "data.jsonl line 1 has no field `language`: it has a, lang, q";
+    assert!(error.to_string().ends_with(expected), "{error}");
 }
 
 #[test]
@@ -166,8 +170,8 @@ fn row_errors_name_file_and_line() {
     let error = |line: &str, prompt| File::open_error(&format!("{good}{line}\n"), prompt).0;
     assert_eq!(error("{\"q\": ", "{{q}}"), "FILE line 3 is not a JSON object");
     assert_eq!(error("[1]", "{{q}}"), "FILE line 3 is not a JSON object");
-    assert_eq!(error("{\"a\": 1}", "{{q}}"), "FILE line 3 has no field `q`");
-    assert_eq!(error("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
+    assert_eq!(error("{\"a\": 1}", "{{q}}"), "FILE line 3 has no field `q`: it has a");
+    assert_eq!(error("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`: it has q");
     assert_eq!(
         error("{\"q\": 1, \"a\": null}", "{{q}}"),
         "field `a` in FILE line 3 is null, expected a string, a number, a list or an object"
@@ -261,39 +265,4 @@ proptest! {
             prop_assert_eq!(prompt.text, prompt.row.to_string());
         }
     }
-}
-
-#[test]
-fn kept_fields_are_those_that_are_named() {
-    let file =
-        File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7,\"other\":1}\n{\"q\":\"y\",\"a\":\"1\"}\n");
-    let spec = file.train("{{q}}");
-    let kept = KeptFields::Named(["hint".to_owned()].into());
-    let open = |kept| Dataset::open_train(&spec, &tokenizer(), 1, kept).unwrap();
-    let dataset = open(&kept);
-    let mut fields: Vec<_> = (0..2)
-        .map(|position| dataset.prompt(position).unwrap())
-        .map(|prompt| (prompt.text, serde_json::to_string(&*prompt.fields.unwrap()).unwrap()))
-        .collect();
-    fields.sort();
-    let expected = [("x", "{\"hint\":7}"), ("y", "{}")];
-    assert_eq!(fields, expected.map(|(text, json)| (text.to_owned(), json.to_owned())));
-    let without = open(&KeptFields::None);
-    assert_eq!(without.prompt(0).unwrap().fields, None);
-    assert_ne!(dataset.fingerprint(), without.fingerprint());
-}
-
-#[test]
-fn rows_without_a_field_of_the_feedback_are_named_when_the_data_is_opened() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"1\",\"hint\":7}\n{\"q\":\"y\",\"a\":\"1\"}\n");
-    let feedback = Feedback::new("{{hint}} {{turn.components.right}}").unwrap();
-    let kept = feedback.fields().unwrap();
-    let data = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &kept).unwrap();
-    let error = feedback.check(&data, &["right"]).unwrap_err();
-    let expected =
-        "failed to render rollout.workflow.multiTurn.feedback for FILE line 2".to_owned();
-    assert_eq!(error.to_string().replace(&file.path(), "FILE"), expected);
-    let feedback = Feedback::new("{{turn.components.right}}").unwrap();
-    feedback.check(&data, &["right"]).unwrap();
-    feedback.check(&data, &["other"]).unwrap_err();
 }

@@ -1,8 +1,9 @@
-//! JSON protocol of external verifiers (`http`, `command`).
+//! JSON protocol of external verifiers (`http`, `command`, `python`).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::reward::verifier::{Question, Score, VerifierError};
 
@@ -20,12 +21,14 @@ pub struct Request<'a> {
     prompt: &'a str,
     completion: &'a str,
     answer: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Request<'a> {
     pub fn new(id: Option<u64>, question: Question<'a>) -> Self {
-        let Question { prompt, completion, answer } = question;
-        Self { id, prompt, completion, answer }
+        let Question { prompt, completion, answer, fields } = question;
+        Self { id, prompt, completion, answer, fields }
     }
 }
 
@@ -80,4 +83,22 @@ pub fn excerpt(bytes: &[u8]) -> String {
         .take(MAX_EXCERPT)
         .map(|character| if character.is_control() { ' ' } else { character })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn requests_have_fields_of_the_row_if_the_data_name_some() {
+        let fields = json!({"extra.index": 7});
+        let question = Question { prompt: "p", completion: "c", answer: None, fields: None };
+        let request = |question| serde_json::to_value(Request::new(Some(1), question)).unwrap();
+        let without = json!({"id": 1, "prompt": "p", "completion": "c", "answer": null});
+        assert_eq!(request(question), without);
+        let with = request(Question { fields: fields.as_object(), ..question });
+        assert_eq!(with["fields"], fields);
+    }
 }

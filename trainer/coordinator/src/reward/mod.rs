@@ -11,6 +11,7 @@
 //! fails ([`RewardError::Unavailable`]). So it does if the function of a `python` reward scores no
 //! completion ([`RewardError::Faulty`]). Must not depend on tokens, prompt groups or steps.
 
+mod answers;
 mod availability;
 pub mod call;
 mod code;
@@ -44,6 +45,7 @@ use rljob_protocol::status::{RewardFailure, RewardOutage};
 
 use crate::engines::Fleet;
 
+pub use answers::{StatedAnswer, UnusableAnswer};
 pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
 pub use connection::Runner;
@@ -66,9 +68,6 @@ use model::ModelVerifier;
 use python::PythonVerifier;
 use regex_match::RegexVerifier;
 use verifier::{Score, Verifier};
-
-/// Maximum length of an answer in errors, in characters.
-const ANSWER_EXCERPT: usize = 80;
 
 /// The reward of a completion.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,16 +94,6 @@ struct WeightedVerifier {
     weight: f64,
     verifier: Box<dyn Verifier>,
     service: Service,
-}
-
-/// A reference answer that no completion can match.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("reward {reward} does not support the answer `{excerpt}`: {reason}")]
-pub struct UnusableAnswer {
-    pub reward: String,
-    /// The last characters of the answer.
-    pub excerpt: String,
-    pub reason: &'static str,
 }
 
 /// Creates the verifier of a spec, which has exactly one kind set.
@@ -168,14 +157,40 @@ impl Rewards {
         Ok(())
     }
 
-    /// Scores a completion with each verifier in turn, without retries and waits.
-    pub async fn score_once(&self, question: Question<'_>) -> Result<(), FailedCall> {
+    /// The best score of the completions that state the answer of a question, without retries and
+    /// waits. The first is the answer, which must be scored. The answer `is_structured` if it is
+    /// the JSON text of a list or an object.
+    pub async fn score_statements(
+        &self,
+        question: Question<'_>,
+        is_structured: bool,
+    ) -> Result<StatedAnswer, FailedCall> {
+        let mut best = StatedAnswer::default();
         for entry in &self.verifiers {
-            let service = entry.service.label().to_owned();
-            let failed = |source| FailedCall { service, source };
-            entry.verifier.score(question).await.map_err(failed)?;
+            let stated = match question.answer {
+                Some(answer) => entry.verifier.statements(answer),
+                None => vec![question.completion.to_owned()],
+            };
+            for (index, completion) in stated.into_iter().enumerate() {
+                let question = Question { completion: &completion, ..question };
+                let Score { value, .. } = match entry.verifier.score(question).await {
+                    Ok(score) => score,
+                    Err(_) if index > 0 => continue,
+                    Err(source) => {
+                        return Err(FailedCall {
+                            service: entry.service.label().to_owned(),
+                            source,
+                        });
+                    }
+                };
+                if index == 0 || value > best.value {
+                    best = StatedAnswer { completion, value, unusable: None };
+                }
+            }
         }
-        Ok(())
+        let checked = question.answer.map(|answer| self.check_answer(answer, is_structured));
+        best.unusable = checked.and_then(Result::err);
+        Ok(best)
     }
 
     /// Scores a completion with all verifiers concurrently.
@@ -234,11 +249,7 @@ impl Rewards {
         self.verifiers.iter().try_for_each(|entry| {
             let structure = if is_structured { entry.verifier.check_structure() } else { Ok(()) };
             let checked = structure.and_then(|()| entry.verifier.check_answer(answer));
-            checked.map_err(|reason| UnusableAnswer {
-                reward: entry.name.clone(),
-                excerpt: last_characters(answer, ANSWER_EXCERPT),
-                reason,
-            })
+            checked.map_err(|reason| UnusableAnswer::new(&entry.name, answer, reason))
         })
     }
 
@@ -272,11 +283,6 @@ fn max_outage(spec: &RewardSpec) -> Duration {
     let code = spec.code.as_ref().map(|code| code.max_outage_seconds);
     let python = spec.python.as_ref().map(|python| python.max_outage_seconds);
     Duration::from_secs(http.or(model).or(command).or(code).or(python).unwrap_or_default().into())
-}
-
-fn last_characters(text: &str, count: usize) -> String {
-    let start = text.char_indices().rev().nth(count.saturating_sub(1)).map(|(start, _)| start);
-    start.and_then(|start| text.get(start..)).unwrap_or(text).to_owned()
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ mod tests {
         tokio::spawn(async move { axum::serve(listener, routes).await });
         let spec = json!({"url": url, "text": "{{prompt}}{{completion}}</s>"});
         let spec: ModelReward = serde_json::from_value(spec).unwrap();
-        let question = Question { prompt: "1+1=", completion: "2", answer: None };
+        let question = Question { prompt: "1+1=", completion: "2", answer: None, fields: None };
         let verifier = ModelVerifier::new(&spec, None).unwrap();
         verifier.score(question).await.map_err(|error| crate::error_line(&error))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use rljob_crds::program_reward::PythonReward;
+use rljob_math::reference_text;
 use rljob_sandbox::plan::FunctionLimits;
 use serde::Deserialize;
 
@@ -94,5 +95,11 @@ impl Verifier for PythonVerifier {
 
     fn retries(&self) -> u32 {
         self.retries
+    }
+
+    /// Functions of data such as GSM8K and MATH need one of these forms.
+    fn statements(&self, answer: &str) -> Vec<String> {
+        let text = reference_text(answer);
+        vec![answer.to_owned(), format!("#### {text}"), format!("\\boxed{{{text}}}")]
     }
 }

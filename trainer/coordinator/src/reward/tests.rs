@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::reward::{Question, Reward, RewardError, Rewards, Runner, UnusableAnswer};
 
 const QUESTION: Question<'static> =
-    Question { prompt: "1 + 1?", completion: "2", answer: Some("two") };
+    Question { prompt: "1 + 1?", completion: "2", answer: Some("two"), fields: None };
 
 /// No test of this file runs a command (trainer/coordinator/tests/command_rewards.rs).
 fn runner() -> Runner {
@@ -60,7 +60,7 @@ fn reward(value: f64, components: &[(&str, f64)]) -> Reward {
 }
 
 async fn score(rewards: &Rewards, completion: &str, answer: &str) -> Reward {
-    let question = Question { prompt: "", completion, answer: Some(answer) };
+    let question = Question { prompt: "", completion, answer: Some(answer), fields: None };
     rewards.score(question).await.unwrap()
 }
 
@@ -170,7 +170,7 @@ async fn math_compares_final_answers_by_value() {
         let expected = reward(value, &[("correct", value)]);
         assert_eq!(score(&math(), completion, answer).await, expected, "{completion}");
     }
-    let question = Question { prompt: "", completion: "\\to", answer: Some("\\to") };
+    let question = Question { prompt: "", completion: "\\to", answer: Some("\\to"), fields: None };
     assert_eq!(math().score(question).await.unwrap(), reward(0.0, &[("correct", 0.0)]));
 }
 

@@ -17,6 +17,8 @@ pub struct Question<'a> {
     pub completion: &'a str,
     /// Reference answer, if the dataset has one.
     pub answer: Option<&'a str>,
+    /// Fields of the row by their names in the spec, if it names some.
+    pub fields: Option<&'a serde_json::Map<String, serde_json::Value>>,
 }
 
 /// Output of a verifier.
@@ -70,6 +72,11 @@ pub trait Verifier: std::fmt::Debug + Send + Sync {
     /// [`Self::check_answer`].
     fn check_structure(&self) -> Result<(), &'static str> {
         Ok(())
+    }
+
+    /// Completions that state a reference answer: the answer, and forms that the verifier may need.
+    fn statements(&self, answer: &str) -> Vec<String> {
+        vec![answer.to_owned()]
     }
 
     /// For each completion the index of the first completion with an equal answer, or `None` if the

@@ -41,8 +41,12 @@ pub async fn score(
     let Some(rewards) = &input.rewards else {
         return Ok(Verdict::Scored(Scored { text, reward: Reward::default() }));
     };
-    let question =
-        Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
+    let question = Question {
+        prompt: &prompt.text,
+        completion: &text,
+        answer: prompt.answer.as_deref(),
+        fields: prompt.reward_fields.as_deref(),
+    };
     match rewards.named(&prompt.rewards).score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),

@@ -73,3 +73,17 @@ fn engines_of_a_job_serve_one_reward_model() {
         spec.rewards[0]: engines of a job serve one reward model; serve this one at a url";
     assert_eq!(problems, [expected]);
 }
+
+#[test]
+fn fields_of_rows_are_for_rewards_that_receive_them() {
+    let with = |rewards: &Value| {
+        let train = json!({"rewardFields": ["level"]});
+        problems_with(&json!({"dataset": {"train": train}, "rewards": rewards}))
+    };
+    let exact = json!({"name": "exact", "exactMatch": {}});
+    let message = "spec.dataset.train.rewardFields: has no use: only http, command and python \
+                   rewards receive fields of rows";
+    assert_eq!(with(&json!([exact])), [message]);
+    let http = json!({"name": "judge", "http": {"url": "http://judge.lab"}});
+    assert_eq!(with(&json!([exact, http])), [""; 0]);
+}

@@ -31,6 +31,7 @@ fn evaluation_uses_all_rows_in_file_order() {
         pair_tokens: None,
         tools: None,
         fields: None,
+        reward_fields: None,
         row_digest: json!({"q": text, "a": answer}).as_object().map(row_digest),
     };
     assert_eq!(
@@ -55,7 +56,7 @@ fn categories_of_evaluation_rows_are_strings_or_numbers_and_few() {
     let category = |position| data.prompt(position).unwrap().category;
     assert_eq!([category(0), category(1)], ["algebra", "3"].map(|own| Some(own.to_owned())));
     let error = |rows: &[String], category: &str| opened(rows, category).err().unwrap();
-    assert_eq!(error(&[row("1")], "d"), "FILE line 1 has no field `d`");
+    assert_eq!(error(&[row("1")], "d"), "FILE line 1 has no field `d`: it has a, c, q");
     let many: Vec<String> = (0..101).map(|number| row(&number.to_string())).collect();
     assert!(opened(&many[..100], "c").is_ok());
     assert_eq!(

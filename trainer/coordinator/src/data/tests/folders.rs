@@ -115,7 +115,8 @@ fn folder_errors_name_the_folder_and_the_fix() {
         "the dataset folder FOLDER has no subset `easy`; its README.md lists default, hard"
     );
     let field = opened(&folder("{{query}}")).unwrap_err();
-    assert_eq!(field, "FOLDER/data/train-00000-of-00002.parquet row 1 has no field `query`");
+    let expected = "FOLDER/data/train-00000-of-00002.parquet row 1 has no field `query`: it has ";
+    assert!(field.starts_with(expected), "{field}");
 
     let file = File::new("{\"q\": \"x\", \"a\": 1}");
     let of_file = opened(&TrainDataset { split: Some("train".to_owned()), ..file.train("{{q}}") })

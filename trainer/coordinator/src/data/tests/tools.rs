@@ -62,7 +62,7 @@ fn rows_without_the_field_are_errors_if_the_workflow_has_tools() {
     let spec: TrainDataset = serde_json::from_value(spec).unwrap();
     let open = |tokenizer| Dataset::open_train(&spec, tokenizer, 1, &KeptFields::None);
     let error = open(&tokenizer).err().unwrap().to_string();
-    assert!(error.ends_with(" line 1 has no field `tolls`"), "{error}");
+    assert!(error.ends_with(" line 1 has no field `tolls`: it has q"), "{error}");
     let without = open(&tokenizer.with_tools(Tools::default())).unwrap();
     assert!(without.prompt(0).unwrap().tools.unwrap().is_empty());
 }

@@ -15,6 +15,7 @@ import sys
 import traceback
 
 UNUSABLE = 126
+KEYWORDS = ("prompt", "completion", "answer")
 EXPECTED = (
     'return a number, or {"reward": number, "components": {name: number}, "answer": text}, for each '
     "completion"
@@ -30,18 +31,25 @@ def unusable(cause):
     sys.exit(UNUSABLE)
 
 
-def check(function):
+def keyword_sets(function):
+    """Sets of keywords of a request with which the function can be called, the largest last."""
+    sets, cause = [], None
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions of C extensions have none
-        return
-    try:
-        signature.bind(prompt="", completion="", answer="")
-    except TypeError as error:
+        return [KEYWORDS]
+    for keywords in (KEYWORDS, (*KEYWORDS, "fields")):
+        try:
+            signature.bind(**dict.fromkeys(keywords))
+            sets.append(keywords)
+        except TypeError as error:
+            cause = cause or error
+    if not sets:
         unusable(
             f"{path}: {name}{signature} is called with the keywords prompt, completion and "
-            f"answer: {error}"
+            f"answer: {cause}"
         )
+    return sets
 
 
 class NoReward(Exception):
@@ -99,8 +107,11 @@ def raised(error):
     return f"raised {type(error).__name__}: {excerpt(str(error))}{place}"
 
 
-def called(function, request):
-    arguments = {key: request[key] for key in ("prompt", "completion", "answer")}
+def called(function, accepted, request):
+    possible = [keywords for keywords in accepted if request.keys() >= set(keywords)]
+    if not possible:
+        return {"fault": "takes fields, of which the data have none: set their rewardFields"}
+    arguments = {key: request[key] for key in possible[-1]}
     try:
         return response_of(function(**arguments))
     except MemoryError:
@@ -129,11 +140,11 @@ function = getattr(module, name, None)
 if not callable(function):
     found = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     unusable(f"{path} has no function {name}; it has {', '.join(found) or 'none'}")
-check(function)
+accepted = keyword_sets(function)
 for line in requests:
     request = json.loads(line)
     if request is None:
         print("null", file=responses, flush=True)
         continue
-    response = {"id": request["id"], **called(function, request)}
+    response = {"id": request["id"], **called(function, accepted, request)}
     print(json.dumps(response, allow_nan=False), file=responses, flush=True)
