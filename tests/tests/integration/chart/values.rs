@@ -3,7 +3,7 @@
 use rljob_tests::Helm;
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, identity, render, template};
+use super::{NAMESPACE, identity, render};
 
 const DEPLOYMENT: &str = "Deployment rljob-system/rljob-operator";
 const POD: &str = "/spec/template/spec";

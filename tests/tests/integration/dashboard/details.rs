@@ -1,5 +1,6 @@
 //! Details of a run on the page: dataflow of a step, turns of a sample, memory plan, queue.
 
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -203,7 +204,7 @@ fn answers_of_two_evaluations_are_compared_word_by_word_and_filtered() {
     ] {
         let answer = json!({"step": step, "row": row, "index": 1, "greedy": true, "prompt": "?",
             "completion": completion, "answer": "5", "reward": reward});
-        text += &format!("{answer}\n");
+        writeln!(text, "{answer}").unwrap();
     }
     append(&run.path().join("evaluation-samples.jsonl"), &text);
     let dashboard = Dashboard::start(&[run.path()]);
