@@ -33,6 +33,7 @@ mod restore;
 pub(crate) mod served_model;
 mod served_teacher;
 mod user_engine;
+mod wrong_programs;
 
 pub(crate) use process::{LIMIT, LocalRun};
 

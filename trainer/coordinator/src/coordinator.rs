@@ -85,8 +85,11 @@ impl Coordinator {
             let agents = || self.agents.as_ref().and_then(|agents| agents.outage());
             rewards.or_else(|| input.workflow.outage()).or_else(teacher).or_else(agents)
         });
-        status.reward_failure =
-            self.batches.input().and_then(|input| input.rewards.as_ref()?.failure());
+        status.reward_failure = self.batches.input().and_then(|input| {
+            let failures =
+                [input.rewards.as_ref().and_then(Rewards::failure), input.workflow.failure()];
+            failures.into_iter().flatten().min_by_key(|failure| failure.answered)
+        });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest(None);
