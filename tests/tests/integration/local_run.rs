@@ -29,6 +29,7 @@ mod moved;
 mod off_policy;
 mod pairs;
 mod process;
+mod rejections;
 mod restore;
 pub(crate) mod served_model;
 mod served_teacher;

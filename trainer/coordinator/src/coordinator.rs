@@ -26,6 +26,7 @@ use crate::recorder::Recorder;
 use crate::reward::{Rewards, Runner, VerifierPods};
 use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
+use crate::rollout::rejections::RejectionLimit;
 use crate::run_handle::RunHandle;
 use crate::sync::{Purpose, WeightSync, distributed, folders};
 use crate::teacher::Teacher;
@@ -59,6 +60,8 @@ pub struct Coordinator {
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
+    /// Rejected samples of rollouts.
+    pub rejections: Arc<RejectionLimit>,
     /// Trackers that fail.
     pub tracker_failures: Failures,
     /// Stops every task of the process.
@@ -127,6 +130,7 @@ impl Coordinator {
             fleet: Arc::clone(&self.fleet),
             recorder: self.recorder.clone(),
             agents: self.agents.clone(),
+            rejections: Arc::clone(&self.rejections),
             clock: self.clock,
             incarnation: self.incarnation,
             restored_position: self.restored_position.clone(),

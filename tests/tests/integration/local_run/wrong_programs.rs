@@ -39,7 +39,7 @@ fn a_reward_program_that_answers_wrongly_or_ends_at_each_request_fails_the_run_s
             "the command ended with exit status: 1; last line of stderr: `no model`",
         ),
     ] {
-        let expected = format!("reward own (command python3 FOLDER/own.py) {FAULTY}: {cause}");
+        let expected = format!("reward own (command python3 own.py) {FAULTY}: {cause}");
         assert_eq!(run(REWARD, &reward(retries), program), Err(expected));
     }
 }
@@ -50,7 +50,7 @@ fn an_environment_program_whose_steps_are_wrong_fails_the_run_soon_although_it_r
     let program = "import sys\nfor line in sys.stdin:\n    \
         print('{}' if 'reset' in line else '{\"reward\": NaN}', flush=True)\n";
     let expected = format!(
-        "step of the environment (python3 FOLDER/own.py) {FAULTY}: invalid response \
+        "step of the environment (python3 own.py) {FAULTY}: invalid response \
          `{{\"reward\": NaN}}`, expected {{\"reward\": number, \"done\": boolean, \"messages\": \
          [{{\"role\": \"user\" or \"tool\", \"content\": text}}]}}: expected value at line 1 \
          column 12"
