@@ -202,7 +202,7 @@ pub struct HttpReward {
     pub concurrency: u32,
     /// Seconds for which sampling waits for a verifier that is down: it cannot be reached, or fails
     /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
-    /// fails. Default 1800.
+    /// fails. Wrong responses fail it without this wait. Default 1800.
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,
@@ -240,7 +240,8 @@ pub struct CommandReward {
     pub processes: u32,
     /// Seconds for which sampling waits for a verifier that is down: it cannot be reached, or fails
     /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
-    /// fails. Default 1800.
+    /// fails. Wrong responses, and a program that ends before it has scored a completion, fail it
+    /// without this wait. Default 1800.
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,

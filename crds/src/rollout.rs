@@ -67,6 +67,12 @@ pub struct RolloutSpec {
     /// Order in which prompt groups enter batches. Default Data.
     #[serde(default, skip_serializing_if = "BatchOrder::is_data")]
     pub batch_order: BatchOrder,
+    /// Largest share of the newest 512 samples that rewards, tools, environments, a served teacher
+    /// or agents may reject; beyond it the run fails. Rejected samples are sampled again, so that a
+    /// large share would choose the data. Default 0.5.
+    #[serde(default = "max_rejected_share", skip_serializing_if = "is_default_share")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub max_rejected_share: f64,
     /// Replace prompts whose rewards have zero variance (DAPO, arXiv 2503.14476). Default: every
     /// prompt is trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,6 +149,15 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+fn max_rejected_share() -> f64 {
+    0.5
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_share(share: &f64) -> bool {
+    share.total_cmp(&max_rejected_share()).is_eq()
+}
+
 fn batch_size() -> u32 {
     32
 }
@@ -183,6 +198,7 @@ impl Default for RolloutSpec {
             max_staleness: 0,
             stale_samples: StaleSamples::default(),
             batch_order: BatchOrder::default(),
+            max_rejected_share: max_rejected_share(),
             dynamic_sampling: None,
             workflow: None,
         }

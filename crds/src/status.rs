@@ -166,6 +166,9 @@ pub struct Progress {
     /// Trained tokens per second in the newest step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
+    /// Samples that were rejected while the batch of the newest step was sampled. Absent for 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_samples: Option<u32>,
     /// Requests for completions that waited for an engine when another of these numbers changed
     /// last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

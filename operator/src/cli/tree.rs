@@ -119,6 +119,9 @@ fn progress(progress: &Progress, now: Timestamp) -> String {
     if let Some(speed) = progress.tokens_per_second {
         let _ = write!(text, ", {speed:.0} tokens/s");
     }
+    if let Some(rejected) = progress.rejected_samples {
+        let _ = write!(text, ", {rejected} samples rejected");
+    }
     if let Some(queued) = progress.queued_requests.filter(|queued| *queued > 0) {
         let _ = write!(text, ", {queued} requests queued");
     }
@@ -225,6 +228,7 @@ mod tests {
             ],
             "progress": {
                 "step": 3, "totalSteps": 10, "reward": 0.25, "tokensPerSecond": 1234.4,
+                "rejectedSamples": 12,
                 "time": "2026-01-01T00:59:00Z",
                 "evaluation": {
                     "step": 2, "sampled": 0.5, "greedy": 0.625,
@@ -253,7 +257,7 @@ mod tests {
         let expected = "\
 rljob lab/sums  Running: training
 ├─ run           attempt 1, 1 of 3 restarts, started 60m ago
-├─ progress      step 3 of 10, reward 0.250, 1234 tokens/s (60s ago)
+├─ progress      step 3 of 10, reward 0.250, 1234 tokens/s, 12 samples rejected (60s ago)
 ├─ evaluation    step 2, sampled 0.500, greedy 0.625
 │  └─ code  step 1, greedy 0.250
 ├─ checkpoint    step 2, checkpoints/step-2.attempt-0

@@ -6,8 +6,8 @@ use rljob_protocol::metrics::{self, Scalars, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase, UNKNOWN_STEPS};
 
 /// Line of a step: step, reward, loss, accuracy and margin of pairs, KL of sampler and learner, KL
-/// to the reference, entropy, clip fraction, mismatch mean/max, speed. Metrics that the algorithm
-/// lacks are omitted.
+/// to the reference, entropy, clip fraction, mismatch mean/max, speed, rejected samples. Metrics
+/// that the algorithm lacks are omitted.
 pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     let scalars = &step.scalars;
     let mut line = counter("step", step.step, total_steps);
@@ -39,6 +39,10 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
         push(&mut line, "mismatch", &format!("{mean:.1e}/{max:.1e}"));
     }
     let _ = write!(line, "  {:.0} tok/s", scalars.get_or_zero(metrics::TOKENS_PER_SECOND));
+    let rejected = scalars.get_or_zero(metrics::REJECTED_SAMPLES);
+    if rejected > 0.0 {
+        let _ = write!(line, "  {rejected} samples rejected");
+    }
     let skipped = scalars.get_or_zero(metrics::SKIPPED);
     if skipped > 0.0 {
         let _ = write!(line, "  {skipped} updates skipped: loss or gradient not finite");
@@ -160,8 +164,13 @@ mod tests {
         let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  \
             mismatch 1.2e-7/3.4e-6  1234 tok/s";
         assert_eq!(step(&grpo(), 30), line);
-        let reference = [(metrics::KL, 6e-14), (metrics::REFERENCE_KL, 0.054_8)];
-        let line = "step  6/30  loss   0.0000  kl 6.0e-14  ref-kl 0.055  0 tok/s";
+        let reference = [
+            (metrics::KL, 6e-14),
+            (metrics::REFERENCE_KL, 0.054_8),
+            (metrics::REJECTED_SAMPLES, 12.0),
+        ];
+        let line =
+            "step  6/30  loss   0.0000  kl 6.0e-14  ref-kl 0.055  0 tok/s  12 samples rejected";
         assert_eq!(step(&StepMetrics::with_scalars(6, reference), 30), line);
         let sft = StepMetrics::with_scalars(
             300,

@@ -64,6 +64,10 @@ pub fn summary(
         push_change(&mut line, "loss", first, last);
     }
     push_evaluations(&mut line, evaluations, spec);
+    let rejected = steps.iter().filter_map(|step| step.get(metrics::REJECTED_SAMPLES)).sum::<f64>();
+    if rejected > 0.0 {
+        let _ = write!(line, ", {rejected} samples rejected");
+    }
     let _ = write!(line, ", {seconds:.0} s");
     line
 }
@@ -255,6 +259,10 @@ mod tests {
         let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy \
             0.500 -> 0.500), 84 s";
         assert_eq!(summary("sums", &steps, &evaluations, 84.2, &spec()), expected);
+        let steps = [3.0, 0.0, 4.0]
+            .map(|rejected| StepMetrics::with_scalars(1, [(metrics::REJECTED_SAMPLES, rejected)]));
+        let expected = "sums: 1 steps, 7 samples rejected, 1 s";
+        assert_eq!(summary("sums", &steps, &[], 1.0, &spec()), expected);
         let losses = [2.75, 0.5]
             .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
         assert_eq!(

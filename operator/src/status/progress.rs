@@ -24,6 +24,9 @@ pub(super) fn progress(
         total_steps: report.total_steps,
         reward: newest(metrics::REWARD),
         tokens_per_second: newest(metrics::TOKENS_PER_SECOND),
+        rejected_samples: newest(metrics::REJECTED_SAMPLES)
+            .map(|samples| samples as u32)
+            .filter(|samples| *samples > 0),
         queued_requests: old.progress.as_ref().and_then(|old| old.queued_requests),
         // A coordinator that has just started may report none.
         evaluation: report
@@ -63,7 +66,7 @@ fn suite((name, metrics): (&String, &EvaluationMetrics)) -> SuiteStatus {
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::RequestCounts;
+    use rljob_protocol::status::{RequestCounts, StepMetrics};
 
     use super::*;
     use crate::decide::test_support::{at, report};
@@ -88,6 +91,28 @@ mod tests {
         let same = progress(&old, Some(&busy), &InferenceStatus::default(), at(2));
         assert_eq!(same, Some(first.clone()));
         assert_eq!(of(Some(first), 2, 0).queued_requests, Some(0));
+    }
+
+    #[test]
+    fn progress_has_the_numbers_of_the_newest_step() {
+        let of = |rejected: f64| {
+            let scalars =
+                [("reward", 0.5), ("tokensPerSecond", 9.0), ("rejectedSamples", rejected)];
+            let metrics = Some(StepMetrics::with_scalars(3, scalars));
+            let report = CoordinatorStatus { step: 3, total_steps: 8, metrics, ..report() };
+            progress(&RLJobStatus::default(), Some(&report), &InferenceStatus::default(), at(1))
+        };
+        let expected = Progress {
+            step: 3,
+            total_steps: 8,
+            reward: Some(0.5),
+            tokens_per_second: Some(9.0),
+            rejected_samples: Some(12),
+            time: Some(Time(at(1))),
+            ..Progress::default()
+        };
+        assert_eq!(of(12.0), Some(expected.clone()));
+        assert_eq!(of(0.0), Some(Progress { rejected_samples: None, ..expected }));
     }
 
     #[test]

@@ -29,10 +29,12 @@ mod moved;
 mod off_policy;
 mod pairs;
 mod process;
+mod rejections;
 mod restore;
 pub(crate) mod served_model;
 mod served_teacher;
 mod user_engine;
+mod wrong_programs;
 
 pub(crate) use process::{LIMIT, LocalRun};
 

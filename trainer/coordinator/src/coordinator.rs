@@ -26,6 +26,7 @@ use crate::recorder::Recorder;
 use crate::reward::{Rewards, Runner, VerifierPods};
 use crate::rollout::Rollouts;
 use crate::rollout::agent::Agents;
+use crate::rollout::rejections::RejectionLimit;
 use crate::run_handle::RunHandle;
 use crate::sync::{Purpose, WeightSync, distributed, folders};
 use crate::teacher::Teacher;
@@ -59,6 +60,8 @@ pub struct Coordinator {
     pub reward_runner: Runner,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
+    /// Rejected samples of rollouts.
+    pub rejections: Arc<RejectionLimit>,
     /// Trackers that fail.
     pub tracker_failures: Failures,
     /// Stops every task of the process.
@@ -85,8 +88,11 @@ impl Coordinator {
             let agents = || self.agents.as_ref().and_then(|agents| agents.outage());
             rewards.or_else(|| input.workflow.outage()).or_else(teacher).or_else(agents)
         });
-        status.reward_failure =
-            self.batches.input().and_then(|input| input.rewards.as_ref()?.failure());
+        status.reward_failure = self.batches.input().and_then(|input| {
+            let failures =
+                [input.rewards.as_ref().and_then(Rewards::failure), input.workflow.failure()];
+            failures.into_iter().flatten().min_by_key(|failure| failure.answered)
+        });
         status.journal_failure = self.journal.failure(Instant::now());
         status.tracker_failure = self.tracker_failures.text();
         status.memory = self.learner_memory.newest(None);
@@ -124,6 +130,7 @@ impl Coordinator {
             fleet: Arc::clone(&self.fleet),
             recorder: self.recorder.clone(),
             agents: self.agents.clone(),
+            rejections: Arc::clone(&self.rejections),
             clock: self.clock,
             incarnation: self.incarnation,
             restored_position: self.restored_position.clone(),

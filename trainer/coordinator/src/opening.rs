@@ -28,6 +28,7 @@ use crate::persistence::{checkpoints, exports, restore};
 use crate::recorder::Recorder;
 use crate::reward::Runner;
 use crate::rollout::agent::Agents;
+use crate::rollout::rejections::RejectionLimit;
 use crate::run_handle::RunHandle;
 use crate::scheduler;
 use crate::telemetry::Metrics;
@@ -74,6 +75,7 @@ pub(crate) async fn open(
         .context("failed to listen for agents on a loopback port")?;
     let (evaluation_fleet, reward_fleet) = other_fleets(&config.spec, &client, clock);
     let recorder = Recorder::new(journal.clone(), files, metrics(&config.spec)?, clock, newest);
+    let rejections = RejectionLimit::new(config.spec.rollout.max_rejected_share);
     Ok(Coordinator {
         learner_memory: LearnerMemory::open(journal.clone(), &config.spec).await?,
         config,
@@ -93,6 +95,7 @@ pub(crate) async fn open(
         downloads: Downloads::default(),
         reward_runner,
         agents: agents.map(Arc::new),
+        rejections: Arc::new(rejections),
         tracker_failures: Failures::default(),
         stop: CancellationToken::new(),
     })

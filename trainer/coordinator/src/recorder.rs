@@ -118,18 +118,19 @@ impl Recorder {
         // A replayed step with pruned samples is not recorded: its first report is kept.
         let samples =
             self.journal.call(move |journal| journal.samples(step)).await.unwrap_or_default();
-        let ((dropped_groups, stale_samples), skipped_positions, inferred) = self
-            .journal
-            .call(move |journal| {
-                let skipped = journal.skipped_positions(step)?;
-                Ok((journal.left_out(step)?, skipped, journal.inferred(step)?))
-            })
-            .await?;
+        let of_batch = self.journal.call(move |journal| {
+            let (left_out, rejections) = (journal.left_out(step)?, journal.rejections(step)?);
+            Ok((left_out, rejections, journal.skipped_positions(step)?, journal.inferred(step)?))
+        });
+        let ((dropped_groups, stale_samples), rejections, skipped_positions, inferred) =
+            of_batch.await?;
         metrics.staleness = staleness_histogram(step, &samples);
         let scalars = &mut metrics.scalars;
         scalars.set(metrics::DROPPED_GROUPS, f64::from(dropped_groups));
         scalars.set_option(metrics::SKIPPED_ROWS, skipped_positions.map(f64::from));
         scalars.set(metrics::STALE_SAMPLES, f64::from(stale_samples));
+        scalars.set(metrics::REJECTED_SAMPLES, f64::from(rejections.samples));
+        scalars.set(metrics::REJECTED_GROUPS, f64::from(rejections.groups));
         if let Some(inferred) = inferred {
             scalars.set(LearnerCall::Reference.seconds(), inferred.seconds);
         }

@@ -28,6 +28,12 @@ pub enum WorkError {
          causes; one of them is: {cause}"
     )]
     AllRejected { step: u32, cause: String },
+    #[error(
+        "{rejected} of the newest {of} samples were rejected, more than \
+         rollout.maxRejectedShare = {max_share}: mend what rejects them, or raise the share, and \
+         run the job again; the last cause is: {cause}"
+    )]
+    TooManyRejected { rejected: usize, of: usize, max_share: f64, cause: String },
     #[error(transparent)]
     Journal(#[from] SharedJournalError),
     #[error("failed to write sampling parameters as JSON")]

@@ -17,7 +17,7 @@ mod tools;
 use rljob_crds::agent::AgentWorkflow;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::workflow::{MultiTurnWorkflow, WorkflowSpec};
-use rljob_protocol::status::RewardOutage;
+use rljob_protocol::status::{RewardFailure, RewardOutage};
 
 use crate::data::{Feedback, FeedbackError, Fields, KeptFields, Prompt, TurnFacts};
 use crate::reward::{Reward, Runner};
@@ -104,6 +104,11 @@ impl Workflow {
             Self::Tools(tools) => tools.outage(),
             Self::SingleTurn | Self::MultiTurn(_) | Self::Agent(_) => None,
         }
+    }
+
+    /// The first failed call of an environment.
+    pub fn failure(&self) -> Option<RewardFailure> {
+        self.environment().and_then(Environment::failure)
     }
 
     /// Whether the first of several turns has a separate reward.

@@ -94,7 +94,7 @@ async fn an_episode_has_one_program_with_its_seed_and_completions() {
 
 #[tokio::test]
 async fn a_program_that_fails_is_started_again_with_the_lines_so_far() {
-    for failure in ["sys.exit(3)", "print('no', flush=True)", "os.kill(os.getpid(), 9)"] {
+    for failure in ["sys.exit(3)", "os.kill(os.getpid(), 9)"] {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("failed").display().to_string();
         let hook = format!(
@@ -121,6 +121,23 @@ async fn answers_have_limits_and_errors_name_the_cause() {
         let text = error(&environment).await;
         assert!(text.contains(expected), "{text}");
     }
+}
+
+#[tokio::test]
+async fn wrong_answers_to_steps_are_no_outage_although_each_reset_succeeds() {
+    let hook = "if route == 'step': print('north', flush=True)";
+    let environment = environment(&ECHO.replace("HOOK", hook), &json!({}));
+    for _ in 1..16 {
+        let error = play(&environment).await.unwrap_err();
+        assert!(matches!(error, RewardError::Rejected { tries: 1, .. }), "{error}");
+    }
+    let error = play(&environment).await.unwrap_err();
+    assert!(matches!(error, RewardError::Faulty { completions: 16, .. }), "{error}");
+    assert_eq!(environment.outage(), None);
+    let failure = environment.failure().unwrap();
+    assert!(failure.reward.starts_with("step of the environment (python3 -c"), "{failure:?}");
+    assert!(failure.cause.starts_with("invalid response `north`, expected"), "{failure:?}");
+    assert!(!failure.answered);
 }
 
 /// Running `sleep` processes with this argument.

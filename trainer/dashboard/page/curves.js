@@ -103,6 +103,7 @@ const CHARTS = [
           ["dropped prompt groups", "droppedGroups"],
           ["skipped rows", "skippedRows"],
           ["stale samples", "staleSamples"],
+          ["rejected samples", "rejectedSamples"],
         )(run),
       ),
   },

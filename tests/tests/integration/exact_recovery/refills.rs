@@ -35,7 +35,7 @@ fn rejected_samples_are_sampled_again_and_kills_do_not_change_the_groups() {
         "practise:spec.checkpoint.everySteps=1".to_owned(),
     ];
     let kills = [(1, Victim::Coordinator), (2, Victim::Engine)];
-    let ([expected, _], _) =
+    let ([expected, _], steps) =
         with_and_without_kills("refills", &sets.each_ref().map(String::as_str), &kills);
     let rejected = |condition: &str| -> u64 {
         let sql = format!(
@@ -47,6 +47,9 @@ fn rejected_samples_are_sampled_again_and_kills_do_not_change_the_groups() {
     assert!(rejected("tries < 3") > 0);
     // The third rejection is the last one, and each earlier one is followed by another sample.
     assert_eq!(rejected("tries > 3 OR (tries = 3) != (data_row IS NULL)"), 0);
+    let counted: u64 = steps.iter().map(|step| step["rejectedSamples"].as_u64().unwrap()).sum();
+    let events = "SELECT count(*) FROM events WHERE kind = 'SampleRejected'";
+    assert_eq!(query(&expected, events), counted.to_string());
     let missing = "SELECT 8 * count(DISTINCT position) - count(*) FROM samples";
     assert_eq!(query(&expected, missing), rejected("tries = 3").to_string());
 }

@@ -1,13 +1,16 @@
 //! Availability of a verifier: tells a completion that cannot be scored from a verifier that is
-//! down, and both from a function that cannot score. Time is an argument.
+//! down, and both from a verifier that is wrong. Time is an argument.
 //!
 //! ```text
 //!  failed try ─┬─ the verifier is unreachable, or rejected 16 completions in a row
 //!              │    ─▶ outage: all completions wait with backoff; past the limit, the run fails
-//!              ├─ fault of a function ─▶ the sample is rejected without retries;
+//!              ├─ fault: a wrong answer ─▶ the sample is rejected without retries;
 //!              │    after 16 in a row (256 if it has scored a completion) the run fails at once
 //!              └─ else: retries left ─▶ retry; no retries left ─▶ the sample is rejected
 //! ```
+//!
+//! A program that ends is started again for the retries. One that has scored no completion is wrong
+//! if it has ended at all of them: that is a fault, too.
 
 use std::time::Duration;
 
@@ -18,9 +21,9 @@ use super::verifier::VerifierError;
 
 /// Consecutive rejected completions after which a verifier counts as down.
 const MAX_REJECTED: u32 = 16;
-/// Consecutive faults after which a function that has scored no completion fails the run.
+/// Consecutive faults after which a verifier that has scored no completion fails the run.
 const MAX_FIRST_FAULTS: u32 = 16;
-/// The same of a function that has scored one. A prompt may be the cause, whose whole group fails.
+/// The same of a verifier that has scored one. A prompt may be the cause, whose whole group fails.
 const MAX_FAULTS: u32 = 256;
 
 /// Failures of a verifier since its last answer.
@@ -57,7 +60,7 @@ pub enum Next {
     Retry,
     /// The sample is rejected.
     Reject,
-    /// The function cannot score; its limit of completions that fail in a row.
+    /// The verifier is wrong; its limit of completions that fail in a row.
     Fail(u32),
     /// The verifier cannot start, or has been down for too long.
     GiveUp,
@@ -98,6 +101,9 @@ impl Availability {
         if !is_last {
             return Next::Retry;
         }
+        if error.is_exit() && !failures.has_answered {
+            return failures.add_fault();
+        }
         failures.rejected_in_a_row = failures.rejected_in_a_row.saturating_add(1);
         Next::Reject
     }
@@ -114,7 +120,7 @@ impl Availability {
 }
 
 impl Failures {
-    /// The function was called, and cannot score a completion.
+    /// The verifier was reached, and cannot score a completion.
     fn add_fault(&mut self) -> Next {
         (self.rejected_in_a_row, self.outage) = (0, None);
         self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
@@ -165,21 +171,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_function_that_fails_for_many_completions_in_a_row_is_no_outage() {
+    async fn wrong_answers_for_many_completions_in_a_row_are_no_outage() {
+        for fault in [
+            VerifierError::Function("returned None".to_owned()),
+            crate::reward::external::invalid(b"ready", &"no JSON"),
+        ] {
+            let availability = Availability::new(Duration::from_secs(60));
+            let now = Instant::now();
+            let fail = |times| failures(&availability, &fault, times);
+            assert_eq!(availability.failed(&unavailable(), false, now), Next::Retry);
+            assert_eq!(fail(MAX_FIRST_FAULTS), rejected_until(MAX_FIRST_FAULTS));
+            assert_eq!(availability.outage(), None, "the verifier was reached");
+            availability.answered();
+            assert_eq!(fail(MAX_FAULTS), rejected_until(MAX_FAULTS));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ends_at_each_completion_is_wrong_unless_it_has_scored_one() {
         let availability = Availability::new(Duration::from_secs(60));
-        let (fault, now) = (VerifierError::Function("returned None".to_owned()), Instant::now());
-        let fail = |times: u32| -> Vec<Next> {
-            (0..times).map(|_| availability.failed(&fault, false, now)).collect()
-        };
-        let expected = |times: u32| {
-            let mut all = vec![Next::Reject; times as usize - 1];
-            all.push(Next::Fail(times));
-            all
-        };
-        assert_eq!(availability.failed(&unavailable(), false, now), Next::Retry);
-        assert_eq!(fail(MAX_FIRST_FAULTS), expected(MAX_FIRST_FAULTS));
-        assert_eq!(availability.outage(), None, "the function was reached");
+        let (status, now) = ("signal: 9 (SIGKILL)".to_owned(), Instant::now());
+        let exit = VerifierError::Exited { status, stderr: String::new() };
+        let fail = |times| failures(&availability, &exit, times);
+        assert_eq!(availability.failed(&exit, false, now), Next::Retry, "it was killed once");
+        assert_eq!(fail(MAX_FIRST_FAULTS), rejected_until(MAX_FIRST_FAULTS));
         availability.answered();
-        assert_eq!(fail(MAX_FAULTS), expected(MAX_FAULTS));
+        let mut expected = vec![Next::Reject; MAX_REJECTED as usize];
+        expected.push(Next::Retry);
+        assert_eq!(fail(MAX_REJECTED + 1), expected);
+        assert!(availability.outage().is_some(), "it scored a completion before");
+    }
+
+    /// What follows from the last tries of so many completions.
+    fn failures(availability: &Availability, error: &VerifierError, times: u32) -> Vec<Next> {
+        (0..times).map(|_| availability.failed(error, true, Instant::now())).collect()
+    }
+
+    /// The run fails at the last of so many failures.
+    fn rejected_until(last: u32) -> Vec<Next> {
+        let mut all = vec![Next::Reject; last as usize - 1];
+        all.push(Next::Fail(last));
+        all
     }
 }

@@ -22,17 +22,33 @@ pub enum RewardError {
         match seconds { 0 => String::new(), seconds => format!(" for {seconds} s") }
     )]
     Unavailable { service: String, seconds: u64, source: VerifierError },
-    /// The function of the user failed for so many completions in a row that the run must end.
+    /// The answers for so many completions in a row were wrong that the run must end.
     #[error(
-        "{service} failed for {completions} completions in a row: fix the function and run the job \
-         again; last error"
+        "{service} failed for {completions} completions in a row{}: fix it and run the job again; \
+         last error",
+        row.map_or_else(String::new, |row| format!(", the last one of row {row}"))
     )]
-    Faulty { service: String, completions: u32, source: VerifierError },
+    Faulty {
+        service: String,
+        completions: u32,
+        /// Row of the last completion.
+        row: Option<u64>,
+        source: VerifierError,
+    },
     #[error("failed to create the verifier of reward {reward}")]
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl RewardError {
+    /// The error of a completion of this row.
+    #[must_use]
+    pub fn of_row(mut self, of: u64) -> Self {
+        if let Self::Faulty { row, .. } = &mut self {
+            *row = Some(of);
+        }
+        self
+    }
+
     /// Whether no later try can succeed.
     pub fn is_permanent(&self) -> bool {
         match self {

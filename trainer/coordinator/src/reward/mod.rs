@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While a verifier is down, completions wait for it ([`availability`]); past a limit, the run
-//! fails ([`RewardError::Unavailable`]). So it does if the function of a `python` reward scores no
-//! completion ([`RewardError::Faulty`]). Must not depend on tokens, prompt groups or steps.
+//! fails ([`RewardError::Unavailable`]). So it does if the answers of a verifier are wrong
+//! ([`RewardError::Faulty`]). Must not depend on tokens, prompt groups or steps.
 
 mod answers;
 mod availability;

@@ -59,7 +59,8 @@ impl Service {
                     return Err(RewardError::Rejected { service: service(), tries, source });
                 }
                 Next::Fail(completions) => {
-                    return Err(RewardError::Faulty { service: service(), completions, source });
+                    let (service, row) = (service(), None);
+                    return Err(RewardError::Faulty { service, completions, row, source });
                 }
                 Next::GiveUp => return Err(self.unavailable(source)),
             }

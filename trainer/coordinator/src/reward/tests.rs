@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 use crate::reward::{Question, Reward, RewardError, Rewards, Runner, UnusableAnswer};
 
+mod failures;
+
 const QUESTION: Question<'static> =
     Question { prompt: "1 + 1?", completion: "2", answer: Some("two"), fields: None };
 
@@ -272,29 +274,4 @@ async fn errors_omit_credentials_and_query_of_the_url() {
          the server returned 403 Forbidden: "
     );
     assert_eq!(error(&http(&secret, 5, 0)).await, expected);
-}
-
-#[tokio::test]
-async fn completions_wait_for_a_server_that_is_down_and_the_run_fails_past_the_limit() {
-    let url = serve(|request, _| match request {
-        1 => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
-        _ => (StatusCode::BAD_GATEWAY, String::new()),
-    })
-    .await;
-    let spec = |seconds| json!({"http": {"url": url, "retries": 0, "maxOutageSeconds": seconds}});
-    let patient = rewards(&[("judge", 1.0, spec(60))]);
-    let scored = score(&patient, "any", "any");
-    assert_eq!(scored.await, reward(1.0, &[("judge", 1.0)]), "the first try failed");
-    let impatient = rewards(&[("judge", 1.0, spec(1))]);
-    let expected = format!(
-        "reward judge (http {url}) is unavailable for 1 s: fix it and run the job again; \
-         last error: the server returned 502 Bad Gateway: "
-    );
-    assert_eq!(error(&impatient).await, expected);
-    let outage = impatient.outage().unwrap();
-    let cause = "the server returned 502 Bad Gateway; the run fails if this lasts 1 s";
-    assert_eq!(
-        (outage.reward, outage.cause),
-        (format!("reward judge (http {url})"), cause.to_owned())
-    );
 }

@@ -191,10 +191,15 @@ impl VerifierError {
         }
     }
 
-    /// Whether the user's function cannot score this completion. Another try would fail in the same
-    /// way; other completions may be scored.
+    /// Whether the verifier was reached and has no usable answer for this completion. Another try
+    /// would fail in the same way; other completions may be scored.
     pub fn is_fault(&self) -> bool {
-        matches!(self, Self::Function(_))
+        matches!(self, Self::Function(_) | Self::InvalidResponse { .. })
+    }
+
+    /// Whether the program ended, by itself or because it was killed.
+    pub fn is_exit(&self) -> bool {
+        matches!(self, Self::Exited { .. })
     }
 
     /// Whether no later try can succeed.

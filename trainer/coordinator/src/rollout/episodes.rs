@@ -146,7 +146,7 @@ impl Episodes<'_> {
         let TurnAt { key, number, environment } = at;
         if let Some(tools) = self.input.workflow.tools() {
             let turn = ToolTurn { key, number, offered: prompt.tools.as_ref() };
-            return self.results(tools, turn, sampled).await;
+            return self.results(prompt, tools, turn, sampled).await;
         }
         let scored = match score(self.input, prompt, sampled.completion.tokens.clone()).await? {
             Verdict::Scored(scored) => scored,
@@ -170,13 +170,14 @@ impl Episodes<'_> {
                 Ok(Ok((Some(Scored { reward, ..scored }), step.next)))
             }
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
-            Err(down) => Err(WorkError::Verifier(down)),
+            Err(error) => Err(WorkError::Verifier(error.of_row(prompt.row))),
         }
     }
 
     /// The results of the calls of a turn. Only the last turn has a reward.
     async fn results(
         &self,
+        prompt: &Prompt,
         tools: &ToolSet,
         turn: ToolTurn<'_>,
         sampled: &Sampled,
@@ -198,7 +199,7 @@ impl Episodes<'_> {
         match tools.execute(turn, &calls, self.tool_calls).await {
             Ok(messages) => Ok(Ok((None, Next::Turn(messages)))),
             Err(rejected @ RewardError::Rejected { .. }) => Ok(Err(rejected)),
-            Err(down) => Err(WorkError::Verifier(down)),
+            Err(error) => Err(WorkError::Verifier(error.of_row(prompt.row))),
         }
     }
 

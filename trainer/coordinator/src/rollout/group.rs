@@ -13,6 +13,7 @@ use super::episode::Episode;
 use super::episodes::Episodes;
 use super::ledger::Outcome;
 use super::play::play;
+use super::rejections::{NEWEST, RejectionLimit};
 use super::request::{Key, Purpose};
 use super::sampler::{SampleRequest, Sampler};
 use crate::clock::Clock;
@@ -42,6 +43,7 @@ pub struct Groups<'a> {
     pub sampler: Sampler<'a>,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<&'a Agents>,
+    pub rejections: &'a RejectionLimit,
     /// Queue of the journal writer.
     pub sender: mpsc::Sender<Queued>,
 }
@@ -67,6 +69,8 @@ pub struct FinishedGroup {
     pub outcome: Outcome,
     /// Rewards of its samples.
     pub rewards: Vec<f64>,
+    /// Tries of its samples that were rejected, whichever process made them.
+    pub rejected: u32,
 }
 
 /// Samples of a group that are requested at the same time.
@@ -87,16 +91,17 @@ impl Groups<'_> {
         let missing: Vec<u32> =
             (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
         let mut samples = have;
-        let mut began = None;
+        let (mut began, mut rejected) = (None, 0);
         if !missing.is_empty() {
-            began = self.sample(position, weights, missing, size, &mut samples).await?;
+            (began, rejected) = self.sample(position, weights, missing, size, &mut samples).await?;
         }
+        rejected = samples.iter().map(|sample| sample.rejected).fold(rejected, u32::saturating_add);
         let droppable = self.config.spec.rollout.dynamic_sampling.is_some()
             && has_zero_variance(&self.shaped_rewards(&samples));
         let outcome =
             Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
         let rewards = samples.iter().map(|sample| sample.reward).collect();
-        Ok(FinishedGroup { position, began, outcome, rewards })
+        Ok(FinishedGroup { position, began, outcome, rewards, rejected })
     }
 
     /// The rewards as the learners normalize them.
@@ -112,7 +117,8 @@ impl Groups<'_> {
 
     /// Samples the missing samples, and writes them to the journal and to `samples`. A rejected one
     /// is sampled again with another seed, at most [`REFILLS`] times, unless all of the group are:
-    /// then another prompt replaces it. Returns the time of the first request.
+    /// then another prompt replaces it. Returns the time of the first request, and the number of
+    /// tries of samples that are still missing.
     async fn sample(
         &self,
         position: u64,
@@ -120,7 +126,7 @@ impl Groups<'_> {
         mut missing: Vec<u32>,
         size: u32,
         samples: &mut Vec<Pending>,
-    ) -> Result<Option<Duration>, WorkError> {
+    ) -> Result<(Option<Duration>, u32), WorkError> {
         let rollout = &self.config.spec.rollout;
         let prompt = self.input.train()?.prompt(position).map_err(InputError::from)?;
         let lengths = self.input.lengths(&self.config.spec, rollout.max_new_tokens);
@@ -141,7 +147,7 @@ impl Groups<'_> {
         let (input, sampler) = (self.input, &self.sampler);
         let (data, tool_calls) = (input.train()?, &self.recorder.metrics.tool_calls);
         let episodes = Episodes { input, data, sampler, weights, lengths, tool_calls };
-        let mut began = None;
+        let (mut began, mut tries) = (None, 0_u32);
         for refill in 0..=REFILLS {
             let indices = missing.iter().map(|&index| seed_index(index, refill, size));
             let wanted: Vec<_> = indices.map(request).collect();
@@ -150,11 +156,12 @@ impl Groups<'_> {
             began.get_or_insert(at);
             missing.retain(|index| !made.iter().any(|sample| sample.index == *index));
             samples.extend(made);
+            tries = (missing.len() as u32).saturating_mul(refill.saturating_add(1));
             if missing.is_empty() || samples.is_empty() {
                 break;
             }
         }
-        Ok(began)
+        Ok((began, tries))
     }
 
     /// Plays episodes side by side and writes the samples that were not rejected. Also returns the
@@ -164,7 +171,7 @@ impl Groups<'_> {
         let position = prompt.position;
         let (played, engine) = play(episodes, self.agents, prompt, wanted).await;
         let finish = |(index, episode): (u32, Result<Episode, WorkError>)| async move {
-            self.sample_of(prompt, index.checked_rem(size).unwrap_or(index), episode?).await
+            self.sample_of(prompt, try_of(index, size), episode?).await
         };
         let mut finished = played.map(finish).buffer_unordered(wanted.len());
         tracing::debug!(position, engine, samples = wanted.len(), "sampling a group");
@@ -172,6 +179,7 @@ impl Groups<'_> {
         let (mut made, mut written) = (Vec::new(), Vec::new());
         while let Some(sample) = finished.next().await {
             let Some(sample) = sample? else { continue };
+            self.rejections.add(false);
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
@@ -179,6 +187,7 @@ impl Groups<'_> {
                 reward: sample.reward,
                 tokens: sample.trained_tokens() as u32,
                 oldest: sample.oldest().unwrap_or(0),
+                rejected: sample.rejected_tries(),
             });
             let (done, waiting) = oneshot::channel();
             self.sender.send((sample, done)).await.map_err(|_| WorkError::Interrupted)?;
@@ -190,17 +199,19 @@ impl Groups<'_> {
         Ok((made, began))
     }
 
-    /// The sample of an episode; `None` if a verifier or the teacher failed.
+    /// The sample of an episode, by its index and the number of its refill; `None` if it is
+    /// rejected.
     async fn sample_of(
         &self,
         prompt: &Prompt,
-        index: u32,
+        (index, refill): (u32, u32),
         mut episode: Episode,
     ) -> Result<Option<Sample>, WorkError> {
         let (kind, cause) = if let Some(rejected) = episode.rejected.take() {
             (rejected.kind(), rejected.line())
         } else {
             let sample = episode.into_sample(prompt, index, &self.input.workflow)?;
+            let sample = sample.map(|sample| sample.with_rejected_tries(refill));
             let Some(teacher) = &self.input.teacher else { return Ok(sample) };
             let Some(mut sample) = sample else { return Ok(None) };
             match teacher.add_logprobs(&mut sample).await {
@@ -208,16 +219,22 @@ impl Groups<'_> {
                 Err(error @ RewardError::Rejected { .. }) => {
                     (error.kind(), crate::error_line(&error))
                 }
-                Err(down) => return Err(WorkError::Verifier(down)),
+                Err(error) => return Err(WorkError::Verifier(error.of_row(prompt.row))),
             }
         };
         let rejected_samples = &self.recorder.metrics.rejected_samples;
         rejected_samples.with_label_values(&[kind]).inc();
         let detail = serde_json::json!({
-            "position": prompt.position, "index": index, "cause": cause,
+            "position": prompt.position, "index": index, "cause": &cause,
         });
         self.recorder.event("SampleRejected", detail).await;
-        Ok(None)
+        let max_share = self.config.spec.rollout.max_rejected_share;
+        match self.rejections.add(true) {
+            None => Ok(None),
+            Some(rejected) => {
+                Err(WorkError::TooManyRejected { rejected, of: NEWEST, max_share, cause })
+            }
+        }
     }
 }
 
@@ -226,6 +243,12 @@ impl Groups<'_> {
 /// repeats the tries in the same order.
 fn seed_index(index: u32, refill: u32, size: u32) -> u32 {
     index.saturating_add(size.saturating_mul(refill))
+}
+
+/// Index of a sample, and the number of its refill, from its index in seeds.
+fn try_of(seed_index: u32, size: u32) -> (u32, u32) {
+    let index = seed_index.checked_rem(size).unwrap_or(seed_index);
+    (index, seed_index.checked_div(size).unwrap_or_default())
 }
 
 /// Whether all normalized rewards would be 0.
@@ -239,7 +262,7 @@ fn has_zero_variance(rewards: &[f64]) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{REFILLS, has_zero_variance, seed_index};
+    use super::{REFILLS, has_zero_variance, seed_index, try_of};
 
     #[test]
     fn every_try_of_a_group_has_its_own_seed_and_the_first_ones_those_of_the_samples() {
@@ -247,7 +270,8 @@ mod tests {
         let tries = |refill| (0..size).map(move |index| seed_index(index, refill, size));
         assert!(tries(0).eq(0..size));
         let all: Vec<u32> = (0..=REFILLS).flat_map(tries).collect();
-        assert!(all.iter().enumerate().all(|(at, index)| index % size == at as u32 % size));
+        let tries = (0..=REFILLS).flat_map(|refill| (0..size).map(move |index| (index, refill)));
+        assert!(all.iter().map(|index| try_of(*index, size)).eq(tries));
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 

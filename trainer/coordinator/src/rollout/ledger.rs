@@ -56,6 +56,8 @@ pub struct Batch {
     pub positions: Vec<u64>,
     /// Groups dropped on the way: without reward variance, or without samples.
     pub dropped: u32,
+    /// Those of them without samples.
+    pub empty: u32,
     /// Positions skipped on the way.
     pub skipped: u32,
     /// Whether groups were kept because the step may drop no more.

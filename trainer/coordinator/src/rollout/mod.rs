@@ -13,6 +13,7 @@
 //! the order of completion does not affect batches: [`ledger`] judges groups in loader order.
 
 pub mod agent;
+mod batch;
 pub mod completion;
 pub mod curriculum;
 pub mod episode;
@@ -20,6 +21,7 @@ pub mod episodes;
 pub mod group;
 pub mod ledger;
 pub mod play;
+pub mod rejections;
 pub mod request;
 pub mod sampler;
 pub mod score;
@@ -43,14 +45,15 @@ use crate::core::admission::Admission;
 use crate::engines::{Fleet, Weights};
 use crate::input::Input;
 use crate::persistence::journal::shared::SharedJournal;
-use crate::persistence::journal::{DataPosition, FixedBatch, Pending};
+use crate::persistence::journal::{DataPosition, Pending};
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
 use agent::Agents;
 use curriculum::{Curriculum, Decision};
 use group::{FinishedGroup, GroupRequest, Groups};
-use ledger::{Batch, Ledger, Next};
+use ledger::{Ledger, Next};
+use rejections::RejectionLimit;
 use sampler::Sampler;
 use writer::write;
 
@@ -69,6 +72,7 @@ pub struct Rollouts {
     pub recorder: Recorder,
     /// Programs of agents, if the workflow has them.
     pub agents: Option<Arc<Agents>>,
+    pub rejections: Arc<RejectionLimit>,
     pub clock: Clock,
     /// Random number of this process; part of request ids.
     pub incarnation: u64,
@@ -96,6 +100,7 @@ impl Rollouts {
             clock: self.clock,
             sampler,
             agents: self.agents.as_deref(),
+            rejections: &self.rejections,
             sender,
         };
         let mut schedule = Schedule::resume(self, only).await?;
@@ -116,8 +121,8 @@ struct Schedule<'a> {
     /// Samples that the journal had when this began, by position; taken out as their groups are
     /// admitted.
     pending: BTreeMap<u64, Vec<Pending>>,
-    /// Time of the first request of finished groups without a batch.
-    finished: BTreeMap<u64, Option<Duration>>,
+    /// Of finished groups without a batch: time of the first request, and rejected tries.
+    finished: BTreeMap<u64, (Option<Duration>, u32)>,
     /// Number of samples that were sampled again since the newest batch.
     stale: u32,
 }
@@ -230,71 +235,12 @@ impl<'a> Schedule<'a> {
     }
 
     fn finish(&mut self, done: FinishedGroup) {
-        let began = self.finished.get(&done.position).copied().flatten().or(done.began);
-        self.finished.insert(done.position, began);
+        let began = self.finished.get(&done.position).and_then(|(began, _)| *began);
+        self.finished.insert(done.position, (began.or(done.began), done.rejected));
         self.curriculum.finish(done.position, done.rewards);
         self.ledger.finish(done.position, done.outcome);
         if self.rule.order == BatchOrder::Finished {
             self.curriculum.judge_group(done.position);
         }
-    }
-
-    /// Removes the samples of a group that are too old for its step and returns the others.
-    async fn discard_stale(&mut self, position: u64, step: u32) -> Result<Vec<Pending>, WorkError> {
-        let rule = self.rule;
-        let journal = &self.rollouts.journal;
-        let (stale, have) = journal
-            .call(move |journal| {
-                journal.discard_if(position, |sample| rule.rejects(step, sample.oldest))
-            })
-            .await?;
-        self.stale = self.stale.saturating_add(stale);
-        self.rollouts.recorder.metrics.stale_samples.inc_by(stale.into());
-        tracing::info!(position, step, samples = stale, "samples are too old and made again");
-        Ok(have)
-    }
-
-    async fn fix(&mut self, batch: Batch) -> Result<(), WorkError> {
-        let Batch { step, positions, dropped, skipped, capped, next_position, passed_over } = batch;
-        let data = DataPosition { next_position, passed_over };
-        let finished = std::mem::take(&mut self.finished).into_iter();
-        let (finished, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            finished.partition(|(position, _)| data.has_used(*position));
-        self.finished = later;
-        let began = finished.into_values().flatten().min();
-        if capped {
-            tracing::warn!(
-                step,
-                dropped,
-                "too many groups with equal rewards: the batch has some of them, since \
-                    rollout.dynamicSampling.maxAttempts is reached"
-            );
-            let detail = serde_json::json!({"step": step, "dropped": dropped});
-            self.rollouts.recorder.event("DynamicSamplingCapped", detail).await;
-        }
-        self.curriculum.judge(self.ledger.judged());
-        let changes = self.curriculum.take_changes(|position| data.has_used(position));
-        let fixed = FixedBatch {
-            step,
-            positions,
-            next_position: data.next_position,
-            passed_over: data.passed_over,
-            dropped_groups: dropped,
-            stale_samples: std::mem::take(&mut self.stale),
-            pass_rates: changes.measured,
-            superseded_pass_rates: changes.superseded,
-        };
-        let (files, input) =
-            (self.rollouts.recorder.files.clone(), Arc::clone(&self.rollouts.input));
-        let written = self.rollouts.journal.call(move |journal| {
-            journal.fix_batch(&fixed)?;
-            input.train.as_ref().map_or(Ok(()), |train| files.append_samples(journal, train))
-        });
-        written.await?;
-        let metrics = &self.rollouts.recorder.metrics;
-        metrics.dropped_groups.inc_by(dropped.into());
-        metrics.skipped_rows.inc_by(skipped.into());
-        self.rollouts.recorder.rollouts_done(step, began);
-        Ok(self.rollouts.run.change(|run, _| run.batch_fixed(step)).await?)
     }
 }

@@ -50,7 +50,7 @@ pub async fn score(
     match rewards.named(&prompt.rewards).score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),
-        Err(down) => Err(WorkError::Verifier(down)),
+        Err(error) => Err(WorkError::Verifier(error.of_row(prompt.row))),
     }
 }
 

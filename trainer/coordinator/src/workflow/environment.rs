@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use rljob_crds::workflow::EnvironmentWorkflow;
-use rljob_protocol::status::RewardOutage;
+use rljob_protocol::status::{RewardFailure, RewardOutage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -44,7 +44,10 @@ pub struct Environment {
     /// Prefix of its sessions.
     run: String,
     backend: Backend,
-    service: Service,
+    /// The calls of `reset`. Their success says nothing about steps.
+    resets: Service,
+    /// The calls of `step`.
+    steps: Service,
 }
 
 /// What answers.
@@ -109,12 +112,11 @@ impl Environment {
             (without_secrets(&url), Backend::Server { url, server })
         };
         let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
-        Ok(Self {
-            spec: spec.clone(),
-            run: run.to_owned(),
-            backend,
-            service: Service::new(format!("{COMPONENT} ({target})"), spec.retries, max_outage),
-        })
+        let service = |route: &str| {
+            Service::new(format!("{route} of the {COMPONENT} ({target})"), spec.retries, max_outage)
+        };
+        let (spec, run) = (spec.clone(), run.to_owned());
+        Ok(Self { resets: service("reset"), steps: service("step"), spec, run, backend })
     }
 
     /// Session of a sample.
@@ -136,7 +138,13 @@ impl Environment {
 
     /// The outage, if the server is down.
     pub fn outage(&self) -> Option<RewardOutage> {
-        self.service.outage()
+        self.resets.outage().or_else(|| self.steps.outage())
+    }
+
+    /// The first failed try of a route; of one that has not answered since, if there is one.
+    pub fn failure(&self) -> Option<RewardFailure> {
+        let failures = [&self.resets, &self.steps].into_iter().filter_map(Service::failure);
+        failures.min_by_key(|failure| failure.answered)
     }
 }
 
@@ -147,7 +155,9 @@ impl Session<'_> {
             "session": self.name, "row": prompt.row, "seed": seed, "prompt": prompt.text,
             "answer": prompt.answer,
         });
-        self.request("reset", body, |response| parse::<ResetResponse>(response, RESET)).await?;
+        let service = &self.environment.resets;
+        let parse = |response: &[u8]| parse::<ResetResponse>(response, RESET);
+        self.request(service, "reset", body, parse).await?;
         Ok(())
     }
 
@@ -155,16 +165,17 @@ impl Session<'_> {
     pub async fn step(&self, number: u32, completion: &str) -> Result<Step, RewardError> {
         let body = json!({"session": self.name, "turn": number, "completion": completion});
         let is_last = number >= self.environment.spec.max_turns;
-        self.request("step", body, |response| step_of(response, is_last)).await
+        let service = &self.environment.steps;
+        self.request(service, "step", body, |response| step_of(response, is_last)).await
     }
 
     async fn request<T>(
         &self,
+        service: &Service,
         route: &str,
         body: Value,
         parse: impl Fn(&[u8]) -> Result<T, VerifierError>,
     ) -> Result<T, RewardError> {
-        let service = &self.environment.service;
         let (parse, body) = (&parse, &body);
         match &self.backend {
             SessionBackend::Server { url, server } => {

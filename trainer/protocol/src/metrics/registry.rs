@@ -147,6 +147,12 @@ registry! {
         "Rows that `curriculum` skipped before the batch was complete.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
         "Samples regenerated because their weights were too old.";
+    REJECTED_SAMPLES, "rejectedSamples", "samples", Coordinator, 3,
+        "Samples that a reward, tool, environment, teacher or agent rejected before the batch was \
+         complete. Each is sampled again, at most twice.";
+    REJECTED_GROUPS, "rejectedGroups", "prompt groups", Coordinator, 3,
+        "Prompt groups left out because all of their samples were rejected, part of \
+         `droppedGroups`.";
     ROLLOUT_SECONDS, "rolloutSeconds", "s", Coordinator, 1,
         "Time from the step's first prompt to its last reward; absent for `sft` and replays.";
     SYNC_SECONDS, "syncSeconds", "s", Coordinator, 1,

@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{DataPosition, FixedBatch, Journal, JournalError, pass_rates};
+use super::{DataPosition, FixedBatch, Journal, JournalError, Rejections, pass_rates};
 
 impl Journal {
     /// Declares that the step's batch is the samples that are there at its positions. Again for the
@@ -34,6 +34,11 @@ impl Journal {
         let values =
             params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
         transaction.execute(sql, values).map_err(failed())?;
+        if batch.rejections != Rejections::default() {
+            let Rejections { samples, groups } = batch.rejections;
+            let sql = "INSERT INTO rejections (step, samples, groups) VALUES (?1, ?2, ?3)";
+            transaction.execute(sql, params![step, samples, groups]).map_err(failed())?;
+        }
         for position in &batch.passed_over {
             transaction
                 .prepare_cached("INSERT INTO passed_over (step, position) VALUES (?1, ?2)")
@@ -87,6 +92,16 @@ impl Journal {
         let sql = "SELECT dropped_groups, stale_samples FROM batches WHERE step = ?1";
         let counts = self.connection.query_row(sql, [step], |row| row.try_into()).optional();
         Ok(counts.map_err(JournalError::sqlite("read a batch"))?.unwrap_or_default())
+    }
+
+    /// What was rejected while a step's batch was sampled.
+    pub fn rejections(&self, step: u32) -> Result<Rejections, JournalError> {
+        let sql = "SELECT samples, groups FROM rejections WHERE step = ?1";
+        let counts = self.connection.query_row(sql, [step], |row| {
+            Ok(Rejections { samples: row.get(0)?, groups: row.get(1)? })
+        });
+        let counts = counts.optional().map_err(JournalError::sqlite("read a batch"))?;
+        Ok(counts.unwrap_or_default())
     }
 
     /// Loader positions that a step's batch used up without a group: those that a curriculum

@@ -36,8 +36,8 @@ use rusqlite::Connection;
 pub use error::JournalError;
 pub use inferred::Inferred;
 pub use records::{
-    Checkpoint, DETAILS, DataPosition, Event, FixedBatch, LENGTH, LIMIT, PassRate, Pending, STOP,
-    Sample, Segment, VersionRun,
+    Checkpoint, DETAILS, DataPosition, Event, FixedBatch, LENGTH, LIMIT, PassRate, Pending,
+    Rejections, STOP, Sample, Segment, VersionRun,
 };
 pub use rollback::Later;
 

@@ -13,8 +13,9 @@ use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
 /// Tables whose changes are recorded, with their keys.
-const FOLLOWED: [(&str, &str); 9] = [
+const FOLLOWED: [(&str, &str); 10] = [
     ("batches", "step"),
+    ("rejections", "step"),
     ("passed_over", "step, position"),
     ("inferred", "step"),
     ("pass_rates", "position"),

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the metadata with what verifiers found, by reward name.
 pub const DETAILS: &str = "details";
+/// Name of the metadata with the tries of a sample that were rejected before it; absent for 0.
+pub(super) const REJECTED_TRIES: &str = "rejectedTries";
 /// Finish reason of a sample that its last completion, or what follows it, ended.
 pub const STOP: &str = "stop";
 /// Finish reason of a sample whose last completion has the maximum length.
@@ -86,6 +88,21 @@ impl Sample {
         trained.map(|segment| segment.tokens.len()).sum()
     }
 
+    /// The sample that follows so many rejected tries.
+    #[must_use]
+    pub fn with_rejected_tries(mut self, tries: u32) -> Self {
+        if tries > 0 {
+            self.metadata.insert(REJECTED_TRIES.to_owned(), tries.into());
+        }
+        self
+    }
+
+    /// Tries that were rejected before it.
+    pub fn rejected_tries(&self) -> u32 {
+        let tries = self.metadata.get(REJECTED_TRIES).and_then(serde_json::Value::as_u64);
+        tries.unwrap_or_default() as u32
+    }
+
     /// Text before the first trained segment, and from there on.
     pub fn texts(&self) -> (String, String) {
         let first = self.segments.iter().position(|segment| segment.trained);
@@ -115,6 +132,8 @@ pub struct Pending {
     pub tokens: u32,
     /// Steps of the oldest weights that any of its tokens was sampled with.
     pub oldest: u32,
+    /// Tries that were rejected before it.
+    pub rejected: u32,
 }
 
 /// Place in the training data: the loader positions that batches have not used up.
@@ -149,10 +168,21 @@ pub struct FixedBatch {
     pub dropped_groups: u32,
     /// Number of samples that were sampled again because they were too old.
     pub stale_samples: u32,
+    /// What was rejected on the way.
+    pub rejections: Rejections,
     /// Pass rates of rows that a curriculum measured.
     pub pass_rates: Vec<PassRate>,
     /// Positions of pass rates that the curriculum does not need any more.
     pub superseded_pass_rates: Vec<u64>,
+}
+
+/// What rewards, tools and agents rejected while a batch was sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rejections {
+    /// Rejected tries of samples.
+    pub samples: u32,
+    /// Groups whose samples were all rejected; they are dropped.
+    pub groups: u32,
 }
 
 /// Pass rate of a row in one prompt group.

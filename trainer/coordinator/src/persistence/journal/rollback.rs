@@ -81,7 +81,8 @@ fn remove(connection: &Connection, version: Version) -> Result<(), rusqlite::Err
     for table in ["samples", "pass_rates"] {
         connection.execute(&format!("DELETE FROM {table} WHERE {LATER}"), [step])?;
     }
-    for table in ["batches", "passed_over", "inferred", "steps", "evaluations"] {
+    let of_steps = ["batches", "rejections", "passed_over", "inferred", "steps", "evaluations"];
+    for table in of_steps {
         connection.execute(&format!("DELETE FROM {table} WHERE step > ?1"), [step])?;
     }
     let sql = "DELETE FROM checkpoints WHERE (step, attempt) > (?1, ?2)";
@@ -96,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::tests::sample;
-    use super::super::{Checkpoint, FixedBatch};
+    use super::super::{Checkpoint, FixedBatch, Rejections};
     use super::*;
 
     #[test]
@@ -108,7 +109,9 @@ mod tests {
         // Position 1 was dropped; 4 and 5 are pending.
         for (step, positions, next_position) in [(1, vec![0], 2), (2, vec![2], 3), (3, vec![3], 4)]
         {
-            let batch = FixedBatch { step, positions, next_position, ..FixedBatch::default() };
+            let rejections = Rejections { samples: step, groups: 0 };
+            let others = FixedBatch::default();
+            let batch = FixedBatch { step, positions, next_position, rejections, ..others };
             journal.fix_batch(&batch).unwrap();
             journal.report_step(&StepMetrics::with_scalars(step, [("loss", 0.5)])).unwrap();
             let evaluation = EvaluationMetrics { step, ..EvaluationMetrics::default() };
@@ -132,6 +135,8 @@ mod tests {
         assert_eq!(journal.newest_batch().unwrap(), (2, 3));
         assert_eq!((journal.samples(2).unwrap(), journal.pending().unwrap()), (kept, vec![]));
         assert_eq!(journal.samples(1).unwrap().len(), 1);
+        let rejected = [2, 3].map(|step| journal.rejections(step).unwrap().samples);
+        assert_eq!(rejected, [2, 0]);
         assert_eq!(journal.evaluated_steps().unwrap(), [1, 2].into());
         let left = journal.checkpoints().unwrap().into_iter().map(|checkpoint| checkpoint.version);
         assert_eq!(left.collect::<Vec<_>>(), [version(1, 0), version(2, 0)]);

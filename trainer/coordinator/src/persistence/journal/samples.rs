@@ -3,7 +3,7 @@
 use rusqlite::{Row, Transaction, named_params, params};
 use serde::{Deserialize, Serialize};
 
-use super::records::oldest;
+use super::records::{REJECTED_TRIES, oldest};
 use super::{Journal, JournalError, Pending, Sample, Segment, VersionRun, blob};
 
 const INSERT: &str = "INSERT INTO main.samples (position, sample_index, step, data_row, reward, \
@@ -86,14 +86,16 @@ impl Journal {
     pub fn pending(&self) -> Result<Vec<Pending>, JournalError> {
         let failed = || JournalError::sqlite("read samples");
         let (step, next_position) = self.newest_batch()?;
-        let sql = "SELECT position, sample_index, reward, segments FROM samples WHERE position \
-            >= ?1 OR position IN (SELECT position FROM passed_over WHERE step = ?2) ORDER BY \
-            position, sample_index";
+        let sql = "SELECT position, sample_index, reward, segments, \
+            coalesce(json_extract(metadata, '$.' || ?3), 0) FROM samples WHERE position >= ?1 OR \
+            position IN (SELECT position FROM passed_over WHERE step = ?2) ORDER BY position, \
+            sample_index";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
-        let mut rows = statement.query(params![next_position, step]).map_err(failed())?;
+        let values = params![next_position, step, REJECTED_TRIES];
+        let mut rows = statement.query(values).map_err(failed())?;
         let mut pending = Vec::new();
         while let Some(row) = rows.next().map_err(failed())? {
-            let (position, index, reward, segments): (u64, u32, f64, String) =
+            let (position, index, reward, segments, rejected): (u64, u32, f64, String, u32) =
                 row.try_into().map_err(failed())?;
             let segments: Vec<SegmentRow> = serde_json::from_str(&segments)
                 .map_err(JournalError::malformed("samples.segments"))?;
@@ -101,7 +103,7 @@ impl Journal {
             let oldest = oldest(versions).unwrap_or(0);
             let trained = segments.iter().filter(|segment| segment.trained);
             let tokens = trained.map(|segment| segment.tokens).sum::<usize>() as u32;
-            pending.push(Pending { position, index, reward, tokens, oldest });
+            pending.push(Pending { position, index, reward, tokens, oldest, rejected });
         }
         Ok(pending)
     }

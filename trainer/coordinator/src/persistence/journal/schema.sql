@@ -33,6 +33,13 @@ CREATE TABLE IF NOT EXISTS batches (
     stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
 ) STRICT;
 
+-- What was rejected while the batch of a step was sampled; no row if nothing was.
+CREATE TABLE IF NOT EXISTS rejections (
+    step INTEGER PRIMARY KEY,
+    samples INTEGER NOT NULL,            -- rejected tries of samples
+    groups INTEGER NOT NULL              -- dropped groups whose samples were all rejected
+) STRICT;
+
 -- Exceptions to `next_position` of a step: positions below it whose groups the batches up to the
 -- step passed over (`batchOrder: Finished`).
 CREATE TABLE IF NOT EXISTS passed_over (

@@ -10,6 +10,7 @@ use super::{Checkpoint, Event, FixedBatch, Journal, Pending, Sample, Segment, Ve
 
 mod file;
 mod passed_over;
+mod rejections;
 
 pub(super) fn sample(position: u64, index: u32) -> Sample {
     Sample {
@@ -155,7 +156,14 @@ fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_bat
         })
         .unwrap();
     let mut journal = reopened(journal, &place);
-    let pending = |index| Pending { position: 3, index, reward: 0.1 + 0.2, tokens: 3, oldest: 3 };
+    let pending = |index| Pending {
+        position: 3,
+        index,
+        reward: 0.1 + 0.2,
+        tokens: 3,
+        oldest: 3,
+        rejected: 0,
+    };
     assert_eq!(
         (journal.newest_batch().unwrap(), journal.pending().unwrap()),
         ((1, 3), vec![pending(0), pending(1)])

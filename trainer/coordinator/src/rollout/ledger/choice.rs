@@ -162,10 +162,11 @@ impl Ledger {
         self.groups = rest;
         let open = self.groups.iter().map(|group| group.position);
         let open = open.take_while(|position| *position < self.next_position);
+        let empty = std::mem::take(&mut self.empty);
         let batch = Batch {
             step: self.step,
-            dropped: std::mem::take(&mut self.dropped)
-                .saturating_add(std::mem::take(&mut self.empty)),
+            dropped: std::mem::take(&mut self.dropped).saturating_add(empty),
+            empty,
             skipped,
             capped: std::mem::take(&mut self.capped),
             next_position: self.next_position,

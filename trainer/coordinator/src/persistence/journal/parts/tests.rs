@@ -5,7 +5,7 @@ use rljob_protocol::status::StepMetrics;
 use rljob_protocol::version::Version;
 use serde_json::json;
 
-use super::super::{Checkpoint, Event, FixedBatch, PassRate, tests::sample};
+use super::super::{Checkpoint, Event, FixedBatch, PassRate, Rejections, tests::sample};
 use super::*;
 
 fn rows(journal: &Journal) -> Vec<String> {
@@ -54,6 +54,7 @@ fn a_journal_is_rebuilt_from_a_full_part_later_changes_and_samples() {
             positions: vec![0, 1],
             next_position: 4,
             passed_over: vec![2, 3],
+            rejections: Rejections { samples: 2, groups: 0 },
             pass_rates: vec![rate(0), rate(1)],
             ..FixedBatch::default()
         })

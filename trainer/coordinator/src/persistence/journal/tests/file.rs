@@ -111,8 +111,14 @@ fn a_journal_of_the_previous_release_is_migrated_when_it_is_opened() {
     let mut journal = place.open();
     assert_eq!(journal.samples(1).unwrap(), [sample(0, 0), sample(0, 1)]);
     assert_eq!(journal.samples(2).unwrap(), [sample(1, 0), sample(1, 1)]);
-    let pending =
-        Pending { position: 2, index: 0, reward: sample(2, 0).reward, tokens: 3, oldest: 3 };
+    let pending = Pending {
+        position: 2,
+        index: 0,
+        reward: sample(2, 0).reward,
+        tokens: 3,
+        oldest: 3,
+        rejected: 0,
+    };
     assert_eq!(journal.pending().unwrap(), [pending]);
     assert_eq!(journal.newest_batch().unwrap(), (2, 2));
     assert_eq!(journal.get_state("loader").unwrap(), Some(json!({"position": 3})));

@@ -24,6 +24,7 @@ fn batch(step: u32, positions: &[u64], next_position: u64, passed_over: &[u64]) 
         step,
         positions: positions.to_vec(),
         dropped: 0,
+        empty: 0,
         skipped: 0,
         capped: false,
         next_position,
@@ -139,7 +140,7 @@ fn groups_are_dropped_when_they_finish_and_their_slots_are_given_away() {
     assert_eq!(admitted(&mut ledger, 2), [(4, 2), (5, 2), (6, 2)], "position 0 is kept");
     finish(&mut ledger, &[6]);
     let expected = batch(1, &[0, 6], 7, &[4, 5]);
-    assert_eq!(taken(&mut ledger), Some(Batch { dropped: 3, capped: true, ..expected }));
+    assert_eq!(taken(&mut ledger), Some(Batch { dropped: 3, empty: 1, capped: true, ..expected }));
 }
 
 #[test]
