@@ -35,7 +35,8 @@ pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerC
 pub fn calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<Call> {
     let calls = learner_calls(spec, algorithm);
     let of = Declaration { spec, algorithm, calls: &calls };
-    calls.iter().map(|call| Call { seconds: Some(call.seconds()), ..of.call(*call) }).collect()
+    let declared = |call: &LearnerCall| of.after_group(of.call(*call));
+    calls.iter().map(|call| Call { seconds: Some(call.seconds()), ..declared(call) }).collect()
 }
 
 /// What the data of a call depends on.
@@ -67,8 +68,21 @@ impl Declaration<'_> {
     fn frozen(&self) -> Call {
         let (model, logprobs) = self.frozen_model();
         let group = self.spec.frozen_group().map(|group| Workers::Group(group.name.clone()));
-        let call = inference(model).with([Data::Batch], [logprobs]);
+        let is_ahead = group.is_some() && self.spec.rollout.max_staleness > 0;
+        let note = is_ahead.then(|| "runs for later steps while a step is trained".to_owned());
+        let call = inference(model).with([Data::Batch], [logprobs]).noting(note);
         Call { workers: group.unwrap_or(Workers::Learners), ..call }
+    }
+
+    /// Learners receive what a group infers with their batch, so that none of their calls begins
+    /// before.
+    fn after_group(&self, mut call: Call) -> Call {
+        let logprobs = self.frozen_model().1;
+        let is_first = call.workers == Workers::Learners && call.kind != Kind::Train;
+        if is_first && self.spec.frozen_group().is_some() && !call.inputs.contains(&logprobs) {
+            call.inputs.push(logprobs);
+        }
+        call
     }
 
     /// The frozen model and what it makes.

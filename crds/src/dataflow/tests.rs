@@ -192,19 +192,32 @@ fn a_teacher_of_given_completions_infers_its_top_tokens_before_training() {
 }
 
 #[test]
-fn a_group_infers_its_model_beside_the_learners() {
+fn a_group_infers_its_model_before_the_calls_of_the_learners() {
     let group = json!({"groups": [{"name": "frozen", "roles": ["Reference"]}]});
-    let ppo = json!({"ppo": {"klCoefficient": 0.1}});
+    let parts = |algorithm: Value, staleness: u32| {
+        let rollout = json!({"maxStaleness": staleness});
+        json!({"algorithm": algorithm, "trainer": group, "rollout": rollout})
+    };
+    let ppo = parts(json!({"ppo": {"klCoefficient": 0.1}}), 0);
     let expected = [
         "6a infer reference (group frozen): batch -> referenceLogprobs",
-        "6b infer policy (learners): batch policyWeights -> proximalLogprobs",
-        "6b infer critic (learners): batch criticWeights -> values",
+        "7a infer policy (learners): batch policyWeights referenceLogprobs -> proximalLogprobs",
+        "7a infer critic (learners): batch criticWeights referenceLogprobs -> values",
+        "8a advantages (learners): batch referenceLogprobs proximalLogprobs values -> \
+         advantages returns lossWeights",
     ];
-    let parts = json!({"algorithm": ppo, "trainer": group});
-    assert_eq!(lines(parts.clone())[ROLLOUTS.len()..][..3], expected);
-    let plan = plan(&spec(parts)).unwrap();
-    let call = plan.calls().find(|call| call.name == "infer reference").unwrap();
-    assert_eq!(call.seconds, Some("referenceSeconds"));
+    assert_eq!(lines(ppo.clone())[ROLLOUTS.len()..][..4], expected);
+    let in_loss = json!({"grpo": {"klCoefficient": 0.1, "klTerm": "Loss"}});
+    let one_update = json!({"algorithm": in_loss, "trainer": group, "training": {"steps": 9}});
+    let advantages = "7a advantages (learners): batch referenceLogprobs -> advantages lossWeights";
+    assert_eq!(lines(one_update)[ROLLOUTS.len()..][1], advantages);
+    let call = |parts: Value| {
+        let plan = plan(&spec(parts)).unwrap();
+        plan.calls().find(|call| call.name == "infer reference").unwrap().clone()
+    };
+    assert_eq!((call(ppo.clone()).seconds, call(ppo).note), (Some("referenceSeconds"), None));
+    let ahead = call(parts(json!({"ppo": {"klCoefficient": 0.1}}), 2)).note;
+    assert_eq!(ahead.as_deref(), Some("runs for later steps while a step is trained"));
 }
 
 #[test]

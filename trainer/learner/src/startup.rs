@@ -194,7 +194,7 @@ pub fn first_trainer(
             let masters = blocks.map(shard).collect::<Result<_, _>>()?;
             return Ok(TrainedModel::new(model, &ranks, optimizer, passes, masters)?);
         };
-        let whole = if lora.trains_last() { blocks.last() } else { None };
+        let whole = lora.whole().and_then(|_| blocks.last());
         let trained = lora.initial(spec.training.seed).chain(whole);
         let masters = trained.map(shard).collect::<Result<_, _>>()?;
         Ok(TrainedModel::adapted(model, &ranks, optimizer, passes, (lora, base), masters)?)

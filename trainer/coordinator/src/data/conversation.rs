@@ -189,6 +189,9 @@ fn message(value: &Value) -> Result<Message, String> {
             .map(call)
             .collect::<Result<Vec<_>, _>>()?,
     };
+    if role == ASSISTANT && tool_calls.is_empty() && content.trim().is_empty() {
+        return Err("the assistant has neither content nor tool_calls".to_owned());
+    }
     if role != ASSISTANT && !tool_calls.is_empty() {
         return Err(format!("{role} has tool_calls, which belong to the assistant"));
     }

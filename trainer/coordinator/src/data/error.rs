@@ -188,6 +188,15 @@ pub enum DataError {
     #[error("the prompt of {location} is empty")]
     EmptyPrompt { location: RowLocation },
     #[error(
+        "dataset.{template} is empty for {location}: remove the row, or correct the template or \
+         its fields"
+    )]
+    EmptyCompletion {
+        location: RowLocation,
+        /// `completion`, `chosen` or `rejected`.
+        template: &'static str,
+    },
+    #[error(
         "{location} has {prompt} prompt and {completion} completion tokens; the model's context \
          (max_position_embeddings) is {context}: set maxPromptTokens of the dataset or shorten \
          the row"

@@ -151,6 +151,12 @@ impl Templates {
         let optional = |is_set: bool, template| {
             is_set.then(|| self.render(template, &location, fields)).transpose()
         };
+        let learned = |is_set: bool, template| match optional(is_set, template)? {
+            Some(text) if text.trim().is_empty() => {
+                Err(DataError::EmptyCompletion { location: location.clone(), template })
+            }
+            text => Ok(text),
+        };
         let text = |field: &Option<String>| {
             field.as_deref().map(|field| text_field(&location, field, fields)).transpose()
         };
@@ -164,8 +170,8 @@ impl Templates {
             conversation,
             tools: self.tools.as_ref().map(|own| own.read(&location, fields)).transpose()?,
             system: optional(self.system, SYSTEM)?,
-            completion: optional(self.completion, COMPLETION)?,
-            pair: optional(self.pair, CHOSEN)?.zip(optional(self.pair, REJECTED)?).map(Into::into),
+            completion: learned(self.completion, COMPLETION)?,
+            pair: learned(self.pair, CHOSEN)?.zip(learned(self.pair, REJECTED)?).map(Into::into),
             answer: text(&self.answer)?,
             has_structured_answer: self.answer.as_ref().is_some_and(|field| {
                 matches!(field::find(fields, field), Some(Value::Array(_) | Value::Object(_)))

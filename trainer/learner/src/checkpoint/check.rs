@@ -44,9 +44,17 @@ pub fn check_identity(
     if found == expected {
         return Ok(());
     }
-    let expected = describe(&expected);
-    let remedy = "name a checkpoint of a job with this model, lora and kind of algorithm";
-    other(describe(&found), format!("{expected}; {remedy}"))
+    let missing = expected.keys().find(|role| !found.contains_key(*role));
+    let remedy = missing.map_or_else(
+        || "name a checkpoint of a job with this model, lora and kind of algorithm".to_owned(),
+        |role| {
+            format!(
+                "it has no {role}: name a checkpoint of a job with this algorithm, or begin with \
+                 an export (spec.model) and a new {role}"
+            )
+        },
+    );
+    other(describe(&found), format!("{}; {remedy}", describe(&expected)))
 }
 
 fn describe(shapes: &BTreeMap<&str, &ModelShape>) -> String {

@@ -111,8 +111,16 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 }
 
 fn rejection(folder: &Path, version: Version, model: &ModelShape) -> String {
+    rejection_of(folder, version, &policy(model.clone()))
+}
+
+fn rejection_of(
+    folder: &Path,
+    version: Version,
+    shapes: &BTreeMap<ModelRole, ModelShape>,
+) -> String {
     let store = RunStore::Folder(folder.to_owned());
-    let error = load(&store, version, &policy(model.clone()), (0, 2), HOST).unwrap_err();
+    let error = load(&store, version, shapes, (0, 2), HOST).unwrap_err();
     error.to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -248,6 +256,16 @@ fn a_checkpoint_of_other_roles_is_rejected() {
          5eed5eed5eed and a policy model of 17 parameters with layout 5eed5eed5eed, expected a \
          policy model of 17 parameters with layout 5eed5eed5eed; name a checkpoint of a job with \
          this model, lora and kind of algorithm"
+    );
+    save(folder.path(), &[ModelRole::Policy], 1);
+    let with_critic = [ModelRole::Policy, ModelRole::Critic].map(|role| (role, model()));
+    assert_eq!(
+        rejection_of(folder.path(), VERSION, &with_critic.into()),
+        "rejected the checkpoint `DIR`: it is a policy model of 17 parameters with layout \
+         5eed5eed5eed, expected a critic model of 17 parameters with layout 5eed5eed5eed and a \
+         policy model of 17 parameters with layout 5eed5eed5eed; it has no critic: name a \
+         checkpoint of a job with this algorithm, or begin with an export (spec.model) and a new \
+         critic"
     );
 }
 

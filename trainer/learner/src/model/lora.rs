@@ -90,9 +90,9 @@ impl Lora {
         &self.layout
     }
 
-    /// Whether the last block of the model is trained whole.
-    pub fn trains_last(&self) -> bool {
-        self.layout.blocks().len() > self.layers
+    /// The last block of the model, if it is trained whole.
+    pub fn whole(&self) -> Option<&Layout> {
+        self.layout.blocks().get(self.layers)
     }
 
     /// What is trained of a block of the model.

@@ -1,5 +1,6 @@
 //! Adapters in an export, in the format of PEFT: `adapter_config.json` and
-//! `adapter_model.safetensors`, fp32.
+//! `adapter_model.safetensors`, fp32. With a scalar head they belong to transformers' sequence
+//! classifier of the base, and the final norm and the head are modules that PEFT saves whole.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +13,7 @@ use tch::{Device, Kind, Tensor};
 use crate::fsdp::TrainedParameters;
 use crate::model::ModelError;
 use crate::model::hugging_face::{named_tensors, write_tensors};
+use crate::model::layout::TensorSpec;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -29,6 +31,8 @@ pub struct AdapterConfig {
     lora_alpha: serde_json::Number,
     lora_dropout: f64,
     target_modules: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    modules_to_save: Vec<String>,
     bias: &'static str,
     fan_in_fan_out: bool,
     inference_mode: bool,
@@ -53,6 +57,7 @@ impl AdapterConfig {
             lora_alpha: number(lora.alpha),
             lora_dropout: lora.dropout,
             target_modules: lora.targets.iter().copied().map(LoraTarget::module).collect(),
+            modules_to_save: Vec::new(),
             bias: "none",
             fan_in_fan_out: false,
             inference_mode: true,
@@ -60,6 +65,12 @@ impl AdapterConfig {
             use_dora: false,
             use_rslora: false,
         })
+    }
+
+    /// That of a sequence classifier whose tensors `whole` are trained beside the adapters.
+    fn classifying<'a>(self, whole: impl Iterator<Item = &'a TensorSpec>) -> Self {
+        let module = |tensor: &TensorSpec| tensor.name.trim_end_matches(".weight").to_owned();
+        Self { task_type: "SEQ_CLS", modules_to_save: whole.map(module).collect(), ..self }
     }
 }
 
@@ -80,8 +91,8 @@ pub struct StagedAdapters {
 }
 
 impl StagedAdapters {
-    /// Gathers the adapters, if there are some and nothing else is trained: PEFT has no common form
-    /// of a scalar head. A collective: every rank calls it; only those with `keep` get a copy.
+    /// Gathers the adapters, if there are some, with the block that is trained whole, if there is
+    /// one. A collective: every rank calls it; only those with `keep` get a copy.
     ///
     /// # Errors
     /// A collective fails.
@@ -93,9 +104,7 @@ impl StagedAdapters {
         let (TrainedParameters::Adapters(adapted), Some(config)) = (parameters, config) else {
             return Ok(None);
         };
-        if adapted.lora().trains_last() {
-            return Ok(None);
-        }
+        let whole = adapted.lora().whole().cloned();
         let layout = adapted.lora().layout().clone();
         let mut blocks = Vec::new();
         for index in 0..layout.blocks().len() {
@@ -107,7 +116,13 @@ impl StagedAdapters {
                 blocks.push(copy);
             }
         }
-        let tensors = named_tensors(&layout, &blocks);
+        let mut tensors = named_tensors(&layout, &blocks);
+        let Some(whole) = whole else { return Ok(keep.then_some(Self { config, tensors })) };
+        let adapters = tensors.len().saturating_sub(whole.tensors().len());
+        for (name, _) in tensors.iter_mut().skip(adapters) {
+            name.insert_str(0, "base_model.model.");
+        }
+        let config = config.classifying(whole.tensors().iter());
         Ok(keep.then_some(Self { config, tensors }))
     }
 

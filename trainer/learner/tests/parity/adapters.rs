@@ -40,13 +40,15 @@ pub fn compare_adapters(python: &Path, folder: &Path, dropout: Option<f64>) -> [
     })
 }
 
-/// Adapters with values everywhere over the weights of the model in `folder`, and their export.
+/// Adapters with values everywhere over the weights of the model in `folder`, and the block that is
+/// trained whole with a scalar head, with their export.
 pub fn adapted(
     model: &Model,
     folder: &Path,
     blocks: Vec<Tensor>,
     dropout: f64,
 ) -> (TrainedParameters, StagedAdapters) {
+    let last = blocks.last().map(Tensor::copy).map(Ok);
     let spec: RLJobSpec = serde_json::from_value(json!({
         "model": {"path": folder},
         "storage": {"hostPath": {"path": "/runs"}},
@@ -61,7 +63,8 @@ pub fn adapted(
         let numel = block.numel() as i64;
         block + (Tensor::arange(numel, (Kind::Float, tch::Device::Cpu)) * 0.37).sin() * 0.1
     };
-    let masters = lora.initial(3).map(|block| wave(block.unwrap())).collect();
+    let whole = lora.whole().and(last);
+    let masters = lora.initial(3).chain(whole).map(|block| wave(block.unwrap())).collect();
     let adapted =
         AdaptedParameters::new(Ranks::alone(), Sharding::Full, (lora, base), masters).unwrap();
     let mut parameters = TrainedParameters::Adapters(Box::new(adapted));

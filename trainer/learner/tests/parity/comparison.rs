@@ -20,7 +20,7 @@ use tempfile::TempDir;
 #[path = "masks.rs"]
 mod masks;
 #[path = "pairs.rs"]
-mod pairs;
+pub mod pairs;
 #[path = "values.rs"]
 mod values;
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use adapters::compare_adapters;
 use comparison::compare_model;
 use models::{qwen2, qwen3, random_model};
-use peft::assert_export;
+use peft::{assert_classifier, assert_export};
 use rljob_tests::files::{peft_packages, python, required};
 use serde_json::{Value, json};
 
@@ -85,6 +85,17 @@ fn an_export_of_adapters_has_the_same_logits_in_peft_as_the_merged_model() {
     for change in [llama, qwen2, qwen3] {
         let folder = tempfile::tempdir().unwrap();
         assert_export(&python, &packages, &random_model(folder.path(), change));
+    }
+}
+
+#[test]
+fn adapters_of_a_reward_model_have_the_scores_and_gradients_of_a_classifier_in_peft() {
+    let Some(python) = required(python()) else { return };
+    let Some(packages) = required(peft_packages()) else { return };
+    let llama: fn(&mut Value) = |_| ();
+    for change in [llama, qwen2, qwen3] {
+        let folder = tempfile::tempdir().unwrap();
+        assert_classifier(&python, &packages, &random_model(folder.path(), change));
     }
 }
 

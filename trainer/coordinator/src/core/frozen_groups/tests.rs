@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rljob_crds::RLJobSpec;
+use rljob_crds::dataflow::plan;
 use rljob_protocol::desired::{Desired, Mode};
 use rljob_protocol::group::GroupInstruction;
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{Activity, Phase};
 use rljob_protocol::supervisor::{Order, SupervisorReport};
+use serde_json::json;
 
 use super::super::learner_group::GroupSize;
 use super::super::tests::{
@@ -57,6 +60,33 @@ fn a_group_infers_each_batch_before_the_learners_train_on_it() {
     assert_eq!(beside, Ok(GroupInstruction::Infer { step: 2 }), "while step 1 is trained");
     run.inferred("g", 2);
     assert_eq!(run.instruct_group("g", 0), Ok(GroupInstruction::Wait));
+}
+
+#[test]
+fn a_run_has_the_order_of_its_plan() {
+    let spec: RLJobSpec = serde_json::from_value(json!({
+        "model": {"path": "/m"}, "storage": {"hostPath": {"path": "/s"}},
+        "dataset": {"train": {"path": "/d", "prompt": "{{q}}"}},
+        "training": {"steps": 9, "minibatches": 4},
+        "rewards": [{"name": "right", "math": {}}],
+        "algorithm": {"ppo": {"klCoefficient": 0.1}},
+        "trainer": {"groups": [{"name": "g", "roles": ["Reference"]}]},
+    }))
+    .unwrap();
+    let plan = plan(&spec).unwrap();
+    let after_pack: Vec<Vec<String>> = plan.stages[5..7]
+        .iter()
+        .map(|stage| stage.lanes.iter().map(|lane| lane.workers.to_string()).collect())
+        .collect();
+    assert_eq!(after_pack, [["group g"], ["learners"]]);
+
+    let mut run = fixed(1);
+    assert!(!run.is_ready(1), "learners get no batch while the group infers");
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
+    assert_eq!(run.instruct_group("g", 0), Ok(GroupInstruction::Infer { step: 1 }));
+    run.inferred("g", 1);
+    assert!(run.is_ready(1));
+    assert_eq!(ask(&mut run, 0, 0), Instruction::train(1));
 }
 
 #[test]

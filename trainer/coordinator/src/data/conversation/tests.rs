@@ -99,6 +99,7 @@ fn an_unusable_conversation_is_an_error_that_names_its_place() {
     let invalid = |message: Value| fails(json!([user, message]), Use::Prompt);
     let problem =
         |text: &str| format!("field `messages` in rows line 7 has an invalid message 2: {text}");
+    let empty_turn = "the assistant has neither content nor tool_calls";
     let no_text = "its content is not a text or a list of parts with texts";
     for (message, expected) in [
         (json!("text"), "it is not an object"),
@@ -118,6 +119,8 @@ fn an_unusable_conversation_is_an_error_that_names_its_place() {
             json!({"role": "user", "tool_calls": [{"name": "add"}]}),
             "user has tool_calls, which belong to the assistant",
         ),
+        (json!({"role": "assistant", "content": null}), empty_turn),
+        (json!({"role": "assistant", "content": " \n", "tool_calls": []}), empty_turn),
         (json!({"role": "assistant", "tool_calls": [{"function": {}}]}), "a tool call has no name"),
         (
             json!({"role": "assistant", "tool_calls": [{"name": "add", "arguments": 1}]}),

@@ -1,6 +1,7 @@
 //! Tests of `data` with dataset folders.
 
 use super::*;
+use crate::data::DataError;
 
 fn fixture(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::dataflow::{Phase, plan};
+use rljob_crds::lora::LoraSpec;
 use rljob_protocol::metrics;
 use serde_json::json;
 
@@ -55,6 +56,28 @@ fn the_policy_learns_the_probabilities_of_the_teachers_tokens() {
     let (loss, kl) = (of(0, metrics::LOSS), of(0, metrics::TEACHER_KL));
     assert!((loss - 2.25 * kl).abs() < 1e-5 * loss, "{loss} and {kl}");
     assert_eq!(steps[0].get(metrics::REFERENCE_KL), None);
+}
+
+#[test]
+fn adapters_have_the_first_step_of_all_weights_and_learn_from_the_teacher() {
+    let (folder, teacher) = with_teacher();
+    let on_policy = json!({"distillation": {"teacher": {"path": teacher}}});
+    for all in [distillation(&teacher, 8, 1), spec(&on_policy, "Random", 1)] {
+        let lora = Some(LoraSpec { rank: 4, alpha: 8.0, ..LoraSpec::default() });
+        let adapters = RLJobSpec { lora, ..all.clone() };
+        let first = |spec| {
+            let step = train(&mut trainer(spec, folder.path(), Ranks::alone()), 1..=1, 1).remove(0);
+            let names = [metrics::LOSS, metrics::TEACHER_KL, metrics::REFERENCE_KL];
+            names.map(|name| step.get(name).map(f64::to_bits))
+        };
+        assert_eq!(first(adapters), first(all));
+    }
+    let lora = Some(LoraSpec { rank: 4, alpha: 8.0, ..LoraSpec::default() });
+    let mut adapters = RLJobSpec { lora, ..distillation(&teacher, 8, 1) };
+    adapters.optimizer.learning_rate = 2e-2;
+    let steps = train(&mut trainer(adapters, folder.path(), Ranks::alone()), 1..=20, 1);
+    let [first, last] = [0, 19].map(|step| steps[step].get(metrics::TEACHER_KL).unwrap());
+    assert!(last < 0.7 * first, "{first}, then {last}");
 }
 
 #[test]
