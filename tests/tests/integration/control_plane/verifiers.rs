@@ -86,7 +86,11 @@ fn verifier_pods_whose_image_cannot_be_pulled_are_reported_with_the_cause_until_
     let missing = format!("failed to pull {IMAGE}: not found");
     fixture.pods.run.lock().verifier_waiting = Some(fails(&missing));
     wait_for(&fixture, "VerifiersReady", ["False", "PodsNotReady", &waits(&missing)]);
-    fixture.wait_for("Stalled");
+    // Training continues until scoring has been impossible for longer than its limit.
+    let without =
+        waits(&missing).replace("0 of 1 pods are ready", "training without 1 of 1 verifier pods");
+    wait_for(&fixture, "Ready", ["True", "Running", &without]);
+    assert_eq!(condition(&fixture, "Stalled")[0], "False");
 
     fixture.pods.run.lock().verifier_waiting = None;
     wait_for(&fixture, "VerifiersReady", ["True", "PodsReady", "1 of 1 pods are ready"]);

@@ -72,7 +72,7 @@ impl Golden {
     pub fn sequences(&self) -> Tensor {
         let lengths = self.tensor("lengths").to_kind(Kind::Int64);
         Tensor::arange(lengths.numel() as i64, (Kind::Int64, tch::Device::Cpu))
-            .repeat_interleave_self_tensor(&lengths, None)
+            .repeat_interleave_self_tensor(&lengths, None, None)
     }
 
     /// The samples, one minibatch.

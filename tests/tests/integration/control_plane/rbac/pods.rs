@@ -11,16 +11,15 @@ use super::super::operator::{
 use super::super::pods::{bind, pod_uids, set_status};
 use super::installation::Installation;
 
-/// Closes the gate of an engine and publishes events; then deletes a lost pod and reads why a pod
-/// is missing: each without its permission, and then with it.
+/// Closes the gate of an engine, deletes a lost pod, reads why a pod is missing, and publishes the
+/// event of a suspension: each without its permission, and then with it.
 pub(super) fn remove(installation: &Installation, operator: &Operator) {
     let namespace = installation.namespace;
-    let patch = json!({"spec": {"drainTimeoutSeconds": 1, "inference": {"replicas": 2}}});
-    apply_job(namespace, &patch);
+    let started = json!({"spec": {"drainTimeoutSeconds": 1, "inference": {"replicas": 2}}});
+    apply_job(namespace, &started);
     wait_for_pods(namespace, 4);
     let gates = installation.permissions("", "pods/status", &["patch"]);
-    let events = installation.permissions("events.k8s.io", "events", &["create"]);
-    installation.without(&[gates, events].concat(), || {
+    installation.without(&gates, || {
         restart_engine(namespace);
         operator
     });
@@ -44,6 +43,11 @@ pub(super) fn remove(installation: &Installation, operator: &Operator) {
         Ok(uids.len() == 4 && !uids.contains(&lost))
     };
     wait_until("the replacement of the lost pods", LIMIT, replaced).unwrap();
+    let events = installation.permissions("events.k8s.io", "events", &["create"]);
+    installation.without(&events, || {
+        patch(namespace, &json!({"suspend": true}));
+        operator
+    });
     end(namespace);
 }
 
@@ -86,9 +90,8 @@ fn deny_pod(namespace: &Namespace, pod: &str) {
     namespace.kubectl.run(&delete).unwrap();
 }
 
-/// Suspends and resumes the job twice, and lets it end and expire.
+/// Resumes the job, suspends and resumes it again, and lets it end and expire.
 fn end(namespace: &Namespace) {
-    // The second suspension creates a separate event.
     for _ in 0..2 {
         patch(namespace, &json!({"suspend": true}));
         wait_for_condition(namespace, "Suspended");
