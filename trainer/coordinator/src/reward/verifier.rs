@@ -197,7 +197,7 @@ impl VerifierError {
         matches!(self, Self::Function(_) | Self::InvalidResponse { .. })
     }
 
-    /// Whether the program ended, by itself or because it was killed.
+    /// Whether the program exited or was killed.
     pub fn is_exit(&self) -> bool {
         matches!(self, Self::Exited { .. })
     }
