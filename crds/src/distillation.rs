@@ -89,9 +89,8 @@ pub struct TeacherServer {
     /// URL of the server, without `/generate` and without a query.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ?#]+[^ ?#]*$"))]
     pub url: String,
-    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
-    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
-    /// `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
+    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try. Default 15.

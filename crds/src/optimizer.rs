@@ -42,10 +42,9 @@ pub struct OptimizerSpec {
     #[serde(default = "gradient_clipping")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub gradient_clipping: f64,
-    /// Keeps the two moments of learners on GPUs in pinned memory of the host, 8 bytes for each
-    /// parameter of a rank, which count against the memory limit of the trainer. The update then
-    /// moves them over PCIe: about a second for each 4 billion parameters of a rank. Default
-    /// false.
+    /// Keeps the two moments of learners on GPUs in pinned memory of the host: 8 bytes for each
+    /// parameter of a rank, within the memory limit of the trainer. An update moves them over
+    /// PCIe: about a second for each 4 billion parameters. Default false.
     #[serde(default)]
     pub offload: bool,
 }

@@ -45,26 +45,25 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Number of engines. That of `inference` may change while the run is active; it should be 0
-    /// in jobs that sample nothing, as `sft` and `dpo` without `dataset.evaluation.answer` or with
-    /// `evaluation.engines`, and must be 0 with `rewardModel`. Default 1.
+    /// Number of engines. That of `inference` may change in an active run; it should be 0 in jobs
+    /// that sample nothing: `sft` and `dpo` without `dataset.evaluation.answer` or with
+    /// `evaluation.engines`, `rewardModel` (required). Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// Least number of engines with which a queue of Kueue may admit the job; it runs with those
-    /// that are admitted. No effect without a queue, or above `replicas`. Default `replicas`.
+    /// Fewest engines with which Kueue may admit the job, which runs with those that it admits.
+    /// No effect without a queue, or above `replicas`. Default `replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: Option<i32>,
-    /// Number of pods of each engine. An SGLang engine of several pods is tensor parallel over all
-    /// of them; its first pod serves, and when one of its pods is lost or restarts, all are
-    /// replaced. Only on clusters. Default 1.
+    /// Pods of each engine. SGLang is tensor parallel over all of them; the first one serves, and
+    /// when one is lost or restarts, all are replaced. Only on clusters. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16))]
     pub pods_per_replica: i32,
-    /// Requests and limits of the engine container of each pod. The tensor-parallel size of SGLang
-    /// is the number of GPUs in `limits`, for example `nvidia.com/gpu: 2`, up to 8, times
-    /// `podsPerReplica`. Default requests: 250m CPU, 1Gi memory.
+    /// Resources of the engine container. The tensor-parallel size of SGLang is the number of GPUs
+    /// in `limits` (`nvidia.com/gpu: 2`), up to 8, times `podsPerReplica`. Default requests: 250m
+    /// CPU, 1Gi memory.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is

@@ -106,8 +106,8 @@ fn pod_spec() -> Value {
     properties.insert("terminationGracePeriodSeconds".to_owned(), scalar("integer"));
     json!({
         "type": "object",
-        "description": "Partial core v1 PodSpec. All of its fields are accepted. Command, ports, \
-            probes, image and resources of the main container and restartPolicy cannot be set.",
+        "description": "Partial core v1 PodSpec, without restartPolicy, and without command, \
+            ports, probes, image and resources of the main container.",
         "properties": properties,
         "x-kubernetes-preserve-unknown-fields": true,
     })

@@ -44,7 +44,7 @@ pub struct HubDatasetSource {
         regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$")
     )]
     pub repo: String,
-    /// Configuration (subset) of the dataset. Default the one that its README.md marks as default.
+    /// Configuration (subset). Default that of the dataset's README.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub config: Option<String>,
@@ -71,11 +71,10 @@ pub struct ConversationSpec {
     #[serde(default = "messages")]
     #[schemars(length(min = 1, max = 256))]
     pub messages: String,
-    /// Field with the tools that the chat template describes: a list of `{"type": "function",
-    /// "function": {"name": text, "description": text, "parameters": JSON schema}}`, or its JSON
-    /// text. Null, an empty list and no field are no tools. With `rollout.workflow.tools`, every
-    /// row needs the field, and its items are names of tools of the workflow, or objects with such
-    /// a name: the tools of the row. Default the tools of the workflow, if any.
+    /// Field with the tools that the chat template describes, as a list or its JSON text:
+    /// `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}`. With
+    /// `rollout.workflow.tools`, every row needs it, with names of tools of the workflow, or such
+    /// objects. Default the tools of the workflow, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub tools: Option<String>,

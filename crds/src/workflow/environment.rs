@@ -36,9 +36,8 @@ pub struct EnvironmentWorkflow {
     /// Program that runs for each episode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<EnvironmentCommand>,
-    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
-    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
-    /// `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
+    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Maximum number of turns. Default 8.

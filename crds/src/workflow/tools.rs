@@ -87,9 +87,8 @@ pub struct HttpTool {
     /// URL that calls are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
-    /// for every request; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
-    /// `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
+    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try of a request. Default 15.
@@ -124,9 +123,8 @@ pub struct McpTool {
     /// URL of the server.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Key of a Secret with a token, which requests carry as `Authorization: Bearer TOKEN`. Read
-    /// for every session; `rljob run` reads the file `NAME/KEY` in the folder `RLJOB_SECRETS`.
-    /// `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every session; `rljob run` reads the file
+    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Name of the tool at the server. Default that in the job.
