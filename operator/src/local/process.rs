@@ -123,7 +123,8 @@ impl Process {
 
     fn open_log(&self) -> io::Result<File> {
         let mut log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-        writeln!(log, "--- {} started at {}", self.spec.name, jiff::Timestamp::now())?;
+        // On a full disk the line is lost, as are those of the process.
+        let _ = writeln!(log, "--- {} started at {}", self.spec.name, jiff::Timestamp::now());
         Ok(log)
     }
 

@@ -11,7 +11,7 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
 )]
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,9 +85,15 @@ pub fn init(format: Format, identity: Identity) {
 pub fn print_fatal(error: &str) {
     let error = error.replace('\n', " ");
     match JSON.get() {
-        Some(json) => eprintln!("{}", json.fatal(&error)),
-        None => eprintln!("error: {error}"),
+        Some(json) => print(&json.fatal(&error)),
+        None => print(&format!("error: {error}")),
     }
+}
+
+/// Writes a line to standard error. A line that cannot be written, as on a full disk, is lost;
+/// `eprintln!` would panic.
+pub fn print(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Rejects events beyond the limits.

@@ -1,6 +1,7 @@
 //! Runs on a full disk: a tmpfs in a private mount namespace, which the test fills or enlarges.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
 use rljob_tests::files::binary;
@@ -90,4 +91,26 @@ fn a_run_whose_disk_is_full_says_so_and_continues_once_there_is_space() {
     assert!(log.contains("is full"), "{log}");
     let copy = artifacts(&folder.join("filled-copy"));
     assert!(copy == baseline().artifacts, "the results differ from those of the baseline\n{log}");
+}
+
+/// Writes to `/dev/full` fail like those to a full disk.
+#[test]
+fn processes_that_cannot_write_their_logs_run_on_with_the_same_result() {
+    let folder = &baseline().folder;
+    let runs = folder.join("without-logs");
+    let logs = runs.join("default/practise/logs");
+    fs::create_dir_all(&logs).unwrap();
+    let copy = [folder.join("baseline/default/imitate"), runs.join("default/imitate")];
+    run(Command::new("cp").arg("-a").args(copy)).unwrap();
+    for name in ["coordinator", "inference-0", "inference-1", "trainer-0"] {
+        symlink("/dev/full", logs.join(format!("{name}.log"))).unwrap();
+    }
+    let mut command = Command::new(binary("rljob").unwrap());
+    command.args(["run", "--file", "jobs.yaml", "--dir", "without-logs"]).current_dir(folder);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        artifacts(&runs) == baseline().artifacts,
+        "the weights differ from those of the baseline run"
+    );
 }

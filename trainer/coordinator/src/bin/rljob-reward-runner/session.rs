@@ -264,7 +264,7 @@ async fn log(stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
         let text = String::from_utf8_lossy(&line).replace(char::is_control, " ");
         if !text.trim().is_empty() {
             if lines <= LOG_RATE {
-                eprintln!("{}", text.trim());
+                rljob_logging::print(text.trim());
             }
             text.trim().clone_into(&mut last_line.lock());
         }

@@ -166,11 +166,11 @@ async fn forward(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
         for line in tail.push(buffer.get(..read).unwrap_or_default()) {
-            eprintln!("{}", forwarded(&line, rank));
+            rljob_logging::print(&forwarded(&line, rank));
         }
     }
     if let Some(line) = tail.finish() {
-        eprintln!("{}", forwarded(&line, rank));
+        rljob_logging::print(&forwarded(&line, rank));
     }
 }
 
