@@ -143,7 +143,8 @@ RUNNING = [
           (f"rate(rljob_stale_samples_total{{{RUN}}}[$__rate_interval])", "too old"),
           (f"rate(rljob_interruptions_total{{{RUN}}}[$__rate_interval])", "interruptions"),
           (f"rate(rljob_dropped_groups_total{{{RUN}}}[$__rate_interval])", "dropped groups"),
-          (f"sum(rate(rljob_rejected_samples_total{{{RUN}}}[$__rate_interval]))", "rejected")),
+          (f"sum(rate(rljob_rejected_samples_total{{{RUN}}}[$__rate_interval])) "
+           "or on () vector(0)", "rejected")),
     panel("Requests of engines", "none", "Running and queued.",
           (f'{{__name__="sglang:num_running_reqs", {RUN}}}', "running {{pod}}"),
           (f'{{__name__="sglang:num_queue_reqs", {RUN}}}', "queued {{pod}}")),
