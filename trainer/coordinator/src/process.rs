@@ -101,7 +101,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let (server_tls, engine_tls) = authentication(options, &config.uid)?;
     let client =
         EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?, Some(engine_tls));
-    announce(listener.local_addr()?)?;
+    announce(listener.local_addr()?);
     let (gate, shut) = (StartupGate::default(), CancellationToken::new());
     let waiting = tokio::spawn(rljob_http::serve(
         TcpListener::from_std(listener.try_clone()?)?,
@@ -278,9 +278,9 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     Ok(config)
 }
 
-/// Prints the address on standard output, for callers that start the process with port 0.
-fn announce(address: SocketAddr) -> std::io::Result<()> {
+/// Prints the address on standard output, for callers that start the process with port 0. In a run
+/// this is a log, which may be on a full disk.
+fn announce(address: SocketAddr) {
     let mut out = std::io::stdout();
-    writeln!(out, "listening on https://{address}")?;
-    out.flush()
+    let _ = writeln!(out, "listening on https://{address}").and_then(|()| out.flush());
 }
