@@ -20,6 +20,8 @@
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
 //!  Mlflow                   tracking server of MLflow with a database
 //!  Otelcol                  OpenTelemetry Collector with a file of what it received
+//!  http, https              servers of one test, without and with TLS
+//!  documents                code blocks of the documents
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  Browser                  headless Chromium with pages of the dashboard
@@ -41,10 +43,12 @@ pub mod browser;
 pub mod chaos;
 pub mod cluster;
 pub mod device_plugin;
+pub mod documents;
 pub mod files;
 pub mod firewall;
 pub mod gitops;
 pub mod helm;
+pub mod http;
 pub mod https;
 pub mod hub;
 pub mod idle_node;

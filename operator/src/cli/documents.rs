@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rljob_tests::Helm;
+use rljob_tests::documents::{self, Block};
 use rljob_tests::files::{helm, kubernetes, required};
 use serde_json::{Value, json};
 
@@ -66,34 +67,9 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// README.md and all pages below docs/ and charts/, with their names.
-fn pages() -> Vec<(String, String)> {
-    fn below(folder: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                below(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
-            }
-        }
-    }
-    let mut found = vec![root().join("README.md")];
-    below(&root().join("docs"), &mut found);
-    below(&root().join("charts"), &mut found);
-    found.sort();
-    let text = |path: PathBuf| (path.display().to_string(), fs::read_to_string(&path).unwrap());
-    found.into_iter().map(text).collect()
-}
-
-/// Code blocks of a language, each with the name of its page.
-fn blocks(language: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for (page, text) in pages() {
-        let fence = format!("```{language}\n");
-        let blocks = text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
-        found.extend(blocks.map(|block| (page.clone(), block.to_owned())));
-    }
+/// Code blocks of a language in README.md and in all pages below docs/ and charts/.
+fn blocks(language: &str) -> Vec<Block> {
+    let found = documents::blocks(&["docs", "charts"], language).unwrap();
     assert!(found.len() > 10, "{}", found.len());
     found
 }
@@ -196,7 +172,7 @@ fn parse_helm(arguments: &[&str]) -> Result<(), String> {
 fn commands_of_the_documents_are_accepted() {
     let kubectl = required(kubernetes("kubectl"));
     let (mut problems, mut checked) = (Vec::new(), 0);
-    for (page, block) in blocks("sh") {
+    for Block { page, text: block } in blocks("sh") {
         for command in commands(&block) {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             let result = match words.as_slice() {
@@ -258,8 +234,8 @@ fn yaml_of_the_documents_is_valid() {
     let spec = &schema["properties"]["spec"]["properties"];
     let has_helm = required(helm("helm")).is_some();
     let (mut problems, mut jobs, mut values) = (Vec::new(), 0, 0);
-    for (page, block) in blocks("yaml").into_iter().filter(|(page, _)| !page.ends_with(ALGORITHMS))
-    {
+    let others = blocks("yaml").into_iter().filter(|block| block.page != ALGORITHMS);
+    for Block { page, text: block } in others {
         let found = if block.contains("apiVersion: rljob.dev") {
             jobs += 1;
             problems_of(&block)

@@ -14,9 +14,9 @@ use rljob_crds::names::METRICS_FILE;
 use rljob_protocol::checkpoint::POSITION_FILE;
 use rljob_protocol::metrics::StepMetrics;
 use rljob_tests::files::binary;
+use rljob_tests::http::Http;
 use rljob_tests::process::{self, wait_until};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::{finished, lines};
@@ -35,10 +35,9 @@ const SLOW: &str = "84+66=";
 
 /// Server of rewards that answers for one prompt only when it is released.
 struct Rewards {
-    address: String,
+    http: Http,
     held: Arc<AtomicUsize>,
     released: watch::Sender<bool>,
-    _runtime: Runtime,
 }
 
 #[derive(Clone)]
@@ -50,19 +49,11 @@ struct Shared {
 
 impl Rewards {
     fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         let (released, receiver) = watch::channel(false);
         let held = Arc::new(AtomicUsize::new(0));
         let shared = Shared { held: Arc::clone(&held), released: receiver };
         let router = Router::new().route("/", post(score)).with_state(shared);
-        runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { address, held, released, _runtime: runtime }
+        Self { http: Http::start(router).unwrap(), held, released }
     }
 
     fn held(&self) -> usize {
@@ -87,7 +78,7 @@ fn steps_with_slow_group(directory: &Path) -> String {
 #[test]
 fn a_slow_group_holds_no_batch_before_its_last_step_and_is_trained_on_once_after_a_kill() {
     let rewards = Rewards::start();
-    let job = include_str!("finished.yaml").replace("ADDRESS", &rewards.address);
+    let job = include_str!("finished.yaml").replace("SERVER", &rewards.http.endpoint());
     let folder = folder_with(&job);
     let mut run = RunUnderFaults::new(LocalRun::start(folder.path(), "runs"), "ahead");
     let last = POSITION / BATCH + 1 + STALENESS;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rljob_tests::files::{binary, kubernetes, workspace};
 
-use crate::documents::blocks_in;
+use rljob_tests::documents::blocks_in;
 
 mod changes;
 mod drift;

@@ -10,7 +10,8 @@ use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::run;
 
 use super::cluster;
-use crate::documents::{blocks_in, objects_of};
+use crate::documents::objects_of;
+use rljob_tests::documents::blocks_in;
 
 /// Versions of objects that a cluster without other programs knows.
 const VERSIONS: [&str; 3] = ["rljob.dev/v1alpha1", "v1", "networking.k8s.io/v1"];

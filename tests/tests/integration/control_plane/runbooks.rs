@@ -12,7 +12,8 @@ use rljob_tests::process::run;
 
 use super::cluster;
 use super::operator::{Operator, namespace_with, wait_for_pods};
-use crate::documents::{Block, blocks};
+use crate::documents::PAGES;
+use rljob_tests::documents::{Block, blocks};
 
 /// Objects that the job of the test does not have.
 const ABSENT: [&str; 1] = ["persistentvolumeclaim CLAIM"];
@@ -29,7 +30,7 @@ fn commands() -> Vec<(String, String)> {
             && !ABSENT.iter().any(|absent| line.contains(absent))
     };
     let mut commands = Vec::new();
-    for Block { page, text } in blocks("sh") {
+    for Block { page, text } in blocks(&PAGES, "sh").unwrap() {
         let text = text.replace("\\\n ", "");
         commands.extend(text.lines().filter(reads).map(|line| (page.clone(), line.to_owned())));
     }

@@ -11,9 +11,9 @@ use axum::{Json, Router};
 use rljob_crds::names::METRICS_FILE;
 use rljob_protocol::metrics::StepMetrics;
 use rljob_protocol::version::Version;
+use rljob_tests::http::Http;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use super::finished;
 use crate::exact_recovery::{Victim, practise};
@@ -40,27 +40,10 @@ const SETTINGS: [&str; 10] = [
     "checkpoint.everySteps=2",
 ];
 
-/// A server that asks a second question in each episode. Serves until it is dropped.
-struct Environment {
-    url: String,
-    _runtime: Runtime,
-}
-
-impl Environment {
-    fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new()
-            .route("/reset", post(async || Json(json!({}))))
-            .route("/step", post(step));
-        runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { url, _runtime: runtime }
-    }
+/// A server that asks a second question in each episode.
+fn environment() -> Http {
+    let reset = post(async || Json(json!({})));
+    Http::start(Router::new().route("/reset", reset).route("/step", post(step))).unwrap()
 }
 
 /// Only the second turn has a reward: whether the completion has an even number of ones. The same
@@ -138,9 +121,9 @@ fn check_batches(directory: &Path) {
 
 #[test]
 fn syncs_interrupt_turns_and_every_prompt_is_trained_on_once_after_kills_in_a_turn() {
-    let environment = Environment::start();
-    let workflow =
-        format!("rollout.workflow={{environment: {{url: \"{}\", maxTurns: 2}}}}", environment.url);
+    let environment = environment();
+    let url = environment.endpoint();
+    let workflow = format!("rollout.workflow={{environment: {{url: \"{url}\", maxTurns: 2}}}}");
     let sets: Vec<String> = SETTINGS
         .iter()
         .chain([&workflow.as_str()])

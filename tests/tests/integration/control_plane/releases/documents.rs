@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::{DEPLOYMENT, start_operator};
 use crate::control_plane::operator::{LIMIT, SYSTEM};
 use crate::control_plane::wait_for_crd;
-use crate::documents::blocks_in;
+use rljob_tests::documents::blocks_in;
 
 const INSTALL: &str = "docs/install.md";
 const UPGRADES: &str = "docs/upgrades.md";
