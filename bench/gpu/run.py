@@ -270,6 +270,20 @@ def seven(rows):
         rows.write(name, ours, peer, aim, note + outcome)
 
 
+def seven_one(rows):
+    """The 7B shape on one GPU, with moments and fp32 weights in memory of the host."""
+    flags = ("--recompute", "--offload", "--offload-weights", "--micro", "8192")
+    ours = rows.ours(*flags, "--sequences", "8", shape="7b")
+    note = "7B shape on one GPU, 8 x 2048 tokens, recomputed, ours with moments and weights on host"
+    try:
+        peer = rows.peer("--shape", "7b", "--micro", "1")
+    except Failed as error:
+        if not str(error).startswith("out of memory"):
+            raise
+        peer, note = None, f"{note}; the peer runs out of memory"
+    rows.write("7b-one-gpu", ours, peer, None, note)
+
+
 def half_seven(rows):
     """Half of the layers of the 7B shape, which fit on two GPUs of 80 GB with PyTorch too. As the
     peer, ours gets 4 x 2048 tokens in several micro-batches."""
@@ -283,7 +297,8 @@ def half_seven(rows):
 
 
 PACKED = (packed, groups, mixed)
-MEASURED = (eager, compiled, kept, variants, logprobs, *PACKED, fsdp, seven, half_seven)
+ON_TWO = (fsdp, seven, half_seven)
+MEASURED = (eager, compiled, kept, variants, logprobs, *PACKED, seven_one, *ON_TWO)
 ON_FOUR = (fsdp_four, seven_four)
 ROWS = {row.__name__: row for row in MEASURED + ON_FOUR}
 

@@ -47,6 +47,10 @@ pub struct OptimizerSpec {
     /// PCIe: about a second for each 4 billion parameters. Default false.
     #[serde(default)]
     pub offload: bool,
+    /// Keeps the FP32 weights of learners on GPUs in pinned memory of the host, beside a copy in
+    /// BF16 on the GPU: 4 bytes for each parameter of a rank. Default false.
+    #[serde(default)]
+    pub offload_weights: bool,
 }
 
 fn learning_rate() -> f64 {
@@ -86,6 +90,7 @@ impl Default for OptimizerSpec {
             epsilon: epsilon(),
             gradient_clipping: gradient_clipping(),
             offload: false,
+            offload_weights: false,
         }
     }
 }

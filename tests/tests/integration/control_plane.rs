@@ -150,7 +150,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
             "learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant",
             "minimumLearningRate": 0.0, "weightDecay": 0.01,
             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0,
-            "offload": false,
+            "offload": false, "offloadWeights": false,
         },
         "training": {
             "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384,

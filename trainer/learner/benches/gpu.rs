@@ -85,6 +85,9 @@ struct Arguments {
     /// Keeps the optimizer's moments in memory of the host.
     #[arg(long)]
     offload: bool,
+    /// Keeps the FP32 weights in memory of the host.
+    #[arg(long)]
+    offload_weights: bool,
     #[arg(long)]
     deterministic: bool,
     #[arg(long, default_value_t = 6)]
@@ -127,7 +130,10 @@ fn spec(arguments: &Arguments) -> RLJobSpec {
         "dataset": {"train": {"path": "/unused.jsonl", "prompt": "{{q}}", "completion": "{{a}}"}},
         "rewards": [{"name": "correct", "exactMatch": {}}],
         "algorithm": algorithm,
-        "optimizer": {"learningRate": 1e-5, "offload": arguments.offload},
+        "optimizer": {
+            "learningRate": 1e-5, "offload": arguments.offload,
+            "offloadWeights": arguments.offload_weights,
+        },
         "training": {
             "steps": 1000, "precision": "BF16", "deterministic": arguments.deterministic,
         },
@@ -158,7 +164,7 @@ fn trainer(arguments: &Arguments, ranks: std::rc::Rc<Ranks>) -> Trainer {
         masters.push(shard_of(&whole, ranks.rank(), ranks.world_size()));
     }
     let sharding = if arguments.hold { Sharding::Gradients } else { Sharding::Full };
-    let passes = Passes { compute: Kind::BFloat16, sharding };
+    let passes = Passes { compute: Kind::BFloat16, sharding, offload: false };
     let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), passes, masters).unwrap();
     let objective = objective::new(spec.algorithm.resolve().unwrap(), &spec.rollout);
     Trainer {

@@ -94,6 +94,7 @@ impl TrainedModel {
         passes: Passes,
         masters: Vec<Tensor>,
     ) -> Result<Self, OptimizerError> {
+        let passes = Passes { offload: spec.offload_weights, ..passes };
         let parameters = parameters(&model, ranks, passes, None, masters)?;
         let optimizer = Optimizer::new(Rc::clone(ranks), spec, parameters.trained())?;
         Ok(Self { model, parameters, optimizer })
@@ -133,6 +134,7 @@ impl TrainedModel {
             .into_iter()
             .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
             .unzip();
+        let passes = Passes { offload: spec.offload_weights, ..passes };
         let parameters = parameters(&model, ranks, passes, adapters, masters)?;
         let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer)?;
         Ok(Self { model, parameters, optimizer })

@@ -257,7 +257,7 @@ impl Optimizer {
     ) -> Result<(), OptimizerError> {
         let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
         let operands = Operands {
-            weights: &vectors.master,
+            weights: &vectors.master.whole,
             gradient: &vectors.gradient,
             first_moment: &first_moment.whole,
             second_moment: &second_moment.whole,

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rljob_crds::algorithm::{ModelRole, Sharding};
+use rljob_crds::algorithm::{ModelRole, OptimizerSpec, Sharding};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -182,13 +182,14 @@ pub fn first_trainer(
 ) -> Result<Trainer, StartError> {
     let model = headed(&spec, model)?;
     let base = base(&spec, &model, &ranks, model_directory)?;
-    let start = |model: Model, optimizer| -> Result<TrainedModel, StartError> {
+    let start = |model: Model, optimizer: OptimizerSpec| -> Result<TrainedModel, StartError> {
         let passes = passes(&spec);
         let blocks = initial_blocks(&spec, &model, model_directory)?;
+        let place = if optimizer.offload_weights { Device::Cpu } else { ranks.device() };
         let shard = |block: Result<Tensor, ModelError>| {
             let shard = into_shard(block?, ranks.mesh());
             // Moved first: the files' kind has half the bytes of fp32.
-            Ok::<_, ModelError>(shard.f_to_device(ranks.device())?.f_to_kind(Kind::Float)?)
+            Ok::<_, ModelError>(shard.f_to_device(place)?.f_to_kind(Kind::Float)?)
         };
         let Some((lora, base)) = adapters(&spec, &model, base.as_ref()) else {
             let masters = blocks.map(shard).collect::<Result<_, _>>()?;
@@ -236,6 +237,9 @@ pub fn restored_trainer(
     let mut places = Places::all(ranks.device());
     if spec.optimizer.offload {
         places.moments = Device::Cpu;
+    }
+    if spec.optimizer.offload_weights {
+        places.weights = Device::Cpu;
     }
     let mut checkpoint = checkpoint::load(checkpoint.1, checkpoint.0, &shapes, shard, places)?;
     let mut restore = |role, model: Model, optimizer| {

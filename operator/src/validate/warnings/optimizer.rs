@@ -1,7 +1,7 @@
 //! Settings of an optimizer without effect.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{OptimizerSpec, Schedule};
+use rljob_crds::algorithm::{OptimizerSpec, Precision, Schedule};
 
 use crate::validate::Problem;
 
@@ -14,6 +14,18 @@ pub(super) fn check_optimizer(
     if optimizer.offload && spec.trainer.gpus() == 0 {
         let message = "has no effect: learners without GPUs have all states in memory of the host";
         warnings.push(Problem::new(format!("{path}.offload"), message));
+    }
+    if optimizer.offload_weights {
+        let message = if spec.trainer.gpus() == 0 {
+            Some("has no effect: learners without GPUs have all weights in memory of the host")
+        } else if spec.precision() == Precision::FP32 {
+            Some("has no effect with training.precision FP32: passes use the FP32 weights")
+        } else if spec.lora.is_some() {
+            Some("has no effect with lora: adapters stay on the GPU")
+        } else {
+            None
+        };
+        warnings.extend(message.map(|text| Problem::new(format!("{path}.offloadWeights"), text)));
     }
     if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
         let message = "is 0: training changes no weights";

@@ -94,7 +94,7 @@ impl AdaptedParameters {
         masters: Vec<Tensor>,
     ) -> Result<Self, ModelError> {
         let numels = lora.layout().block_numels();
-        let passes = Passes { compute: Kind::Float, sharding };
+        let passes = Passes { compute: Kind::Float, sharding, offload: false };
         let trained = ShardedParameters::new(ranks, passes, &numels, masters)?;
         Ok(Self { lora, base, trained })
     }

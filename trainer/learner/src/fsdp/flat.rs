@@ -38,6 +38,14 @@ impl Flat {
         Self::over(pinned.tensor().shallow_clone(), lengths, Some(pinned))
     }
 
+    /// An fp32 copy of `parts` in memory of the host that the GPU `device` accesses over PCIe.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
+    pub fn pinned_copy(parts: &[Tensor], device: Device) -> Result<Self, ModelError> {
+        Self::pinned(&lengths(parts), device)?.filled(parts)
+    }
+
     fn over(
         whole: Tensor,
         lengths: &[i64],
@@ -57,13 +65,20 @@ impl Flat {
     /// # Errors
     /// libtorch cannot allocate it.
     pub fn of(parts: &[Tensor], kind: Kind, device: Device) -> Result<Self, ModelError> {
-        let lengths: Vec<i64> = parts.iter().map(|part| part.numel() as i64).collect();
-        let flat = Self::zeros(&lengths, kind, device)?;
-        for (target, part) in flat.blocks.iter().zip(parts) {
+        Self::zeros(&lengths(parts), kind, device)?.filled(parts)
+    }
+
+    /// With the values of `parts`.
+    fn filled(self, parts: &[Tensor]) -> Result<Self, ModelError> {
+        for (target, part) in self.blocks.iter().zip(parts) {
             target.shallow_clone().f_copy_(part)?;
         }
-        Ok(flat)
+        Ok(self)
     }
+}
+
+fn lengths(parts: &[Tensor]) -> Vec<i64> {
+    parts.iter().map(|part| part.numel() as i64).collect()
 }
 
 fn padded(length: i64) -> i64 {

@@ -20,12 +20,15 @@ pub struct Passes {
     /// Kind of gathered weights.
     pub compute: Kind,
     pub sharding: Sharding,
+    /// Whether fp32 weights of a model on a GPU whose passes use bfloat16 are in memory of the
+    /// host.
+    pub offload: bool,
 }
 
 impl Passes {
     /// Passes in `compute` that gather weights and sum gradients each.
     pub fn full(compute: Kind) -> Self {
-        Self { compute, sharding: Sharding::Full }
+        Self { compute, sharding: Sharding::Full, offload: false }
     }
 }
 
@@ -65,10 +68,11 @@ struct OnDevice {
 #[derive(Debug)]
 pub struct DeviceVectors {
     /// fp32 master weights.
-    pub master: Tensor,
+    pub master: Flat,
     /// fp32 gradients.
     pub gradient: Tensor,
-    /// The weights in bfloat16, if passes use these and this rank has them whole.
+    /// The weights in bfloat16, if passes use these and this rank has them whole, or `master` is in
+    /// memory of the host.
     pub copy: Option<Tensor>,
 }
 
@@ -101,16 +105,22 @@ impl ShardedParameters {
 
     fn on_device(
         ranks: Rc<Ranks>,
-        Passes { compute, sharding }: Passes,
+        Passes { compute, sharding, offload }: Passes,
         numels: &[i64],
         masters: &[Tensor],
     ) -> Result<Self, ModelError> {
         let (device, buffers) = (ranks.device(), Buffers::of(sharding));
         let lengths: Vec<i64> = masters.iter().map(|master| master.numel() as i64).collect();
-        let master = Flat::of(masters, Kind::Float, device)?;
+        let is_bf16 = compute == Kind::BFloat16;
+        let on_host = offload && is_bf16;
+        let master = if on_host {
+            Flat::pinned_copy(masters, device)?
+        } else {
+            Flat::of(masters, Kind::Float, device)?
+        };
         let gradient = Flat::zeros(&lengths, Kind::Float, device)?;
         let is_whole = ranks.shard_device_group().is_none();
-        let copy = (is_whole && compute == Kind::BFloat16)
+        let copy = (on_host || (is_whole && is_bf16))
             .then(|| Flat::of(masters, Kind::BFloat16, device))
             .transpose()?;
         let locals = copy.as_ref().map_or(&master.blocks, |copy| &copy.blocks).iter();
@@ -124,14 +134,13 @@ impl ShardedParameters {
         )?;
         let sums = numels.iter().copied().zip(gradient.blocks.iter().map(Tensor::shallow_clone));
         let gradients = ReducedGradients::new(Rc::clone(&ranks), sums.collect(), buffers)?;
-        let shards = numels.iter().zip(master.blocks.into_iter().zip(gradient.blocks));
+        let blocks = master.blocks.iter().map(Tensor::shallow_clone).zip(gradient.blocks);
+        let shards = numels.iter().zip(blocks);
         let shards = shards.map(|(&numel, (master, gradient))| Shard { numel, master, gradient });
-        let vectors = DeviceVectors {
-            master: master.whole,
-            gradient: gradient.whole,
-            copy: copy.map(|copy| copy.whole),
-        };
-        let (shards, passes_left) = (shards.collect(), PassesLeft::one());
+        let shards = shards.collect();
+        let vectors =
+            DeviceVectors { master, gradient: gradient.whole, copy: copy.map(|copy| copy.whole) };
+        let passes_left = PassesLeft::one();
         let on_device = Some(OnDevice { vectors, weights, gradients });
         Ok(Self { ranks, compute, shards, passes_left, held: None, on_device })
     }

@@ -5,7 +5,7 @@ use rljob_crds::algorithm::{Activations, Sharding};
 use rljob_crds::status::gib;
 use rljob_kernels::device::Capacity;
 
-use super::plan::{Critic, MemoryPlan, Settings};
+use super::plan::{Critic, MemoryPlan, Offload, Settings};
 use crate::mesh::GroupSize;
 use crate::model::Recomputed;
 
@@ -156,11 +156,18 @@ fn remedies(settings: &Settings<'_>, fits: impl Fn(&Settings<'_>) -> bool) -> Ve
     // More pods do not divide a replica further.
     let is_hybrid = settings.sharding == Sharding::Hybrid;
     let divided = if is_hybrid { *settings } else { full };
-    let critic = settings.critic.map(|critic| Critic { offload: true, ..critic });
-    if !settings.offload && fits(&Settings { offload: true, critic, ..divided }) {
-        let of_critic =
-            if critic.is_some() { ", and that of criticOptimizer if it is set" } else { "" };
-        remedies.push(format!("set optimizer.offload to true{of_critic}"));
+    let moments = Offload { moments: true, ..settings.offload };
+    let all = Offload { moments: true, weights: true };
+    for (offload, names) in
+        [(moments, "optimizer.offload"), (all, "optimizer.offload and optimizer.offloadWeights")]
+    {
+        let critic = settings.critic.map(|critic| Critic { offload, ..critic });
+        if settings.offload != offload && fits(&Settings { offload, critic, ..divided }) {
+            let of_critic =
+                if critic.is_some() { ", and that of criticOptimizer if it is set" } else { "" };
+            remedies.push(format!("set {names} to true{of_critic}"));
+            break;
+        }
     }
     let now = settings.size.shards(divided.sharding);
     let enough = std::iter::successors(Some(now), |ranks| ranks.checked_add(1))

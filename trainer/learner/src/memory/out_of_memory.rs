@@ -108,6 +108,8 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     }
     if spec.trainer.gpus() > 0 && !spec.optimizer.offload {
         remedies.push("set optimizer.offload to true");
+    } else if spec.trainer.gpus() > 0 && !spec.optimizer.offload_weights && spec.lora.is_none() {
+        remedies.push("set optimizer.offloadWeights to true");
     }
     remedies.push(if training.sharding == Some(Sharding::Hybrid) {
         "raise the GPUs of each trainer"

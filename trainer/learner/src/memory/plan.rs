@@ -4,7 +4,8 @@
 //! compute type:
 //!
 //! ```text
-//!  weights       4 · S, and 2 · S for the copy in BF16 if N = 1
+//!  weights       4 · S, unless they are in memory of the host, and 2 · S for the copy in BF16 if
+//!                they are or N = 1
 //!  gradients     4 · S
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
@@ -28,7 +29,7 @@
 //! Symbols as in `model`. Context of CUDA, libraries and fragmentation are not part of it
 //! ([`super::fit`]).
 
-use rljob_crds::algorithm::Sharding;
+use rljob_crds::algorithm::{OptimizerSpec, Sharding};
 use rljob_crds::status::gib;
 
 use crate::fsdp::{Buffers, shard_numel};
@@ -47,8 +48,7 @@ pub struct Settings<'a> {
     /// Whether a policy is trained. Otherwise the frozen models are all that the learner has.
     pub trains: bool,
     pub sharding: Sharding,
-    /// Whether the moments are in memory of the host.
-    pub offload: bool,
+    pub offload: Offload,
     /// The critic or value head, if one is trained beside the policy.
     pub critic: Option<Critic<'a>>,
     /// Layout of the policy's adapters, if adapters are trained. `layout` is that of their base.
@@ -77,8 +77,23 @@ impl Settings<'_> {
 pub struct Critic<'a> {
     /// Layout of what is trained.
     pub layout: &'a ModelLayout,
-    /// Whether its moments are in memory of the host.
-    pub offload: bool,
+    pub offload: Offload,
+}
+
+/// What a trained model has in memory of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The moments of the optimizer.
+    pub moments: bool,
+    /// The fp32 weights, if passes use BF16 and adapters do not replace the weights.
+    pub weights: bool,
+}
+
+impl Offload {
+    /// What a learner with or without a GPU has there.
+    pub fn of(spec: &OptimizerSpec, has_gpu: bool) -> Self {
+        Self { moments: spec.offload && has_gpu, weights: spec.offload_weights && has_gpu }
+    }
 }
 
 /// Parts of the memory of a learner, in bytes.
@@ -177,17 +192,22 @@ struct Trained {
 }
 
 impl Trained {
-    fn new(settings: &Settings<'_>, layout: &ModelLayout, offload: bool) -> Self {
+    fn new(settings: &Settings<'_>, layout: &ModelLayout, offload: Offload) -> Self {
         let count = settings.shards();
         let element = if settings.adapters.is_some() { 4 } else { settings.element };
         let shards = shards(layout, count);
         let share: u64 = shards.iter().sum();
         let largest = if count > 1 { shards.iter().max().copied().unwrap_or(0) } else { 0 };
         let whole = whole_blocks(Buffers::of(settings.sharding), &shards, count);
+        let weights = match element {
+            2 if offload.weights => 2,
+            2 if count == 1 => 6,
+            _ => 4,
+        };
         Self {
-            weights: share * if element == 2 && count == 1 { 6 } else { 4 },
+            weights: share * weights,
             gradients: share * 4,
-            optimizer: if offload { 0 } else { share * 8 },
+            optimizer: if offload.moments { 0 } else { share * 8 },
             buffers: whole * (element + 4) + largest * 4,
         }
     }

@@ -7,7 +7,7 @@ use rljob_kernels::device::{Capacity, capacity};
 use tch::{Device, Kind};
 
 use super::fit::{self, DoesNotFit, MemoryError, choose_sharding};
-use super::plan::{Critic, MemoryPlan, Settings};
+use super::plan::{Critic, MemoryPlan, Offload, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelLayout, Recomputed};
@@ -134,7 +134,7 @@ fn group_settings<'a>(
         element: compute.elt_size_in_bytes() as u64,
         trains: false,
         sharding: Sharding::Full,
-        offload: false,
+        offload: Offload::default(),
         critic: None,
         adapters: None,
         dropout: false,
@@ -183,8 +183,10 @@ pub(super) fn with_settings<T>(
         trained_layout(&model.clone().with_head(Head::Scalar), spec)
     };
     let trained = trained_layout(model, spec);
-    let critic = critic_optimizer
-        .map(|optimizer| Critic { layout: &critic_layout, offload: optimizer.offload && has_gpu });
+    let critic = critic_optimizer.map(|optimizer| Critic {
+        layout: &critic_layout,
+        offload: Offload::of(&optimizer, has_gpu),
+    });
     decide(Settings {
         config: model.config(),
         layout: model.layout(),
@@ -192,7 +194,7 @@ pub(super) fn with_settings<T>(
         element: compute.elt_size_in_bytes() as u64,
         trains: true,
         sharding: Sharding::Full,
-        offload: spec.optimizer.offload && has_gpu,
+        offload: Offload::of(&spec.optimizer, has_gpu),
         critic,
         adapters: spec.lora.as_ref().map(|_| &trained),
         dropout: spec.lora.as_ref().is_some_and(|lora| lora.dropout > 0.0),

@@ -31,7 +31,7 @@ pub(super) fn device(spec: &RLJobSpec) -> Result<Device, StartError> {
 
 pub(super) fn passes(spec: &RLJobSpec) -> Passes {
     let sharding = spec.training.sharding.unwrap_or(Sharding::Full);
-    Passes { compute: compute_kind(spec.precision()), sharding }
+    Passes { compute: compute_kind(spec.precision()), sharding, offload: false }
 }
 
 /// Kind of forward and backward passes.

@@ -195,14 +195,17 @@ fn deterministic_steps_repeat_bit_for_bit() {
 }
 
 #[test]
-fn moments_in_memory_of_the_host_change_no_bit() {
+fn moments_and_weights_in_memory_of_the_host_change_no_bit() {
     rljob_collective::set_deterministic(true).unwrap();
     let folder = model_folder(true, false);
     let on_device = spec(&json!({"grpo": {}}), "BF16", true);
     let mut on_host = on_device.clone();
     on_host.optimizer.offload = true;
-    let [expected, found] =
-        [on_device, on_host].map(|spec| train(trainer(&spec, folder.path(), GPU), 3, 0));
-    assert_eq!(found, expected);
+    let mut all_on_host = on_host.clone();
+    all_on_host.optimizer.offload_weights = true;
+    let [expected, moments, all] = [on_device, on_host, all_on_host]
+        .map(|spec| train(trainer(&spec, folder.path(), GPU), 3, 0));
+    assert_eq!(moments, expected);
+    assert_eq!(all, expected);
     rljob_collective::set_deterministic(false).unwrap();
 }

@@ -55,12 +55,12 @@ fn block(index: usize) -> Tensor {
     (Tensor::arange(numel, (Kind::Float, Device::Cpu)) * 0.5 + index as f64) / 64.0
 }
 
-fn parameters(ranks: &Rc<Ranks>, sharding: Sharding) -> ShardedParameters {
+fn parameters(ranks: &Rc<Ranks>, sharding: Sharding, offload: bool) -> ShardedParameters {
     let mesh = ranks.mesh();
     let masters = (0..NUMELS.len())
         .map(|index| shard_of(&block(index), mesh.shard(), mesh.shards()))
         .collect();
-    let passes = Passes { compute: Kind::BFloat16, sharding };
+    let passes = Passes { compute: Kind::BFloat16, sharding, offload };
     ShardedParameters::new(Rc::clone(ranks), passes, &NUMELS, masters).unwrap()
 }
 
@@ -69,10 +69,16 @@ fn gathered_blocks_and_summed_gradients_are_those_of_one_gpu() {
     if !have_two() {
         return;
     }
-    for sharding in [Sharding::Full, Sharding::Gradients, Sharding::Hybrid] {
+    for (sharding, offload) in [
+        (Sharding::Full, false),
+        (Sharding::Full, true),
+        (Sharding::Gradients, false),
+        (Sharding::Hybrid, false),
+        (Sharding::Hybrid, true),
+    ] {
         let results = on_two(
             |ranks| {
-                let mut parameters = parameters(&ranks, sharding);
+                let mut parameters = parameters(&ranks, sharding, offload);
                 parameters.begin_minibatch(2);
                 let mut blocks = Vec::new();
                 for _ in 0..2 {
@@ -105,13 +111,16 @@ fn gathered_blocks_and_summed_gradients_are_those_of_one_gpu() {
         for (mesh, blocks, shards) in results {
             for (at, found) in blocks.iter().enumerate() {
                 let expected = block(at % NUMELS.len()).to_kind(Kind::BFloat16);
-                assert_eq!(*found, expected, "{sharding:?}, block {at}");
+                assert_eq!(*found, expected, "{sharding:?}, offload {offload}, block {at}");
             }
             for (index, found) in shards.iter().enumerate() {
                 // Two passes, with factors 1 and 2 of the ranks.
                 let whole = block(index).to_kind(Kind::BFloat16).to_kind(Kind::Float) * 6.0;
                 let expected = shard_of(&whole, mesh.shard(), mesh.shards());
-                assert_eq!(*found, expected, "{sharding:?}, gradient of block {index}");
+                assert_eq!(
+                    *found, expected,
+                    "{sharding:?}, offload {offload}, gradient of block {index}"
+                );
             }
         }
     }

@@ -79,7 +79,7 @@ fn rank(
     let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", mesh, Device::Cpu, 0).unwrap();
     let masters = blocks.iter().map(|block| shard_of(block, mesh.shard(), mesh.shards())).collect();
     let numels = model.layout().block_numels();
-    let passes = Passes { compute: Kind::Float, sharding };
+    let passes = Passes { compute: Kind::Float, sharding, offload: false };
     let mut parameters =
         ShardedParameters::new(std::rc::Rc::clone(&ranks), passes, &numels, masters).unwrap();
     parameters.begin_minibatch(MICRO_BATCHES);

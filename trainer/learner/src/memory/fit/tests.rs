@@ -5,7 +5,7 @@ use rljob_crds::lora::LoraSpec;
 use rljob_kernels::device::Capacity;
 
 use super::{check, check_free, choose, choose_sharding, usable, warning};
-use crate::memory::plan::{Critic, MemoryPlan, Settings};
+use crate::memory::plan::{Critic, MemoryPlan, Offload, Settings};
 use crate::mesh::GroupSize;
 use crate::model::lora::Lora;
 use crate::model::{Head, Model, ModelConfig, ModelLayout, Recomputed};
@@ -53,7 +53,7 @@ fn with<T>(large: bool, world_size: u32, test: impl FnOnce(Settings<'_>) -> T) -
         element: 2,
         trains: true,
         sharding: Sharding::Full,
-        offload: false,
+        offload: Offload::default(),
         critic: None,
         adapters: None,
         dropout: false,
@@ -158,7 +158,7 @@ fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters()
     with(true, 2, |settings| {
         let layout = ModelLayout::with_head(settings.config, Head::Scalar);
         let alone = MemoryPlan::new(&settings, ALL);
-        let critic = Critic { layout: &layout, offload: false };
+        let critic = Critic { layout: &layout, offload: Offload::default() };
         let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, ALL);
         let share = layout.numel().unsigned_abs() / 2;
         let (table, layer) = (152_064 * 3584, layout.blocks()[1].numel().unsigned_abs());
@@ -173,7 +173,7 @@ fn a_critic_needs_the_weights_gradients_and_optimizer_states_of_its_parameters()
 fn a_value_head_needs_the_states_of_its_weights() {
     with(true, 2, |settings| {
         let layout = ModelLayout::with_head(settings.config, Head::Value);
-        let critic = Critic { layout: &layout, offload: false };
+        let critic = Critic { layout: &layout, offload: Offload::default() };
         let plan = MemoryPlan::new(&Settings { critic: Some(critic), ..settings }, ALL);
         // The states of half of 3,584 weights, whole ones with their gradient, and the largest
         // shard.
@@ -260,9 +260,20 @@ fn a_model_that_no_batch_would_fit_beside_is_rejected_with_what_to_change() {
              gradients 28.4 GiB, the copy for engines and exports 14.2 GiB): set \
              optimizer.offload to true, or use at least 2 GPUs (now 1)"
         );
-        check(&Settings { offload: true, ..settings }, H200).unwrap();
+        let moments = Offload { moments: true, weights: false };
+        check(&Settings { offload: moments, ..settings }, H200).unwrap();
         let message = check(&settings, H100).unwrap_err().to_string();
-        assert_eq!(message.rsplit_once("): ").unwrap().1, "use at least 3 GPUs (now 1)");
+        assert_eq!(
+            message.rsplit_once("): ").unwrap().1,
+            "set optimizer.offload and optimizer.offloadWeights to true, or use at least 3 GPUs \
+             (now 1)"
+        );
+        let all = Offload { moments: true, weights: true };
+        check(&Settings { offload: all, ..settings }, H100).unwrap();
+        // A copy in BF16, and gradients.
+        let plan = MemoryPlan::new(&Settings { offload: all, ..settings }, ALL);
+        let numel = settings.layout.numel().unsigned_abs();
+        assert_eq!((plan.weights, plan.gradients, plan.optimizer), (2 * numel, 4 * numel, 0));
     });
     with(true, 2, |settings| {
         let held = Settings { sharding: Sharding::Gradients, frozen: 1, ..settings };
