@@ -37,8 +37,9 @@ PROMPT, STOPS, LONGEST = 256, 600, 1024
 PEER_SECONDS, RUN_SECONDS = 600, 240
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
-# `running` is spec.weightSync.runningCompletions, `order` spec.rollout.batchOrder.
-Case = namedtuple("Case", "lengths mode running steps aim order", defaults=["Data"])
+# `running` is spec.weightSync.runningCompletions, `order` spec.rollout.batchOrder, `staleness`
+# spec.rollout.maxStaleness, 1 in mode `async`.
+Case = namedtuple("Case", "lengths mode running steps aim order staleness", defaults=["Data", 1])
 CASES = {
     "loop-sync": Case("fixed", "sync", None, 5, 1.25),
     "loop-async": Case("fixed", "async", "Keep", 12, 1.5),
@@ -47,6 +48,7 @@ CASES = {
     "loop-geometric-sync": Case("geometric", "sync", None, 5, None),
     "loop-geometric-async": Case("geometric", "async", "Keep", 10, 1.5),
     "loop-geometric-finished": Case("geometric", "async", "Keep", 10, None, "Finished"),
+    "loop-geometric-two": Case("geometric", "async", "Keep", 12, 1.5, "Data", 2),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
 }
 # Of two cases of ours: the second is the one that is measured against.
@@ -161,7 +163,9 @@ def ours(settings, name):
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", settings.engine]
     command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(settings.flags)}"]
-    command += ["--set", f"spec.rollout.maxStaleness={int(case.mode == 'async')}"]
+    command += ["--set", f"spec.inference.maxRunningRequests={SAMPLES}"]
+    staleness = case.staleness if case.mode == "async" else 0
+    command += ["--set", f"spec.rollout.maxStaleness={staleness}"]
     if case.running:
         command += ["--set", f"spec.weightSync.runningCompletions={case.running}"]
     if case.order != "Data":
@@ -233,6 +237,7 @@ def main():
         note = f"64 prompts of 256 tokens, 8 samples, {case.lengths} lengths, 1.5B shape"
         note += f", runningCompletions {case.running}" if case.running else ""
         note += f", batchOrder {case.order}" if case.order != "Data" else ""
+        note += f", maxStaleness {case.staleness}" if case.staleness > 1 else ""
         note += f", {settings.attention_backend}{settings.note}"
         ratio = per_token(other) / per_token(mine[name])
         write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))

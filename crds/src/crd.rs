@@ -92,7 +92,7 @@ fn correct(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     check_minimum(schema);
     if schema.x_kubernetes_int_or_string == Some(true) {
-        schema.description = Some("Quantity, for example 500m, 2 or 4Gi.".to_owned());
+        schema.description = Some("Quantity such as 500m or 4Gi.".to_owned());
     }
     describe_resources(schema);
     schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(correct);

@@ -45,9 +45,9 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Number of engines. That of `inference` may change in an active run; it should be 0 in jobs
-    /// that sample nothing: `sft` and `dpo` without `dataset.evaluation.answer` or with
-    /// `evaluation.engines`, `rewardModel` (required). Default 1.
+    /// Number of engines; 0 in jobs that sample nothing: `sft` and `dpo` without
+    /// `dataset.evaluation.answer` or with `evaluation.engines`, `rewardModel` (required). That of
+    /// `inference` may change in a run. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
@@ -61,6 +61,10 @@ pub struct InferenceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16))]
     pub pods_per_replica: i32,
+    /// Completions that an engine samples at a time. Default its own limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub max_running_requests: Option<u32>,
     /// Resources of the engine container. The tensor-parallel size of SGLang is the number of GPUs
     /// in `limits` (`nvidia.com/gpu: 2`), up to 8, times `podsPerReplica`. Default requests: 250m
     /// CPU, 1Gi memory.
@@ -81,6 +85,7 @@ impl Default for InferenceSpec {
             replicas: one(),
             min_replicas: None,
             pods_per_replica: one(),
+            max_running_requests: None,
             resources: ResourceRequirements::default(),
             template: None,
         }

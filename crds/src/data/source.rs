@@ -74,7 +74,7 @@ pub struct ConversationSpec {
     /// Field with the tools that the chat template describes, as a list or its JSON text:
     /// `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}`. With
     /// `rollout.workflow.tools`, every row needs it, with names of tools of the workflow, or such
-    /// objects. Default the tools of the workflow, if any.
+    /// objects. Default the tools of the workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub tools: Option<String>,

@@ -74,6 +74,7 @@ pub(crate) async fn open(
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
     let (evaluation_fleet, reward_fleet) = other_fleets(&config.spec, &client, clock);
+    let fleet = Fleet::new(&config.spec.inference, client, clock);
     let recorder = Recorder::new(journal.clone(), files, metrics(&config.spec)?, clock, newest);
     let rejections = RejectionLimit::new(config.spec.rollout.max_rejected_share);
     Ok(Coordinator {
@@ -85,7 +86,7 @@ pub(crate) async fn open(
         clock,
         run: RunHandle::new(run, journal.clone(), clock),
         journal,
-        fleet: Arc::new(Fleet::new(client, clock)),
+        fleet: Arc::new(fleet),
         evaluation_fleet,
         reward_fleet,
         recorder,
@@ -121,9 +122,10 @@ fn other_fleets(
     client: &EngineClient,
     clock: Clock,
 ) -> (Option<Arc<Fleet>>, Option<Arc<Fleet>>) {
-    let evaluation = spec.evaluation_engines().map(|_| Fleet::new(client.separate(), clock));
-    let reward = spec.reward_engines().map(|_| Fleet::with_fixed_weights(client.separate(), clock));
-    (evaluation.map(Arc::new), reward.map(Arc::new))
+    let evaluation = |spec| Fleet::new(spec, client.separate(), clock);
+    let reward = |spec| Fleet::with_fixed_weights(spec, client.separate(), clock);
+    let evaluation = spec.evaluation_engines().map(evaluation);
+    (evaluation.map(Arc::new), spec.reward_engines().map(reward).map(Arc::new))
 }
 
 /// Place in the training data after the checkpoint that the run starts from.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use parking_lot::MutexGuard;
+use rljob_crds::roles::InferenceSpec;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::sglang::ModelInfo;
 use rljob_protocol::status::{EngineState, RequestCounts};
@@ -31,18 +32,25 @@ const CONCURRENT_POLLS: usize = 64;
 pub struct Fleet {
     pub client: EngineClient,
     reservations: Reservations,
+    /// Limit of the requests of an engine besides the one that it reports.
+    max_requests: Option<u32>,
     clock: Clock,
 }
 
 impl Fleet {
-    pub fn new(client: EngineClient, clock: Clock) -> Self {
-        Self { client, reservations: Reservations::new(Slots::default(), clock), clock }
+    /// The engines of `spec`.
+    pub fn new(spec: &InferenceSpec, client: EngineClient, clock: Clock) -> Self {
+        Self::with_slots(Slots::default(), spec, client, clock)
     }
 
     /// Engines that keep the weights of their model folder: they are not updated and not paused.
-    pub fn with_fixed_weights(client: EngineClient, clock: Clock) -> Self {
-        let reservations = Reservations::new(Slots::with_fixed_weights(), clock);
-        Self { client, reservations, clock }
+    pub fn with_fixed_weights(spec: &InferenceSpec, client: EngineClient, clock: Clock) -> Self {
+        Self::with_slots(Slots::with_fixed_weights(), spec, client, clock)
+    }
+
+    fn with_slots(slots: Slots, spec: &InferenceSpec, client: EngineClient, clock: Clock) -> Self {
+        let reservations = Reservations::new(slots, clock);
+        Self { client, reservations, max_requests: spec.max_running_requests, clock }
     }
 
     /// Replaces the list of engines.
@@ -203,7 +211,10 @@ impl Fleet {
 
     /// Reads what a new process says about itself.
     async fn describe(&self, name: &str, url: &str) {
-        let limits = self.client.server_info(url).await.map(|info| suitability::limits(&info));
+        let limits = self.client.server_info(url).await.map(|info| {
+            let limits = suitability::limits(&info)?;
+            Ok(limits.at_most(self.max_requests))
+        });
         match &limits {
             Ok(Ok(Limits { requests })) => {
                 // SGLang's scheduler is Python, and its garbage collections visit the objects of

@@ -14,6 +14,13 @@ pub struct Limits {
     pub requests: u32,
 }
 
+impl Limits {
+    /// Lowered to `requests`, if that is set.
+    pub fn at_most(self, requests: Option<u32>) -> Self {
+        Self { requests: requests.map_or(self.requests, |most| self.requests.min(most.max(1))) }
+    }
+}
+
 /// Why an engine gets no requests and no weights. The message says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuitable {
@@ -71,6 +78,13 @@ mod tests {
             version: version.to_owned(),
             incremental_streaming_output: true,
             internal_states: requests.iter().map(state).collect(),
+        }
+    }
+
+    #[test]
+    fn a_job_lowers_the_limit_of_an_engine_but_does_not_raise_it() {
+        for (most, requests) in [(None, 48), (Some(32), 32), (Some(64), 48)] {
+            assert_eq!(Limits { requests: 48 }.at_most(most), Limits { requests });
         }
     }
 

@@ -108,6 +108,7 @@ fn is_lost(error: &EngineError) -> bool {
 mod tests {
     use axum::Router;
     use axum::routing::post;
+    use rljob_crds::roles::InferenceSpec;
     use rljob_protocol::desired::EngineEndpoint;
     use rljob_protocol::status::EngineCondition::{Ready, Unreachable};
 
@@ -139,7 +140,7 @@ mod tests {
         std::fs::write(folder.path().join("key"), "key").unwrap();
         let token = Token::open(folder.path(), "key").unwrap();
         let client = EngineClient::new(token.clone(), token, None);
-        let fleet = Fleet::with_fixed_weights(client, Clock::start());
+        let fleet = Fleet::with_fixed_weights(&InferenceSpec::default(), client, Clock::start());
         let name = |index| format!("reward-{index}");
         let endpoints = urls.iter().enumerate().map(|(index, url)| EngineEndpoint {
             name: name(index),
