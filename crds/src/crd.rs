@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::storage::VOLUME_SOURCES;
 use crate::template::object;
-use crate::{RLJob, enum_values, freeze, union};
+use crate::{RLJob, enum_values, freeze, rules, union};
 
 /// Resource names in `requests` and `limits`, which bounds the cost of rules about them.
 const MAX_RESOURCES: i64 = 32;
@@ -27,6 +27,7 @@ pub fn crd() -> CustomResourceDefinition {
             correct(root);
             let spec = root.properties.as_mut().and_then(|properties| properties.get_mut("spec"));
             if let Some(spec) = spec {
+                spec.x_kubernetes_validations.get_or_insert_default().extend(rules::rules());
                 ratchet(spec);
                 add_volume_sources(spec);
                 let rules = freeze::rules(spec);

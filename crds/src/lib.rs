@@ -18,6 +18,7 @@
 #![warn(missing_docs)]
 
 pub mod job;
+mod rules;
 
 pub mod model;
 

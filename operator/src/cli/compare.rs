@@ -14,7 +14,7 @@ use rljob_protocol::metrics::EvaluationMetrics;
 use serde::Serialize;
 
 use run::{EvaluatedRun, read};
-use settings::{Setting, differing, settings_table};
+use settings::{Setting, differing, differing_contents, settings_table};
 
 use super::status::Output;
 use super::table::{table, table_without};
@@ -116,7 +116,10 @@ pub fn compare(arguments: &CompareArgs) -> anyhow::Result<String> {
         write_report(&runs, path)?;
     }
     let specs: Vec<_> = runs.iter().map(|run| &run.spec).collect();
-    let (settings, differences) = (differing(&specs), pairs(&runs, arguments.seed));
+    let contents: Vec<_> = runs.iter().map(|run| &run.contents).collect();
+    let mut settings = differing(&specs);
+    settings.extend(differing_contents(&contents));
+    let differences = pairs(&runs, arguments.seed);
     let comparison = Comparison { runs, settings, differences };
     Ok(match arguments.output {
         Output::Text => text(&comparison),

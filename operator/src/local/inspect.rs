@@ -1,5 +1,6 @@
 //! State of a run, read from its run directory without taking the lock.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use rljob_protocol::run_config;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics, UNKNOWN_STEPS};
 use rustix::fs::{FlockOperation, flock};
 
-use super::directory::{LOCK_FILE, STATE_FILE, State};
+use super::contents::Inputs;
+use super::directory::{INPUTS_FILE, LOCK_FILE, STATE_FILE, State};
 use super::status_file;
 
 /// A run and its newest records.
@@ -156,6 +158,20 @@ pub fn is_locked(lock: &Path) -> io::Result<bool> {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
         Err(error) => Err(error.into()),
     }
+}
+
+/// SHA-256 of the inputs of a local run, by the fields that name them. Empty for a run of a
+/// cluster.
+///
+/// # Errors
+/// The record is malformed.
+pub fn contents(directory: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let path = directory.join(INPUTS_FILE);
+    if !path.exists() {
+        return Ok(BTreeMap::new());
+    }
+    let inputs: Inputs = read_json(&path)?;
+    Ok(inputs.contents.into_iter().map(|(field, input)| (field, input.sha256)).collect())
 }
 
 fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> anyhow::Result<T> {

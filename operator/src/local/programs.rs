@@ -77,6 +77,11 @@ impl Command<'_> {
         };
         let field = &self.field;
         if !is_there {
+            if program.contains('/') && self.in_folder(program).is_file() {
+                return Some(format!(
+                    "{field}: {program} is not executable: chmod +x it, or name its interpreter"
+                ));
+            }
             return Some(format!("{field}: no program {program} is on this machine"));
         }
         let name = Path::new(program).file_name()?.to_str()?;
@@ -114,6 +119,20 @@ mod tests {
 
     use super::missing;
     use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn a_program_that_is_not_executable_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("add.py"), "").unwrap();
+        let add = folder.path().join("add.py").display().to_string();
+        let reward = json!({"name": "right", "command": {"command": [add]}});
+        let found = missing(&with_spec(&json!({"rewards": [reward]})).spec);
+        let expected = format!(
+            "spec.rewards[0].command.command: {add} is not executable: chmod +x it, or name its \
+             interpreter"
+        );
+        assert_eq!(found, [expected]);
+    }
 
     #[test]
     fn programs_and_scripts_of_rewards_and_workflows_must_be_on_this_machine() {

@@ -11,7 +11,7 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_crds::{RLJob, RLJobSpec};
 
 use super::{Policy, Problem, rules};
-use devices::{check_cpus, check_devices, check_memory};
+use devices::{check_cpus, check_devices, check_memory, check_units};
 use evaluation::check_evaluation;
 use inputs::{check_fields, check_mounts, check_programs};
 use optimizer::check_optimizer;
@@ -43,6 +43,7 @@ pub fn warnings(spec: &RLJobSpec) -> Vec<Problem> {
     check_fields(spec, &mut warnings);
     check_evaluation(spec, &mut warnings);
     check_devices(spec, &mut warnings);
+    check_units(spec, &mut warnings);
     check_cpus(spec, &mut warnings);
     check_least_engines(spec, &mut warnings);
     if let Some(algorithm) = spec.algorithm.resolve() {

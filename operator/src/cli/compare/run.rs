@@ -15,7 +15,7 @@ use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::local::inspect::Run;
+use crate::local::inspect::{self, Run};
 
 /// Most results by prompt of one evaluation that are read.
 const MAX_PROMPTS: usize = 1 << 21;
@@ -41,6 +41,9 @@ pub(super) struct EvaluatedRun {
     pub(super) last: Option<EvaluationMetrics>,
     #[serde(skip)]
     pub(super) spec: Value,
+    /// SHA-256 of programs, functions and other inputs, by their fields.
+    #[serde(skip)]
+    pub(super) contents: BTreeMap<String, String>,
     /// What rewards of evaluations are, by suite.
     #[serde(skip)]
     scoring: Vec<(Option<String>, Value)>,
@@ -87,6 +90,7 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
         Some(last) => results(directory, last).with_context(failed)?,
         None => Vec::new(),
     };
+    let contents = inspect::contents(directory)?;
     Ok(EvaluatedRun {
         name: format!("{}/{}", run.config.namespace, run.config.name),
         directory: directory.to_owned(),
@@ -96,22 +100,31 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
         first,
         last,
         spec: serde_json::to_value(&run.config.spec).with_context(failed)?,
-        scoring: scoring(&run.config.spec),
+        scoring: scoring(&run.config.spec, &contents),
+        contents,
         results,
     })
 }
 
-/// The rewards that score the completions of each suite, without their names, and the smallest sum
-/// of a correct completion.
-fn scoring(spec: &RLJobSpec) -> Vec<(Option<String>, Value)> {
+/// The rewards that score the completions of each suite, without their names, the contents of their
+/// functions and programs, and the smallest sum of a correct completion.
+fn scoring(spec: &RLJobSpec, contents: &BTreeMap<String, String>) -> Vec<(Option<String>, Value)> {
+    let of_reward = |index: usize| -> Vec<&String> {
+        let field = format!("spec.rewards[{index}].");
+        let own = contents.iter().filter(|(name, _)| name.starts_with(&field));
+        own.map(|(_, sha256)| sha256).collect()
+    };
     let of_suite = |suite: Suite| {
         let named = &suite.data.rewards;
-        let rewards: Vec<RewardSpec> = spec
+        let rewards: Vec<(RewardSpec, Vec<&String>)> = spec
             .rewards
             .iter()
-            .filter(|reward| reward.weight != 0.0)
-            .filter(|reward| named.is_empty() || named.contains(&reward.name))
-            .map(|reward| RewardSpec { name: String::new(), ..reward.clone() })
+            .enumerate()
+            .filter(|(_, reward)| reward.weight != 0.0)
+            .filter(|(_, reward)| named.is_empty() || named.contains(&reward.name))
+            .map(|(index, reward)| {
+                (RewardSpec { name: String::new(), ..reward.clone() }, of_reward(index))
+            })
             .collect();
         let correct = suite.data.correct_reward;
         (suite.name, json!({"rewards": rewards, "correctReward": correct}))

@@ -1,6 +1,6 @@
 //! Settings that differ between runs. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,6 +9,8 @@ use crate::cli::table::table;
 
 /// Most characters of a value in a table.
 const MAX_LENGTH: usize = 60;
+/// Digits of a digest.
+const DIGITS: usize = 12;
 
 /// A setting that differs.
 #[derive(Debug, PartialEq, Serialize)]
@@ -25,6 +27,22 @@ pub(super) fn differing(specs: &[&Value]) -> Vec<Setting> {
     let mut settings = Vec::new();
     compare("spec".to_owned(), specs, &mut settings);
     settings
+}
+
+/// The inputs whose contents differ, by the fields that name them, with the first digits of their
+/// SHA-256.
+pub(super) fn differing_contents(contents: &[&BTreeMap<String, String>]) -> Vec<Setting> {
+    let fields: BTreeSet<&String> = contents.iter().flat_map(|own| own.keys()).collect();
+    let setting = |field: &String| {
+        let digest = |own: &&BTreeMap<String, String>| {
+            own.get(field).map(|sha256| sha256.chars().take(DIGITS).collect::<String>())
+        };
+        let values: Vec<Option<String>> = contents.iter().map(digest).collect();
+        let differ = values.iter().any(|value| Some(value) != values.first());
+        let values = values.into_iter().map(Value::from).collect();
+        differ.then(|| Setting { path: format!("contents of {field}"), values })
+    };
+    fields.into_iter().filter_map(setting).collect()
 }
 
 /// Adds the parts that differ of the values at `path`: those of objects if all are objects, and of

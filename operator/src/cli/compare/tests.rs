@@ -142,6 +142,23 @@ fn the_page_of_a_comparison_has_all_runs_by_their_names() {
 }
 
 #[test]
+fn functions_at_one_path_with_other_contents_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    for (run_folder, digest) in [(&a, "1f".repeat(32)), (&b, "2e".repeat(32))] {
+        run(run_folder, 1);
+        let input = json!({"path": "/rewards/mine.py", "sha256": digest});
+        let inputs = json!({"contents": {"spec.rewards[0].python.path": input}});
+        fs::write(run_folder.join("lab/sums/inputs.json"), inputs.to_string()).unwrap();
+    }
+    let text = compare(&arguments(vec![a, b], Output::Text)).unwrap();
+    let row = |digits: &str| format!(" {digits}");
+    assert!(text.contains("contents of spec.rewards[0].python.path"), "{text}");
+    assert!(text.contains(&row("1f1f1f1f1f1f")) && text.contains(&row("2e2e2e2e2e2e")), "{text}");
+    assert!(text.contains(OTHER_REWARDS), "{text}");
+}
+
+#[test]
 fn a_run_without_common_prompts_is_shown_without_differences() {
     let folder = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));

@@ -6,12 +6,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rljob_crds::gpus::is_gpu;
 use rljob_crds::{EnginePurpose, RLJobSpec};
 
+use crate::quantity::thousandths;
 use crate::validate::Problem;
 
 /// Names that are misspelled most.
 const NAMES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 /// Most edits of a misspelled name. Other resources of the vendors' domains differ by more.
 const EDITS: usize = 2;
+/// Bytes below which no role starts.
+const LEAST_MEMORY: i128 = 16 << 20;
 
 /// Resources whose name is almost that of a GPU: no node has them.
 pub(super) fn check_devices(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
@@ -71,6 +74,26 @@ pub(super) fn check_memory(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
     }
 }
 
+/// Memory without a unit, or with a small one: the pods could not start.
+pub(super) fn check_units(spec: &RLJobSpec, warnings: &mut Vec<Problem>) {
+    let engines = spec.engine_sets().map(|set| (set.field, &set.engines.resources));
+    let trainer = ("trainer".to_owned(), &spec.trainer.resources);
+    let coordinator = ("coordinator".to_owned(), &spec.coordinator.resources);
+    for (role, resources) in engines.chain([trainer, coordinator]) {
+        for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+            let Some(memory) = amounts.as_ref().and_then(|amounts| amounts.get("memory")) else {
+                continue;
+            };
+            if thousandths(memory).is_some_and(|found| found < LEAST_MEMORY * 1000) {
+                let text = &memory.0;
+                let message = format!("is {text}, less than 16Mi: a number without unit is bytes");
+                let path = format!("spec.{role}.resources.{kind}.memory");
+                warnings.push(Problem::new(path, message));
+            }
+        }
+    }
+}
+
 /// The name of a GPU that a name of a resource probably means.
 fn misspelled(name: &str) -> Option<&'static str> {
     if is_gpu(name) || !name.contains('/') {
@@ -104,6 +127,24 @@ mod tests {
 
     use super::*;
     use crate::validate::test_support::with_spec;
+
+    #[test]
+    fn memory_without_a_unit_is_named() {
+        let of = |memory: Value| {
+            let resources = json!({"requests": {"memory": memory}});
+            let spec = &with_spec(&json!({"inference": {"resources": resources}})).spec;
+            let mut warnings = Vec::new();
+            check_units(spec, &mut warnings);
+            warnings.into_iter().map(|warning| warning.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(json!("4")),
+            ["spec.inference.resources.requests.memory: is 4, less than 16Mi: a number without \
+              unit is bytes"]
+        );
+        assert_eq!(of(json!("2Mi")).len(), 1);
+        assert_eq!((of(json!("4Gi")), of(json!("16Mi"))), (vec![], vec![]));
+    }
 
     #[test]
     fn roles_on_cpus_beside_others_on_gpus_are_named() {

@@ -5,6 +5,9 @@ use rljob_crds::algorithm::{OptimizerSpec, Precision, Schedule};
 
 use crate::validate::Problem;
 
+/// Learning rates are far below: 1e-7 to 1e-2.
+const HIGHEST_RATE: f64 = 0.1;
+
 pub(super) fn check_optimizer(
     path: &str,
     optimizer: &OptimizerSpec,
@@ -29,6 +32,10 @@ pub(super) fn check_optimizer(
     }
     if *optimizer != OptimizerSpec::default() && optimizer.learning_rate <= 0.0 {
         let message = "is 0: training changes no weights";
+        warnings.push(Problem::new(format!("{path}.learningRate"), message));
+    }
+    if optimizer.learning_rate > HIGHEST_RATE {
+        let message = format!("is above {HIGHEST_RATE}: AdamW diverges with such rates");
         warnings.push(Problem::new(format!("{path}.learningRate"), message));
     }
     if optimizer.schedule == Schedule::Constant && optimizer.minimum_learning_rate > 0.0 {

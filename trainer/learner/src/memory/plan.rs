@@ -38,7 +38,6 @@ use crate::model::{ModelConfig, ModelLayout, Recomputed, rows_of_device_chunk};
 
 /// What the memory of a learner depends on.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent settings of a job")]
 pub struct Settings<'a> {
     pub config: &'a ModelConfig,
     pub layout: &'a ModelLayout,
