@@ -36,8 +36,7 @@ impl Reader {
         let namespace = Namespace::create(cluster(), "reader").unwrap();
         let operator = Operator::start(&namespace, "rljob:a");
         let pods = SimulatedPods::start(&namespace);
-        pods.run.lock().checkpoints =
-            vec!["checkpoints/step-40.attempt-0", "checkpoints/step-60.attempt-0"];
+        pods.run.lock().checkpoints = vec!["step-40.attempt-0", "step-60.attempt-0"];
         pods.run.lock().step = 60;
         let user = User::new();
         let readme = fs::read_to_string(workspace().join("README.md")).unwrap();

@@ -36,7 +36,8 @@ const QWEN: &str = r#"{
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
     "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
     "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": true
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+    "tie_word_embeddings": true
 }"#;
 
 /// The jobs of the quick start, with few steps and paths from the user's folder.
