@@ -147,5 +147,6 @@ fn with_kubectl(reader: &mut Reader) {
     let releases = reader.shell("helm list --all-namespaces --output json");
     let releases: Value = serde_json::from_str(&releases).unwrap();
     let namespaces = releases.as_array().unwrap().iter().map(|release| &release["namespace"]);
-    assert_eq!(namespaces.collect::<Vec<_>>(), ["team-a-rljob", "team-b-rljob"]);
+    let namespaces: BTreeSet<&str> = namespaces.map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(namespaces, BTreeSet::from(["team-a-rljob", "team-b-rljob"]));
 }
