@@ -75,7 +75,7 @@ fn blocks(language: &str) -> Vec<Block> {
 fn commands(block: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for command in documents::commands(block) {
-        let words = shlex::split(&command).unwrap();
+        let words = shlex::split(&command.replace("\\\n", " ")).unwrap();
         let separated = words.split(|word| ["|", "||", "&&", "&", ";"].contains(&word.as_str()));
         found.extend(separated.map(arguments).filter(|command| !command.is_empty()));
     }

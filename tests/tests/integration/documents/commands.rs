@@ -61,6 +61,9 @@ const MACHINE: [&str; 7] = [
     "python3 ",
 ];
 
+/// Parts of commands that run on each page that has them.
+const AGAIN: [&str; 4] = [" suspend ", " resume ", " restore ", " wait "];
+
 /// Names that readers replace.
 const PLACEHOLDERS: [(&str, &str); 6] = [
     ("RESOURCE", "statefulsets"),
@@ -137,11 +140,16 @@ fn all() -> Vec<Command> {
         .collect()
 }
 
-/// Commands that a test runs, in the order of the pages.
+/// Commands that a test runs, in the order of the pages. One that several pages have runs once,
+/// unless it changes the state of a job or waits for it.
 pub(crate) fn commands_of(test: Place) -> Vec<Command> {
-    let mut commands = all();
-    commands
-        .retain(|command| excluded(&command.text).is_none() && place(&command.text) == Some(test));
+    let (mut commands, mut seen) = (all(), BTreeSet::new());
+    commands.retain(|Command { text, .. }| {
+        let is_repeated = AGAIN.iter().any(|part| text.contains(part));
+        excluded(text).is_none()
+            && place(text) == Some(test)
+            && (seen.insert(text.clone()) || is_repeated)
+    });
     commands
 }
 

@@ -95,7 +95,7 @@ fn user() -> User {
     user
 }
 
-/// Continues the run to its last step, as it is before the pages after README.md.
+/// Continues the run to its last step, for the pages after README.md.
 fn complete(user: &User) {
     user.shell("rljob run -f job.yaml --dir runs").unwrap();
     for name in ["quickstart", "first", "second"] {

@@ -1,7 +1,6 @@
 //! Commands of the documents that need a kubelet, run as printed on a job in pods. The others of a
 //! cluster run in `control_plane::documents`.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::process::Child;
 
@@ -51,14 +50,10 @@ fn commands_that_read_pods_run_as_printed() {
     user.use_namespace(cluster().kubeconfig(), &namespace.name);
     user.shell("ln -s ../../bin/rljob .local/bin/kubectl-rljob").unwrap();
     let (mut problems, mut waiting) = (Vec::new(), Vec::new());
-    let mut done = BTreeSet::new();
     for command in commands_of(Place::Nodes) {
-        // Pages have some commands in common.
-        if done.insert(command.text.clone()) {
-            let text = command.with_names(&namespace.name);
-            let result = follow(&user, &text, &mut waiting);
-            problems.extend(result.err().map(|error| format!("{}: {error}", command.page)));
-        }
+        let text = command.with_names(&namespace.name);
+        let result = follow(&user, &text, &mut waiting);
+        problems.extend(result.err().map(|error| format!("{}: {error}", command.page)));
     }
     let end = json!({"spec": {"activeDeadlineSeconds": 1}}).to_string();
     namespace.kubectl.run(&["patch", "rljob/gsm8k", "--type=merge", "--patch", &end]).unwrap();
