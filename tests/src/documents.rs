@@ -38,6 +38,9 @@ pub fn blocks_in(text: &str, language: &str) -> Vec<String> {
 
 /// The commands of a shell block. A command ends with its line, unless a quote is open or the line
 /// ends with a backslash.
+///
+/// # Panics
+/// A quote of the block does not end.
 pub fn commands(block: &str) -> Vec<String> {
     let (mut found, mut pending) = (Vec::new(), String::new());
     for line in block.lines() {

@@ -43,8 +43,8 @@ impl Reader {
         user.write("job.yaml", &blocks_in(&readme, "yaml").remove(0));
         user.write("ca.crt", "");
         user.write("reward.py", "");
-        let claims = objects_of("v1").into_iter();
-        let claim = claims.filter(|text| text.contains("kind: PersistentVolumeClaim")).last();
+        let mut objects = objects_of("v1").into_iter();
+        let claim = objects.find(|text| text.contains("kind: PersistentVolumeClaim"));
         user.write("claim.yaml", &claim.unwrap());
         let reader = Self { user, namespace, pods, _operator: operator, waiting: Vec::new() };
         reader.shell("kubectl apply --filename claim.yaml").unwrap();

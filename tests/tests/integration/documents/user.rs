@@ -117,10 +117,11 @@ impl User {
         let mut server = self.start(script);
         let mut line = String::new();
         let output = server.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).map_err(|error| error.to_string())?;
+        let read = BufReader::new(output).read_line(&mut line);
         // `timeout` passes the signal on.
         let _ = kill_process(Pid::from_child(&server), Signal::INT);
         let ended = server.wait_with_output().map_err(|error| error.to_string())?;
+        read.map_err(|error| error.to_string())?;
         if line.starts_with("dashboard: http://127.0.0.1:") {
             return Ok(());
         }
