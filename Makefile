@@ -129,8 +129,8 @@ manifests: setup-helm ## Render manifests/install.yaml and manifests/components 
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l scripts/syft tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/otelcol \
-		tests/prometheus tests/s3)"
+	test -z "$$(gofmt -l scripts/syft tests/gitops tests/helm tests/kube tests/kubeflow \
+		tests/network tests/otelcol tests/prometheus tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources
 
