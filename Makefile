@@ -129,8 +129,8 @@ manifests: setup-helm ## Render manifests/install.yaml and manifests/components 
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/gitops tests/helm tests/kube tests/kubeflow tests/network tests/otelcol \
-		tests/prometheus tests/s3)"
+	test -z "$$(gofmt -l scripts/syft tests/gitops tests/helm tests/kube tests/kubeflow \
+		tests/network tests/otelcol tests/prometheus tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources
 
@@ -140,13 +140,11 @@ advisories: ## Check dependencies for known vulnerabilities (not in `make test`:
 fuzz: setup-libtorch ## Fuzz the parsers of outside input: FUZZ_MINUTES (10), divided by targets
 	scripts/fuzz.sh
 
-# Programs contain the list of their crates, which scanners read. cargo-auditable wraps rustc.
 images: setup-libtorch ## Build all images but that for CUDA in target/images, without a registry
-	PATH="$$(dirname "$$(scripts/cargo_install.sh cargo-auditable 0.7.7)"):$$PATH" \
-		cargo auditable build --release --locked --workspace --bins \
-		--features rljob-operator/jemalloc
+	scripts/release_build.sh --workspace --bins --features rljob-operator/jemalloc
 	for image in operator sandbox tools trainer; do \
-		scripts/image.sh $$image target/release target/images || exit; \
+		scripts/image.sh $$image target/release target/images && \
+			scripts/sbom.sh $$image target/images || exit; \
 	done
 
 check-images: ## Build an image twice and compare digests: IMAGE (tools), PROGRAMS (target/release)

@@ -36,6 +36,27 @@ pub fn blocks_in(text: &str, language: &str) -> Vec<String> {
     blocks.map(str::to_owned).collect()
 }
 
+/// The commands of a shell block. A command ends with its line, unless a quote is open or the line
+/// ends with a backslash.
+///
+/// # Panics
+/// A quote of the block does not end.
+pub fn commands(block: &str) -> Vec<String> {
+    let (mut found, mut pending) = (Vec::new(), String::new());
+    for line in block.lines() {
+        pending.push_str(line);
+        match shlex::split(&pending) {
+            None => pending.push('\n'),
+            Some(words) => {
+                let command = std::mem::take(&mut pending);
+                found.extend((!words.is_empty()).then(|| command.trim_start().to_owned()));
+            }
+        }
+    }
+    assert_eq!(pending, "", "{block}");
+    found
+}
+
 /// Blocks of a language in README.md and in all pages below these folders.
 ///
 /// # Errors

@@ -2,11 +2,8 @@
 //!
 //! Arguments of `rljob`, `make` and `helm` are parsed, and kubectl parses its own, which runs
 //! nothing with `--help`. Not covered are the tools in [`OTHER_PROGRAMS`], most of which are absent
-//! where tests run, and plugins of kubectl other than `rljob`. Of the integration tests,
-//! `control_plane::releases` runs the commands of install.md and upgrades.md that need no node and
-//! no registry, `control_plane::gitops` those of gitops.md that wait, patch Argo CD or check pull
-//! requests, and `control_plane::runbooks` `kubectl get` and `describe` of all pages. Others are
-//! only parsed, such as those of cli.md.
+//! where tests run, and plugins of kubectl other than `rljob`. The integration test
+//! `documents::commands` lists which tests run the commands, and why others do not run.
 //!
 //! Helm renders the chart with blocks of values. Objects of other programs are read by the tests in
 //! [`OTHER_OBJECTS`].
@@ -74,25 +71,14 @@ fn blocks(language: &str) -> Vec<Block> {
     found
 }
 
-/// The commands of a shell block, as words. A command ends with its line, unless a quote is open
-/// or the line ends with a backslash, or at an operator of the shell.
+/// The commands of a shell block, as words. A command ends also at an operator of the shell.
 fn commands(block: &str) -> Vec<Vec<String>> {
-    let (mut found, mut pending) = (Vec::new(), String::new());
-    for line in block.lines() {
-        pending.push_str(line);
-        if let Some(continued) = pending.strip_suffix('\\') {
-            pending = format!("{continued} ");
-            continue;
-        }
-        let Some(words) = shlex::split(&pending) else {
-            pending.push('\n');
-            continue;
-        };
-        pending.clear();
+    let mut found = Vec::new();
+    for command in documents::commands(block) {
+        let words = shlex::split(&command.replace("\\\n", " ")).unwrap();
         let separated = words.split(|word| ["|", "||", "&&", "&", ";"].contains(&word.as_str()));
         found.extend(separated.map(arguments).filter(|command| !command.is_empty()));
     }
-    assert_eq!(pending, "", "{block}");
     found
 }
 

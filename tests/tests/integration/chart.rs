@@ -16,7 +16,7 @@ mod invalid;
 mod notes;
 mod queues;
 mod scheduling;
-mod schemas;
+pub(crate) mod schemas;
 mod values;
 
 /// Namespace of the rendered release.

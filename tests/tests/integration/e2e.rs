@@ -18,6 +18,7 @@ mod agents;
 mod bucket;
 mod checkpoints;
 mod dashboard;
+mod documents;
 mod gpus;
 mod groups;
 mod logs;

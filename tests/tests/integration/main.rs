@@ -27,6 +27,8 @@ mod fencing;
 #[cfg(test)]
 mod hub;
 #[cfg(test)]
+mod images;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod journal;

@@ -17,7 +17,7 @@ const CUSTOM: [&str; 2] = ["podmonitors.yaml", "prometheusrules.yaml"];
 
 /// Writes a schema for these kinds of Kubernetes and for the CRDs, named as kubeconform looks it
 /// up.
-fn write_schemas(folder: &Path, needed: &BTreeSet<String>) {
+pub(crate) fn write_schemas(folder: &Path, needed: &BTreeSet<String>) {
     let text = fs::read_to_string(kubeconform("swagger.json").unwrap()).unwrap();
     let mut definitions = serde_json::from_str::<Value>(&text).unwrap()["definitions"].take();
     let kinds: Vec<(String, Value)> = definitions

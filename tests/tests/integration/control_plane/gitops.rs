@@ -2,18 +2,23 @@
 //! commits, `kubectl wait`, and the manifests of `manifests/gitops`.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-use rljob_tests::files::{binary, kubernetes, workspace};
 
 use rljob_tests::documents::blocks_in;
+use rljob_tests::files::workspace;
+
+use super::cluster;
+use crate::documents::user::User;
 
 mod changes;
 mod drift;
 mod health;
 mod manifests;
 mod wait;
+
+const PREREQUISITES: &str = "manifests/gitops/jobs/prerequisites.yaml";
+/// Parts of the blocks that the tests of `manifests` and `wait` run.
+const BLOCKS: [&str; 5] =
+    ["kubectl wait", PREREQUISITES, "rljob validate", "argocd-cm", "kubeconform"];
 
 /// Text of a file of the checkout.
 fn read(file: &str) -> String {
@@ -25,15 +30,18 @@ fn blocks() -> Vec<String> {
     blocks_in(&read("docs/gitops.md"), "sh")
 }
 
-/// A shell that runs a script in the checkout, with kubectl, rljob and a kubeconfig. kubectl has
-/// its cache beside the kubeconfig.
-fn bash(script: &str, kubeconfig: &Path) -> Command {
-    let programs = [kubernetes("kubectl").unwrap(), binary("rljob").unwrap()];
-    let folders = programs.map(|program| program.parent().unwrap().display().to_string());
-    let path = format!("{}:/usr/bin:/bin", folders.join(":"));
-    let mut command = Command::new("bash");
-    command.args(["-c", script]).current_dir(workspace());
-    command.env_clear().env("PATH", path).env("KUBECONFIG", kubeconfig);
-    command.env("HOME", kubeconfig.parent().unwrap());
-    command
+/// A user of the cluster, with a default namespace.
+fn user(namespace: &str) -> User {
+    let user = User::new();
+    user.use_namespace(cluster().kubeconfig(), namespace);
+    user
+}
+
+#[test]
+fn tests_run_every_block_of_the_page() {
+    let others: Vec<String> = blocks()
+        .into_iter()
+        .filter(|block| BLOCKS.iter().filter(|part| block.contains(**part)).count() != 1)
+        .collect();
+    assert_eq!(others, Vec::<String>::new());
 }

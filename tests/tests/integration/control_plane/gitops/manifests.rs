@@ -11,10 +11,8 @@ use rljob_tests::{Helm, Kubectl, Namespace};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{bash, blocks, read};
+use super::{PREREQUISITES, blocks, read, user};
 use crate::control_plane::{cluster, merge};
-
-const PREREQUISITES: &str = "manifests/gitops/jobs/prerequisites.yaml";
 
 fn path(file: &str) -> String {
     workspace().join(file).display().to_string()
@@ -101,7 +99,8 @@ fn build(overlay: &str) -> Value {
 
 #[test]
 fn overlays_differ_from_the_base_in_their_own_fields_and_find_their_prerequisites() {
-    run(&mut bash(&block(PREREQUISITES), cluster().kubeconfig())).unwrap();
+    let user = user("default");
+    user.shell(&block(PREREQUISITES)).unwrap();
     let base: Value = serde_yaml::from_str(&read("manifests/gitops/jobs/base/job.yaml")).unwrap();
     let mut staging = base.clone();
     staging["metadata"]["namespace"] = json!("training-staging");
@@ -117,6 +116,13 @@ fn overlays_differ_from_the_base_in_their_own_fields_and_find_their_prerequisite
     assert_eq!(build("production"), production);
     has_prerequisites(&staging);
     has_prerequisites(&production);
+    user.add_kubeconform();
+    let output = user.shell(&block("kubeconform")).unwrap();
+    assert!(
+        output.lines().count() > 5
+            && output.lines().all(|line| line.ends_with(" created (server dry run)")),
+        "{output}"
+    );
     let file = path(PREREQUISITES);
     cluster().kubectl().run(&["delete", "--wait=false", "--filename", &file]).unwrap();
 }
@@ -139,7 +145,7 @@ fn has_prerequisites(job: &Value) {
 
 #[test]
 fn the_check_of_pull_requests_accepts_the_overlays() {
-    let output = run(&mut bash(&block("rljob validate"), cluster().kubeconfig())).unwrap();
+    let output = user("default").shell(&block("rljob validate")).unwrap();
     assert_eq!(output.lines().count(), 2, "{output}");
 }
 
@@ -152,7 +158,7 @@ fn the_patch_of_argo_cds_config_map_keeps_other_settings() {
         "data": {"url": "https://argocd.example.com"},
     });
     kubectl.apply(&existing.to_string()).unwrap();
-    run(&mut bash(&block("argocd-cm"), cluster().kubeconfig())).unwrap();
+    user("default").shell(&block("argocd-cm")).unwrap();
     let data = kubectl.get(&["configmap/argocd-cm"]).unwrap()["data"].take();
     let patch: Value = serde_yaml::from_str(&read(ARGOCD_CM)).unwrap();
     let mut expected = json!({"url": "https://argocd.example.com"});

@@ -1,31 +1,26 @@
 //! Scripts of docs/gitops.md that wait for the end of a job, run by bash with a real kubectl.
 
-use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Output};
 
 use rljob_tests::process::wait_until;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use serde_json::json;
 
-use super::{bash, blocks};
-use crate::control_plane::cluster;
+use super::{blocks, user};
 use crate::control_plane::fixture::Fixture;
 use crate::control_plane::operator::LIMIT;
+use crate::documents::user::User;
 
 /// A script that runs with the kubeconfig of a job's namespace.
 struct Script {
     child: Child,
-    _folder: TempDir,
+    _user: User,
 }
 
 impl Script {
     fn start(fixture: &Fixture, text: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let kubeconfig = folder.path().join("kubeconfig");
-        write_kubeconfig(&kubeconfig, &fixture.namespace.name);
-        let mut command = bash(&text.replace("rljob/gsm8k", "rljob/sample"), &kubeconfig);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { child: command.spawn().unwrap(), _folder: folder }
+        let user = user(&fixture.namespace.name);
+        let child = user.start(&text.replace("rljob/gsm8k", "rljob/sample"));
+        Self { child, _user: user }
     }
 
     fn is_running(&mut self) -> bool {
@@ -39,14 +34,6 @@ impl Script {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         (status.success(), text(&stdout) + &text(&stderr))
     }
-}
-
-/// Writes the administrator's kubeconfig with a default namespace.
-fn write_kubeconfig(path: &Path, namespace: &str) {
-    let text = std::fs::read_to_string(cluster().kubeconfig()).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["contexts"][0]["context"]["namespace"] = json!(namespace);
-    std::fs::write(path, config.to_string()).unwrap();
 }
 
 /// The scripts that wait: until the job has ended, and until it has ended or needs a person.
