@@ -21,6 +21,7 @@ mod dashboard;
 mod gpus;
 mod groups;
 mod logs;
+mod monitors;
 mod network;
 mod pods;
 mod preemption;

@@ -56,7 +56,7 @@ impl User {
         link(workspace().join("charts"), "charts");
         link(workspace().join("manifests"), "manifests");
         for (program, path) in [
-            ("helm", helm("helm").unwrap()),
+            ("helm", helm().unwrap()),
             ("kubectl", kubernetes("kubectl").unwrap()),
             ("rljob", binary("rljob").unwrap()),
             ("kubectl-rljob", binary("rljob").unwrap()),
