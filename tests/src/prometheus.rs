@@ -1,6 +1,7 @@
-//! Prometheus that evaluates rules every second. It discovers the targets of PodMonitors with the
-//! configuration that the Prometheus Operator generates, or scrapes given addresses: an operator as
-//! the chart's PodMonitor does, and pods of jobs as docs/operations.md says.
+//! Prometheus that evaluates rules every second, or more often. It discovers the targets of
+//! PodMonitors with the configuration that the Prometheus Operator generates, or scrapes given
+//! addresses: an operator as the chart's PodMonitor does, and pods of jobs as docs/operations.md
+//! says.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -83,7 +84,8 @@ impl Prometheus {
             "spec": {
                 "version": "3.16.0",
                 "scrapeInterval": "30s", // the default of the CRD
-                "evaluationInterval": "1s",
+                // Alerts wait for scrapes, not for evaluations.
+                "evaluationInterval": "200ms",
                 "podMonitorSelector": {},
                 "apiserverConfig": {
                     "host": server["server"],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rljob_tests::partition::Partition;
 use rljob_tests::process::wait_until;
-use rljob_tests::{Cluster, Prometheus};
+use rljob_tests::{Api, Cluster, Prometheus};
 use serde_json::{Value, json};
 
 use super::{LIMIT, Run};
@@ -31,6 +31,7 @@ fn monitors() -> Vec<Value> {
 /// A job in training and the Prometheus that scrapes it.
 struct Monitored<'a> {
     cluster: &'a Cluster,
+    api: Api,
     run: &'a Run<'a>,
     prometheus: Prometheus,
 }
@@ -38,7 +39,7 @@ struct Monitored<'a> {
 /// Runs the test with a job of two engines in training. At the end all its pods are ready.
 pub(super) fn prometheus_finds_the_pods_and_fires_alerts(cluster: &Cluster, run: &Run<'_>) {
     let prometheus = Prometheus::with_monitors(cluster, &monitors(), &short_rules(&[])).unwrap();
-    let monitored = Monitored { cluster, run, prometheus };
+    let monitored = Monitored { cluster, api: cluster.api().unwrap(), run, prometheus };
     monitored.each_pod_is_a_target_that_is_up();
     monitored.each_role_has_series_with_its_labels();
     wait_for_data(&monitored.prometheus, "job", (&run.namespace.name, run.job));
@@ -158,9 +159,11 @@ impl Monitored<'_> {
             self.cluster.kubectl().run(&[verb, "node-1", "node-2"]).unwrap();
         };
         nodes("cordon");
-        let lose = ["delete", "pod/stays-inference-0", "--grace-period=0", "--force"];
-        self.run.namespace.kubectl.run(&lose).unwrap();
-        self.alert_fires_in_time("RLJobEngineLost", Instant::now());
+        let (namespace, job) = (&self.run.namespace.name, self.run.job);
+        let pod = format!("/api/v1/namespaces/{namespace}/pods/{job}-inference-0");
+        let start = Instant::now();
+        self.api.delete(&pod, &json!({"gracePeriodSeconds": 0})).unwrap();
+        self.alert_fires_in_time("RLJobEngineLost", start);
         nodes("uncordon");
         self.wait_for_alert("RLJobEngineLost", false);
     }
@@ -176,13 +179,12 @@ impl Monitored<'_> {
         let partitions: Vec<_> =
             operators.map(|it| Partition::between(it.pid, address).unwrap()).collect();
         assert_eq!(partitions.len(), 2, "operators");
-        let reason = || {
-            let conditions = self.run.status()["conditions"].take();
-            let conditions = conditions.as_array().into_iter().flatten();
-            conditions.into_iter().find(|it| it["type"] == "Ready").map(|it| it["reason"].clone())
-        };
-        wait_until("CoordinatorUnresponsive", LIMIT, || {
-            Ok(reason().is_some_and(|reason| reason == "CoordinatorUnresponsive"))
+        let (namespace, job) = (&self.run.namespace.name, self.run.job);
+        let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{namespace}/rljobs/{job}");
+        wait_until("an unresponsive coordinator", LIMIT, || {
+            let conditions = self.api.get(&path)?["status"]["conditions"].take();
+            let mut reasons = conditions.as_array().into_iter().flatten().map(|it| &it["reason"]);
+            Ok(reasons.any(|reason| reason == "CoordinatorUnresponsive"))
         })
         .unwrap();
         println!("alerts: CoordinatorUnresponsive after {:.1} s", start.elapsed().as_secs_f64());
