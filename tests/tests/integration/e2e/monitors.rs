@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rljob_tests::partition::Partition;
 use rljob_tests::process::wait_until;
+use rljob_tests::prometheus::OPERATOR_NAMESPACE as SYSTEM;
 use rljob_tests::{Api, Cluster, Prometheus};
 use serde_json::{Value, json};
 
@@ -15,7 +16,6 @@ use crate::alerts::short_rules;
 use crate::chart::render;
 use crate::dashboards::wait_for_data;
 
-const SYSTEM: &str = "rljob-system";
 /// The `for` of an alert and two scrapes, of a second each.
 const ALERT_LIMIT: Duration = Duration::from_secs(3);
 
@@ -36,7 +36,7 @@ struct Monitored<'a> {
     prometheus: Prometheus,
 }
 
-/// Runs the test with a job of two engines in training. At the end all its pods are ready.
+/// Runs the test with a job of two engines in training, which recovers from the faults.
 pub(super) fn prometheus_finds_the_pods_and_fires_alerts(cluster: &Cluster, run: &Run<'_>) {
     let prometheus = Prometheus::with_monitors(cluster, &monitors(), &short_rules(&[])).unwrap();
     let monitored = Monitored { cluster, api: cluster.api().unwrap(), run, prometheus };
