@@ -2,8 +2,9 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-nodes setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-helm \
-	setup-kubeconform setup-prometheus setup-gitops setup-mlflow setup-otelcol setup-openai \
-	setup-mcp setup-peft setup-browser setup-network setup-cuda build-cuda check-cuda quickstart \
+	setup-kubeconform setup-prometheus setup-prometheus-operator setup-gitops setup-mlflow \
+	setup-otelcol setup-openai setup-mcp setup-peft setup-browser setup-network setup-cuda \
+	build-cuda check-cuda quickstart \
 	test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew objectives two-turns learning gangs thorough images check-images e2e-images
 
@@ -32,7 +33,7 @@ CHAOS = $(INTERPRETER_FIRST) OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus gitops mlflow otelcol openai mcp peft browser) ## Install all requirements
+setup: $(addprefix setup-,libtorch cuda kubernetes sglang s3 helm kubeconform prometheus prometheus-operator gitops mlflow otelcol openai mcp peft browser) ## Install all requirements
 
 setup-nodes: setup-libtorch setup-kubernetes setup-helm ## Install what the test cluster needs
 
@@ -59,6 +60,9 @@ setup-kubeconform:
 
 setup-prometheus:
 	tests/prometheus/build.sh >/dev/null
+
+setup-prometheus-operator:
+	tests/prometheus-operator/build.sh >/dev/null
 
 setup-gitops:
 	tests/gitops/build.sh >/dev/null
@@ -130,7 +134,7 @@ manifests: setup-helm ## Render manifests/install.yaml and manifests/components 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
 	test -z "$$(gofmt -l scripts/syft tests/gitops tests/helm tests/kube tests/kubeflow \
-		tests/network tests/otelcol tests/prometheus tests/s3)"
+		tests/network tests/otelcol tests/prometheus tests/prometheus-operator tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources
 

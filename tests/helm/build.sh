@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds Helm from Go modules into the user's cache, with the CRDs of PodMonitors and
-# PrometheusRules. Prints the folder. A first build takes 5 minutes on 2 cores; a complete folder is
-# left unchanged. Requires Go, which downloads the version of go.mod.
+# Builds Helm from Go modules into the user's cache. Prints the folder. A first build takes 5 minutes
+# on 2 cores; a complete folder is left unchanged. Requires Go, which downloads the version of
+# go.mod.
 #
 # usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
-version=4.3.1 monitoring=0.85.0 # as in go.mod
-folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/helm-$version-monitoring-$monitoring
+version=4.3.1 # as in go.mod
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/helm-$version
 mkdir -p "$folder"
 exec 9>"$folder/.lock"
 flock 9 # serializes concurrent builds
@@ -18,12 +18,4 @@ if [ ! -x "$folder/helm" ]; then
         -o "$folder/.helm.part" helm.sh/helm/v4/cmd/helm
     mv "$folder/.helm.part" "$folder/helm" # renamed only after a complete build
 fi
-operator=github.com/prometheus-operator/prometheus-operator
-for kind in podmonitors prometheusrules; do
-    [ -f "$folder/$kind.yaml" ] && continue
-    go mod download $operator
-    crds=$(go list -m -f '{{.Dir}}' $operator)/example/prometheus-operator-crd
-    install -m 644 "$crds/monitoring.coreos.com_$kind.yaml" "$folder/.$kind.part"
-    mv "$folder/.$kind.part" "$folder/$kind.yaml"
-done
 echo "$folder"

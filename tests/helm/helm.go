@@ -1,10 +1,8 @@
 //go:build tools
 
-// Package helm imports the Helm of the tests and the module with the Prometheus Operator's CRDs, so
-// that go.mod pins them and their dependencies.
+// Package helm imports the Helm of the tests, so that go.mod pins it and its dependencies.
 package helm
 
 import (
-	_ "github.com/prometheus-operator/prometheus-operator/pkg/versionutil"
 	_ "helm.sh/helm/v4/cmd/helm"
 )

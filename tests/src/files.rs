@@ -41,10 +41,9 @@ pub fn s3_server() -> Result<PathBuf> {
     installed(Path::new("versitygw-1.8.0/versitygw"))
 }
 
-/// A file of Helm's folder (`helm`, `podmonitors.yaml`, `prometheusrules.yaml`), from the cache
-/// that tests/helm/build.sh fills.
-pub fn helm(file: &str) -> Result<PathBuf> {
-    installed(&Path::new("helm-4.3.1-monitoring-0.85.0").join(file))
+/// Helm, from the cache that tests/helm/build.sh fills.
+pub fn helm() -> Result<PathBuf> {
+    installed(Path::new("helm-4.3.1/helm"))
 }
 
 /// `kubeconform`, or `swagger.json` of Kubernetes, from the cache that tests/kubeconform/build.sh
@@ -55,7 +54,13 @@ pub fn kubeconform(file: &str) -> Result<PathBuf> {
 
 /// `prometheus` or `promtool`, from the cache that tests/prometheus/build.sh fills.
 pub fn prometheus(program: &str) -> Result<PathBuf> {
-    installed(&Path::new("prometheus-3.16.0").join(program))
+    installed(&Path::new("prometheus-3.16.0-kubernetes").join(program))
+}
+
+/// A file of the folder that tests/prometheus-operator/build.sh fills in the cache:
+/// `prometheus-config`, or the CRD `podmonitors.yaml` or `prometheusrules.yaml`.
+pub fn prometheus_operator(file: &str) -> Result<PathBuf> {
+    installed(&Path::new("prometheus-operator-0.85.0").join(file))
 }
 
 /// `mlflow`, from the cache that tests/mlflow/setup.sh fills.

@@ -46,7 +46,7 @@ impl Helm {
     /// Runs a command with `input` on standard input, for `--values=-`.
     pub fn run_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", LIMIT_SECONDS]).arg(files::helm("helm")?);
+        command.args(["--kill-after=5", LIMIT_SECONDS]).arg(files::helm()?);
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, self.home.path());
         }

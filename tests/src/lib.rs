@@ -13,7 +13,7 @@
 //!  panics                   the message of a failing test after that report
 //!  Helm                     the operator's chart: rendering, and releases on a cluster
 //!  gitops                   health and differences of objects as Argo CD and Flux see them
-//!  Prometheus               server that scrapes an operator and evaluates alerts
+//!  Prometheus               server that scrapes operators and jobs, and evaluates alerts
 //!  NetworkNamespace         connections and listeners of the test process in a pod's network
 //!  DevicePlugin             GPUs of a node, or stand-ins of GPUs
 //!  policies                 kube-router's firewall, which enforces NetworkPolicies

@@ -1,9 +1,12 @@
-//! Prometheus that scrapes an operator as the chart's PodMonitor does, and pods of jobs as those of
-//! docs/operations.md do, and evaluates rules every second.
+//! Prometheus that evaluates rules every second, or more often. It discovers the targets of
+//! PodMonitors with the configuration that the Prometheus Operator generates, or scrapes given
+//! addresses: an operator as the chart's PodMonitor does, and pods of jobs as docs/operations.md
+//! says.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Cluster;
 use crate::sandbox::Program;
-use crate::{files, scrape};
+use crate::{files, process, scrape};
 
 /// Namespace of the operator in install.yaml.
 pub const OPERATOR_NAMESPACE: &str = "rljob-system";
@@ -42,7 +45,6 @@ impl Prometheus {
         pods: &[(SocketAddr, Value)],
         rules: &Value,
     ) -> Result<Self> {
-        let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
         let pod = |(address, labels): &(SocketAddr, Value)| {
             let targets = [address.to_string()];
             json!({"targets": targets, "labels": labels})
@@ -66,7 +68,46 @@ impl Prometheus {
             }],
         });
         // JSON is YAML.
-        fs::write(folder.path().join("prometheus.yaml"), config.to_string())?;
+        Self::with_config(cluster, &config.to_string(), rules)
+    }
+
+    /// A server that discovers the targets of PodMonitors in [`OPERATOR_NAMESPACE`], as an
+    /// administrator of the cluster.
+    pub fn with_monitors(cluster: &Cluster, monitors: &[Value], rules: &Value) -> Result<Self> {
+        let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
+        let (server, user) =
+            (&kubeconfig["clusters"][0]["cluster"], &kubeconfig["users"][0]["user"]);
+        let prometheus = json!({
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "Prometheus",
+            "metadata": {"name": "test", "namespace": OPERATOR_NAMESPACE},
+            "spec": {
+                "version": "3.16.0",
+                "scrapeInterval": "30s", // the default of the CRD
+                // Alerts wait for scrapes, not for evaluations.
+                "evaluationInterval": "200ms",
+                "podMonitorSelector": {},
+                "apiserverConfig": {
+                    "host": server["server"],
+                    "tlsConfig": {
+                        "caFile": server["certificate-authority"],
+                        "certFile": user["client-certificate"],
+                        "keyFile": user["client-key"],
+                    },
+                },
+            },
+        });
+        let objects = json!({"prometheus": prometheus, "podMonitors": monitors});
+        let mut command = Command::new(files::prometheus_operator("prometheus-config")?);
+        let config = process::run_with_input(&mut command, &objects.to_string())?;
+        // A pod of the operator replaces its variables, and mounts files of rules that it names.
+        let config = config.replace("$(SHARD)", "0").replace("$(POD_NAME)", "prometheus-test-0");
+        Self::with_config(cluster, &format!("{config}rule_files: [rules.yaml]\n"), rules)
+    }
+
+    fn with_config(cluster: &Cluster, config: &str, rules: &Value) -> Result<Self> {
+        let folder = tempfile::tempdir().context("failed to create a folder for Prometheus")?;
+        fs::write(folder.path().join("prometheus.yaml"), config)?;
         fs::write(folder.path().join("rules.yaml"), rules.to_string())?;
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let arguments = [
@@ -92,6 +133,12 @@ impl Prometheus {
         Ok(labels)
     }
 
+    /// Active targets, as the API has them.
+    pub fn targets(&self) -> Result<Vec<Value>> {
+        let mut data = self.get("/api/v1/targets?state=active")?;
+        serde_json::from_value(data["activeTargets"].take()).context("the response has no targets")
+    }
+
     /// Whether a metric has samples now.
     pub fn has(&self, metric: &str) -> Result<bool> {
         let data = self.get(&format!("/api/v1/query?query={metric}"))?;
@@ -100,8 +147,14 @@ impl Prometheus {
 
     /// Number of series that a query has now.
     pub fn series(&self, query: &str) -> Result<usize> {
+        self.labels(query).map(|series| series.len())
+    }
+
+    /// Labels of the series that a query has now.
+    pub fn labels(&self, query: &str) -> Result<Vec<Value>> {
         let data = self.get(&format!("/api/v1/query?query={}", encoded(query)))?;
-        data["result"].as_array().map(Vec::len).context("the response has no result")
+        let series = data["result"].as_array().context("the response has no result")?;
+        Ok(series.iter().map(|series| series["metric"].clone()).collect())
     }
 
     /// Values of a label of the series that a selector matches.

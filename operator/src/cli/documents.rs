@@ -218,7 +218,7 @@ fn yaml_of_the_documents_is_valid() {
     let crd = serde_json::to_value(rljob_crds::crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let spec = &schema["properties"]["spec"]["properties"];
-    let has_helm = required(helm("helm")).is_some();
+    let has_helm = required(helm()).is_some();
     let (mut problems, mut jobs, mut values) = (Vec::new(), 0, 0);
     let others = blocks("yaml").into_iter().filter(|block| block.page != ALGORITHMS);
     for Block { page, text: block } in others {

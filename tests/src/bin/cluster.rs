@@ -43,7 +43,7 @@ fn resource(text: &str) -> Result<(String, u32), String> {
 
 /// The line for a shell that finds `rljob`, `kubectl` and, if it is installed for tests, `helm`.
 fn export_of_path() -> String {
-    let programs = [files::binary("rljob"), files::kubernetes("kubectl"), files::helm("helm")];
+    let programs = [files::binary("rljob"), files::kubernetes("kubectl"), files::helm()];
     let folders = programs.iter().flatten().filter_map(|program| program.parent());
     let folders: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
     format!("export PATH={}:$PATH", folders.join(":"))

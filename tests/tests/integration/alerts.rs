@@ -1,5 +1,6 @@
 //! Rules of the chart, checked and unit-tested by promtool: each alert fires, does not fire in a
-//! neighbouring healthy case, and has a runbook page. `control_plane::alerts` fires them by faults.
+//! neighbouring healthy case, and has a runbook page. `control_plane::alerts` fires them by faults,
+//! and `e2e::monitors` on nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,6 +104,23 @@ fn each_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not() {
     }
     let alerts = names(&yaml(&rules_file()), "alert");
     assert_eq!((&fires, &stays), (&alerts, &alerts));
+}
+
+/// The groups of the chart's PrometheusRule, with a `for` of a second, ten seconds in place of half
+/// an hour, and replacements in their expressions.
+pub(crate) fn short_rules(replacements: &[(&str, &str)]) -> Value {
+    let mut spec = rendered(&json!({}));
+    for group in spec["groups"].as_array_mut().unwrap() {
+        for rule in group["rules"].as_array_mut().unwrap() {
+            if let Some(duration) = rule.get_mut("for") {
+                *duration = json!("1s");
+            }
+            let short = text(&rule["expr"]).replace("[30m]", "[10s]");
+            let short = replacements.iter().fold(short, |text, (from, to)| text.replace(from, to));
+            rule["expr"] = json!(short);
+        }
+    }
+    spec
 }
 
 /// The groups of the chart's PrometheusRule with these values of `prometheusRule`.

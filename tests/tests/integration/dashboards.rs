@@ -1,4 +1,4 @@
-//! Grafana dashboards of the chart. `control_plane::alerts` and `e2e::pods` run their queries.
+//! Grafana dashboards of the chart. `control_plane::alerts` and `e2e::monitors` run their queries.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -22,6 +22,7 @@ mod documents;
 mod gpus;
 mod groups;
 mod logs;
+mod monitors;
 mod network;
 mod pods;
 mod preemption;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rljob_tests::files::{helm, kubeconform};
+use rljob_tests::files::{kubeconform, prometheus_operator};
 use rljob_tests::process::run_with_input;
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,7 @@ pub(crate) fn write_schemas(folder: &Path, needed: &BTreeSet<String>) {
         }
     }
     for file in CUSTOM {
-        let crd = fs::read_to_string(helm(file).unwrap()).unwrap();
+        let crd = fs::read_to_string(prometheus_operator(file).unwrap()).unwrap();
         let mut crd: Value = serde_yaml::from_str(&crd).unwrap();
         let version = &mut crd["spec"]["versions"][0];
         let mut schema = version["schema"]["openAPIV3Schema"].take();

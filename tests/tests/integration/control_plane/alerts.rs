@@ -17,34 +17,11 @@ use super::fixture::Fixture;
 use super::operator::{LIMIT, SYSTEM};
 use super::pods::set_status;
 use super::simulated_pods::METRICS_PORT;
-use crate::chart::render;
+use crate::alerts::short_rules;
 use crate::dashboards::wait_for_data;
 
 mod operators;
 mod unstarted;
-
-/// The groups of the chart's PrometheusRule with short durations.
-fn rules() -> Value {
-    rules_with(&[])
-}
-
-/// The same rules with further replacements in their expressions.
-fn rules_with(replacements: &[(&str, &str)]) -> Value {
-    let objects = render(&json!({"prometheusRule": {"enabled": true}}));
-    let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
-    let mut spec = rule["spec"].clone();
-    for group in spec["groups"].as_array_mut().unwrap() {
-        for rule in group["rules"].as_array_mut().unwrap() {
-            if let Some(duration) = rule.get_mut("for") {
-                *duration = json!("1s");
-            }
-            let short = rule["expr"].as_str().unwrap().replace("[30m]", "[10s]");
-            let short = replacements.iter().fold(short, |text, (from, to)| text.replace(from, to));
-            rule["expr"] = json!(short);
-        }
-    }
-    spec
-}
 
 /// Waits until exactly these alerts fire, while `each` runs before each poll. Prints the time that
 /// they take.
@@ -86,7 +63,7 @@ impl Watched {
 
     /// A job whose operator has started.
     fn of(fixture: Fixture) -> Self {
-        Self::with_rules(fixture, &rules())
+        Self::with_rules(fixture, &short_rules(&[]))
     }
 
     fn with_rules(fixture: Fixture, rules: &Value) -> Self {
@@ -254,7 +231,7 @@ fn learners_that_do_not_start_again_fire_their_alert_until_they_train() {
 fn a_run_without_a_new_checkpoint_fires_its_alert_until_it_has_one() {
     let mut fixture = Fixture::new("alerts-unsaved", &watched_job());
     fixture.start_operator();
-    let watched = Watched::with_rules(fixture, &rules_with(&[("4 * 3600", "30")]));
+    let watched = Watched::with_rules(fixture, &short_rules(&[("4 * 3600", "30")]));
     watched.wait_for(&[("RLJobCheckpointTooOld", json!({}))], Watched::train);
     watched.fixture.pods.run.lock().checkpoints = vec!["step-1.attempt-0"];
     watched.wait_for(&[], Watched::train);

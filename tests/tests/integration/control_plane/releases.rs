@@ -254,7 +254,7 @@ fn the_api_server_accepts_all_objects_strictly() {
     let cluster = super::cluster();
     let namespace = Namespace::create(cluster, "strict").unwrap();
     for kind in ["podmonitors", "prometheusrules"] {
-        let file: PathBuf = files::helm(&format!("{kind}.yaml")).unwrap();
+        let file: PathBuf = files::prometheus_operator(&format!("{kind}.yaml")).unwrap();
         let apply = ["apply", "--server-side", "--filename", &file.display().to_string()];
         cluster.kubectl().run(&apply).unwrap();
         let definition = format!("{kind}.monitoring.coreos.com");

@@ -40,7 +40,7 @@ impl User {
             fs::create_dir_all(user.path(folder)).unwrap();
         }
         for (program, path) in [
-            ("bin/helm", helm("helm")),
+            ("bin/helm", helm()),
             ("bin/kubectl", kubernetes("kubectl")),
             ("bin/rljob", binary("rljob")),
             // Of `cargo build --release`.

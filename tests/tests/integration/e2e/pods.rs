@@ -1,9 +1,6 @@
 //! Hung processes, lost nodes and drains in one run: the job continues, no restart is counted, and
 //! the status reports each event.
 
-use std::net::SocketAddr;
-
-use rljob_tests::Prometheus;
 use rljob_tests::partition::Partition;
 use rljob_tests::process::wait_until;
 use rljob_tests::procfs::resume;
@@ -11,10 +8,9 @@ use rljob_tests::{Cluster, Namespace};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::monitors::prometheus_finds_the_pods_and_fires_alerts;
 use super::{LIMIT, NODES, Run, cluster, steps_done};
-use crate::dashboards::wait_for_data;
 
-const JOB: &str = "stays";
 /// Checkpoint interval of pods.yaml.
 const EVERY_STEPS: u64 = 20;
 
@@ -83,43 +79,17 @@ fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
     names.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Starts a Prometheus that scrapes operator, coordinator and an engine as docs/operations.md says.
-fn the_dashboard_of_the_job_has_data(cluster: &Cluster, namespace: &Namespace) {
-    let addresses = |namespace: &str, selector: &str, port: u16| -> Vec<SocketAddr> {
-        let selector = format!("--selector={selector}");
-        let path = "--output=jsonpath={.items[*].status.podIP}";
-        let kubectl = cluster.kubectl();
-        let ips = kubectl.run(&["get", "pods", "--namespace", namespace, &selector, path]).unwrap();
-        ips.split_whitespace().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect()
-    };
-    let pods: Vec<_> = [("coordinator", 8080), ("inference", 30000)]
-        .into_iter()
-        .flat_map(|(role, port)| {
-            let selector = format!("rljob.dev/job={JOB},rljob.dev/role={role}");
-            let labels = json!({
-                "namespace": namespace.name, "pod": format!("{JOB}-{role}"), "rljob_dev_job": JOB,
-            });
-            let addresses = addresses(&namespace.name, &selector, port);
-            addresses.into_iter().map(move |address| (address, labels.clone()))
-        })
-        .collect();
-    let system = "rljob-system";
-    let operators = addresses(system, "app.kubernetes.io/name=rljob-operator", 8082);
-    let operators: Vec<_> = operators.into_iter().map(|address| (address, system)).collect();
-    let prometheus = Prometheus::with_pods(cluster, &operators, &pods, &json!({})).unwrap();
-    wait_for_data(&prometheus, "job", (&namespace.name, JOB));
-}
-
 #[test]
 #[expect(clippy::too_many_lines, reason = "one lifecycle")]
 fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
     let _alone = NODES.write();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "stays").unwrap();
-    let run = Run::start(cluster, &namespace, include_str!("pods.yaml"), JOB);
+    let run = Run::start(cluster, &namespace, include_str!("pods.yaml"), "stays");
     run.wait_for_steps(3);
     run.wait_for_all_ready();
-    the_dashboard_of_the_job_has_data(cluster, &namespace);
+    prometheus_finds_the_pods_and_fires_alerts(cluster, &run);
+    run.wait_for_all_ready();
     gates_are_open(&namespace);
     scale_up_and_down(&run);
     learners_fail_by_a_rule(&run);

@@ -5,7 +5,8 @@ use rljob_tests::proxy::{Effect, Verb};
 use rljob_tests::{Namespace, Prometheus};
 use serde_json::{Value, json};
 
-use super::{Watched, rules, wait_for_alerts, watched_job};
+use super::{Watched, wait_for_alerts, watched_job};
+use crate::alerts::short_rules;
 use crate::control_plane::cluster;
 use crate::control_plane::fixture::Fixture;
 use crate::control_plane::operator::{LIMIT, Operator, SYSTEM};
@@ -22,7 +23,7 @@ fn a_watch_that_fails_fires_the_alert_of_the_operator_until_it_works() {
     }));
     fixture.start_operator();
     let operator = fixture.metrics_address().unwrap();
-    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+    let prometheus = Prometheus::start(cluster(), operator, &short_rules(&[])).unwrap();
     let watched = Watched { fixture, prometheus };
     let failing = json!({"namespace": SYSTEM, "name": null, "resource": "pods"});
     watched.wait_for(&[("RLJobOperatorWatchFailing", failing)], Watched::train);
@@ -39,7 +40,7 @@ fn the_end_of_a_leader_fires_the_alert_of_its_namespace_until_a_standby_leads() 
     let other = start_release(cluster(), &second.name);
     let operators = [(&leader, &first), (&standby, &first), (&other, &second)]
         .map(|(operator, namespace)| (operator.metrics_address(), namespace.name.as_str()));
-    let prometheus = Prometheus::with_pods(cluster(), &operators, &[], &rules()).unwrap();
+    let prometheus = Prometheus::with_pods(cluster(), &operators, &[], &short_rules(&[])).unwrap();
     wait_until("scrapes of two leaders and a standby", LIMIT, || {
         let are_scraped =
             prometheus.series("rljob_leader")? == 3 && prometheus.series("rljob_leader == 1")? == 2;

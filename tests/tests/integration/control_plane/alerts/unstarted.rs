@@ -4,7 +4,8 @@ use rljob_tests::Prometheus;
 use rljob_tests::process::wait_until;
 use serde_json::json;
 
-use super::{Watched, rules, watched_job};
+use super::{Watched, watched_job};
+use crate::alerts::short_rules;
 use crate::control_plane::fixture::Fixture;
 use crate::control_plane::operator::LIMIT;
 use crate::control_plane::{cluster, merge};
@@ -16,7 +17,7 @@ fn a_job_that_needs_a_person_fires_its_alert() {
     fixture.start_operator();
     fixture.wait_for("Stalled");
     let operator = fixture.metrics_address().unwrap();
-    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+    let prometheus = Prometheus::start(cluster(), operator, &short_rules(&[])).unwrap();
     let watched = Watched { fixture, prometheus };
     watched.wait_for(&[("RLJobStalled", json!({"reason": "InvalidSpec"}))], |_| {});
 }
@@ -31,7 +32,7 @@ fn a_job_whose_pods_stay_pending_fires_its_alert_until_it_trains() {
     fixture.start_operator();
     fixture.wait_for("Suspended");
     let operator = fixture.metrics_address().unwrap();
-    let prometheus = Prometheus::start(cluster(), operator, &rules()).unwrap();
+    let prometheus = Prometheus::start(cluster(), operator, &short_rules(&[])).unwrap();
     wait_until("a scrape of the suspended job", LIMIT, || {
         Ok(prometheus.has("rljob_job_status_condition")? && prometheus.firing()?.is_empty())
     })
