@@ -14,6 +14,7 @@ mod completions;
 pub mod connection;
 pub mod error;
 pub mod fleet;
+pub mod live;
 pub mod output;
 mod progress;
 pub mod queue;

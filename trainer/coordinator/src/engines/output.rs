@@ -16,6 +16,7 @@ use rljob_protocol::answer::{Answer, AnswerMeta, Finish, FinishKind};
 use rljob_protocol::sglang::{ErrorBody, GenerateRequest};
 
 use crate::engines::error::{EngineError, GENERATE};
+use crate::engines::live::LivePart;
 use crate::engines::stream::TooLarge;
 
 /// Bytes of a stream besides its tokens, and for each token at most: an event with its metadata.
@@ -41,13 +42,15 @@ pub struct Output {
     longest: usize,
     chunks: Arc<AtomicU64>,
     received: Arc<Mutex<Option<Received>>>,
+    /// Publishes the output while it streams.
+    live: Option<LivePart>,
 }
 
 impl Output {
     /// No output; `chunks` counts calls of `push`.
-    pub fn new(request: &GenerateRequest, chunks: Arc<AtomicU64>) -> Self {
+    pub fn new(request: &GenerateRequest, chunks: Arc<AtomicU64>, live: Option<LivePart>) -> Self {
         let longest = request.sampling_params.max_new_tokens as usize;
-        Self { longest, chunks, received: Arc::default() }
+        Self { longest, chunks, received: Arc::default(), live }
     }
 
     /// Most bytes of its events.
@@ -60,12 +63,16 @@ impl Output {
         self.chunks.fetch_add(1, Ordering::Relaxed);
         let mut received = self.received.lock();
         if let Some(received) = received.as_mut() {
-            return received.append(answer, self.longest);
+            received.append(answer, self.longest)?;
+        } else {
+            let version = answer.meta_info.weight_version.clone().into_owned();
+            let mut first = Received { version, ..Received::default() };
+            first.append(answer, self.longest)?;
+            *received = Some(first);
         }
-        let version = answer.meta_info.weight_version.clone().into_owned();
-        let mut first = Received { version, ..Received::default() };
-        first.append(answer, self.longest)?;
-        *received = Some(first);
+        if let Some((live, received)) = self.live.as_ref().zip(received.as_ref()) {
+            live.publish(received);
+        }
         Ok(())
     }
 

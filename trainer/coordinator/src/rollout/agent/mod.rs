@@ -14,6 +14,7 @@ pub mod calls;
 mod choice;
 pub mod conversation;
 pub mod failure;
+mod partial;
 pub mod progress;
 pub mod session;
 mod text_work;
