@@ -91,16 +91,15 @@ impl<'p> PartialChoice<'p> {
         let (text, tokens) = self.detokenizer.settled();
         let (sent, from) = self.published;
         let end = self.certain(text, sent);
+        let Some(new) = text.get(sent..end).filter(|new| !new.is_empty()) else {
+            return Ok(());
+        };
         // Tokens follow when all of their text is certain.
         let to = if end == text.len() { tokens } else { from };
         let ids = live.ids.get(from..to).unwrap_or_default();
         let logprobs = live.logprobs.get(from..to).unwrap_or_default();
         let texts =
             details.logprobs.then(|| token_logprobs(tokenizer, ids, logprobs)).transpose()?;
-        let new = text.get(sent..end).unwrap_or_default();
-        if new.is_empty() {
-            return Ok(());
-        }
         self.partial.send_modify(|completed| {
             if let Some(choice) = completed.choices.get_mut(self.index) {
                 choice.text.push_str(new);
