@@ -128,7 +128,7 @@ impl Agents {
                 if samples >= MAX_REJECTED {
                     return Err(WorkError::Agent { samples, source: failure });
                 }
-                return Ok(Episode::rejected(failure));
+                return Ok(Episode::rejected(Rejected::Agent(failure)));
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -209,7 +209,7 @@ async fn episode(
             match score(input, session.prompt, tokens).await? {
                 Verdict::Scored(by_rewards) => scored.reward = by_rewards.reward,
                 Verdict::Rejected(error) => {
-                    let rejected = Some(Rejected::Verifier(Box::new(node.sampled), error));
+                    let rejected = Some(Rejected::Verifier(Some(Box::new(node.sampled)), error));
                     return Ok(Ok(Episode { turns, ended_by_limit: false, rejected }));
                 }
             }
