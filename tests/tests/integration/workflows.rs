@@ -156,8 +156,9 @@ fn a_first_observation_is_part_of_the_prompt_also_after_kills() {
     let expected = finished(start("whole-prompts", whole, &[]));
     let observed = workspace().join("tests/tests/integration/workflows/observed.py");
     let observed = format!("{}, {}", observed.display(), samples.display());
-    let prompt = "practise:spec.dataset.train.prompt=\"{{question[:3]}}\"";
-    let mut run = start("observations", observed, &[prompt]);
+    let prompts = ["train", "evaluation"]
+        .map(|data| format!("practise:spec.dataset.{data}.prompt=\"{{{{question[:3]}}}}\""));
+    let mut run = start("observations", observed, &prompts.each_ref().map(String::as_str));
     run.kill_coordinator_in_a_turn();
     run.wait_for_steps(3);
     run.kill_after_log_lines(Victim::Engine, 20);

@@ -75,7 +75,7 @@ impl Events {
             if let Some((event, rest)) = self.rest.split_once("\n\n") {
                 let data = event.lines().find_map(|line| line.strip_prefix("data: "));
                 let event = data.and_then(|data| serde_json::from_str(data).ok());
-                self.rest = rest.to_owned();
+                self.rest = rest.to_string();
                 match event {
                     Some(event) => return Some(event),
                     None => continue,
@@ -180,7 +180,7 @@ fn request(more: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chunks_arrive_while_a_completion_is_sampled_and_go_on_after_an_interruption() {
+async fn chunks_arrive_while_a_completion_is_sampled_and_after_an_interruption() {
     let engine = Engine::start().await;
     let abort = format!("{}/abort_request", engine.url);
     let options = json!({"include_usage": true});

@@ -9,7 +9,7 @@
 
 use tokio::sync::watch;
 
-use crate::engines::output::Received;
+use crate::engines::received::Received;
 use crate::engines::validate;
 use crate::engines::weights::Weights;
 

@@ -18,6 +18,7 @@ pub mod live;
 pub mod output;
 mod progress;
 pub mod queue;
+pub mod received;
 pub mod reservations;
 pub mod slot;
 pub mod slots;

@@ -5,7 +5,7 @@ use rljob_protocol::sglang::GenerateRequest;
 use rljob_protocol::version::Version;
 
 use crate::engines::error::{EngineError, GENERATE};
-use crate::engines::output::Received;
+use crate::engines::received::Received;
 use crate::engines::weights::Weights;
 
 /// Maximum positive log-probability that counts as a rounding error.
@@ -96,8 +96,8 @@ mod tests {
     use rljob_protocol::answer::{Finish, FinishKind};
     use rljob_protocol::version::Version;
 
-    use crate::engines::output::Received;
     use crate::engines::output::tests::request;
+    use crate::engines::received::Received;
     use crate::engines::validate::{End, Part, part};
     use crate::engines::weights::Weights;
 

@@ -33,13 +33,12 @@ pub struct Choice {
 impl Choice {
     /// Whether the completion begins with what was certain of it.
     fn begins_with(&self, part: &Self) -> bool {
-        fn begins<T: PartialEq>(whole: &Option<Vec<T>>, part: &Option<Vec<T>>) -> bool {
-            let [whole, part] = [whole, part].map(|list| list.as_deref().unwrap_or_default());
-            whole.starts_with(part)
+        fn begins<T: PartialEq>(whole: Option<&[T]>, part: Option<&[T]>) -> bool {
+            whole.unwrap_or_default().starts_with(part.unwrap_or_default())
         }
         self.text.starts_with(&part.text)
-            && begins(&self.logprobs, &part.logprobs)
-            && begins(&self.token_ids, &part.token_ids)
+            && begins(self.logprobs.as_deref(), part.logprobs.as_deref())
+            && begins(self.token_ids.as_deref(), part.token_ids.as_deref())
     }
 }
 

@@ -26,14 +26,14 @@ pub struct Part {
 impl Sent {
     /// What is new in a choice: text, or its end.
     pub fn part(&mut self, choice: &Choice) -> Option<Part> {
-        fn rest<T: Clone>(list: &Option<Vec<T>>, from: usize) -> Option<Vec<T>> {
-            list.as_ref().map(|list| list.get(from..).unwrap_or_default().to_vec())
+        fn rest<T: Clone>(list: Option<&[T]>, from: usize) -> Option<Vec<T>> {
+            list.map(|list| list.get(from..).unwrap_or_default().to_vec())
         }
         let text = choice.text.get(self.bytes..).unwrap_or_default();
         if text.is_empty() && choice.finish_reason.is_none() {
             return None;
         }
-        let logprobs = rest(&choice.logprobs, self.tokens);
+        let logprobs = rest(choice.logprobs.as_deref(), self.tokens);
         let texts = logprobs.iter().flatten().map(|(text, _)| text.chars().count());
         let characters = self.characters.saturating_add(texts.sum());
         let part = Choice {
@@ -42,7 +42,7 @@ impl Sent {
             finish_reason: choice.finish_reason,
             tokens: choice.tokens,
             logprobs,
-            token_ids: rest(&choice.token_ids, self.tokens),
+            token_ids: rest(choice.token_ids.as_deref(), self.tokens),
         };
         let (is_first, offset) = (!self.has_begun, self.characters);
         let (bytes, tokens) = (choice.text.len(), choice.tokens);
