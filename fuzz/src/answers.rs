@@ -16,7 +16,7 @@ const MAX_NEW_TOKENS: u32 = 16;
 /// A stream of server-sent events, in chunks of the size that the first byte names.
 pub fn engine_stream(data: &[u8]) {
     let Some((size, stream)) = data.split_first() else { return };
-    let output = Output::new(&request(), std::sync::Arc::default());
+    let output = Output::new(&request(), std::sync::Arc::default(), None);
     let mut events = Events::new(output.max_bytes());
     for chunk in stream.chunks(usize::from(*size).max(1)) {
         if events.push(chunk, |event| output.push(output::parse(event)?)).is_err() {

@@ -45,10 +45,20 @@ assert create().choices[0].logprobs is None
 # Choices, and a stream of the same shape.
 several = create(n=3)
 assert [choice.index for choice in several.choices] == [0, 1, 2]
-chunks = list(create(stream=True, stream_options={"include_usage": True}))
-text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-assert chunks[-2].choices[0].finish_reason in ("stop", "length")
-assert chunks[-1].usage.completion_tokens > 0 and text
+options = {"stream": True, "stream_options": {"include_usage": True}}
+chunks = list(create(logprobs=True, n=2, **options))
+assert chunks[-1].usage.completion_tokens > 0 and not chunks[-1].choices
+sampled = 0
+for index in range(2):
+    parts = [chunk.choices[0] for chunk in chunks[:-1] if chunk.choices[0].index == index]
+    assert parts[0].delta.role == "assistant"
+    reasons = [part.finish_reason for part in parts]
+    assert reasons.pop() in ("stop", "length") and not any(reasons), reasons
+    text = "".join(part.delta.content or "" for part in parts)
+    tokens = [token for part in parts if part.logprobs for token in part.logprobs.content]
+    assert text and "".join(token.token for token in tokens).startswith(text), (text, tokens)
+    sampled += len(tokens)
+assert chunks[-1].usage.completion_tokens == sampled
 
 # A stop string ends a completion and is not part of it.
 digit = several.choices[1].message.content[:1]

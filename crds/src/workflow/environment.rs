@@ -9,15 +9,15 @@ use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
 /// Settings of the `environment` workflow: an HTTP server (`url`) or a program (`command`) answers
-/// each completion with a reward and with messages, until the episode is done. The prompt of the
-/// row is the first observation.
+/// each completion with a reward and with messages, until the episode is done.
 ///
-/// After the first completion, `POST {url}/reset` with `{"session": text, "row": number, "seed":
+/// Before the first completion, `POST {url}/reset` with `{"session": text, "row": number, "seed":
 /// number, "prompt": text, "answer": text or null}` starts the session, or starts it again; the
-/// response is `{}`. After each completion, `POST {url}/step` with `{"session": text, "turn":
-/// number from 1, "completion": text}` has the response `{"reward": number, "done": true or false,
-/// "messages": [{"role": "user" or "tool", "content": text}]}`. `reward` is 0 and `messages` are
-/// empty if absent. The response to a repeated turn must be that to the first request.
+/// response is `{"observation": text}`, which is appended to the prompt of the row, or `{}`. After
+/// each completion, `POST {url}/step` with `{"session": text, "turn": number from 1, "completion":
+/// text}` has the response `{"reward": number, "done": true or false, "messages": [{"role": "user"
+/// or "tool", "content": text}]}`. `reward` is 0 and `messages` are empty if absent. The response
+/// to a repeated request must be that to the first one.
 ///
 /// The reward of a turn is that of the environment plus the sum of `rewards`; the reward of the
 /// sample is Σ reward of turn t · `discount` ^ (t − 1). Messages are not trained on.

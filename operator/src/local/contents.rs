@@ -1,6 +1,6 @@
 //! Contents of the inputs of a run, recorded in `inputs.json`. A run whose project folder has moved
-//! continues if they are the same: paths of inputs do not identify them. Programs and functions are
-//! compared at every start; the coordinator compares the rows of data.
+//! continues if they are the same: paths of inputs do not identify them. Programs, functions and
+//! their modules are compared at every start; the coordinator compares the rows of data.
 //!
 //! ```text
 //!  inputs.json (path, SHA-256) ──┐
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::digest;
 use super::paths::paths_mut;
-use super::program_files::program_files;
+use super::program_files::{modules, program_files};
 
 /// Field of the model folder, which may also be the export of another job.
 const MODEL: &str = "spec.model";
@@ -49,7 +49,7 @@ pub struct Located {
     pub inputs: Inputs,
     /// Fields whose path and contents differ from those of the run.
     pub changed: Vec<String>,
-    /// Fields of programs and functions at the path of the run whose contents differ.
+    /// Fields of programs, functions and modules at the path of the run whose contents differ.
     pub edited: Vec<String>,
 }
 
@@ -74,9 +74,13 @@ impl Located {
         });
         let paths: Vec<_> = paths.collect();
         let arguments = programs.into_iter().map(|(field, path)| (field, path, true));
-        for (field, path, is_program) in paths.into_iter().chain(arguments) {
+        let modules = modules(&current.spec);
+        let of_functions = modules.clone().into_iter().map(|(field, path)| (field, path, true));
+        for (field, path, is_program) in paths.into_iter().chain(arguments).chain(of_functions) {
             let before = recorded.contents.get(&field);
-            let is_there = before.is_some_and(|input| input.path == path);
+            // A module is identified by its name in the folder of its function.
+            let is_there =
+                before.is_some_and(|input| input.path == path || modules.contains_key(&field));
             if let Some(input) = before.filter(|_| is_there && !is_program) {
                 located.inputs.contents.insert(field, input.clone());
                 continue;
@@ -196,10 +200,11 @@ mod tests {
     fn programs_and_functions_are_compared_at_every_start() {
         let folder = project();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let files = ["reward.py", "score.py", "log.txt", "own"];
+        let files = ["reward.py", "score.py", "log.txt", "own", "parse.py", "unused.py"];
         for name in files {
             fs::write(path(name), "1").unwrap();
         }
+        fs::write(path("reward.py"), "from parse import number").unwrap();
         let rewards = serde_json::json!([
             {"name": "a", "python": {"path": path("reward.py"), "function": "f"}},
             {"name": "b", "command": {"command": ["python3", path("score.py"), path("log.txt")]}},
@@ -214,15 +219,18 @@ mod tests {
         let located = |recorded: &Inputs| Located::new(recorded, None, &config, folder.path());
         let recorded = located(&Inputs::default()).inputs;
         let edited = |name: &str| {
+            let before = fs::read(path(name)).unwrap();
             fs::write(path(name), "2").unwrap();
             let found = located(&recorded);
-            fs::write(path(name), "1").unwrap();
+            fs::write(path(name), before).unwrap();
             assert_eq!(found.changed, [""; 0]);
             found.edited
         };
         assert_eq!(edited("train.jsonl"), [""; 0], "the coordinator compares rows");
         assert_eq!(edited("log.txt"), [""; 0], "after the program");
         assert_eq!(edited("reward.py"), ["spec.rewards[0].python.path"]);
+        assert_eq!(edited("parse.py"), ["spec.rewards[0].python.path (parse.py)"]);
+        assert_eq!(edited("unused.py"), [""; 0], "nothing imports it");
         assert_eq!(edited("score.py"), ["spec.rewards[1].command.command[1]"]);
         let environment = "spec.rollout.workflow.environment.command.command[0]";
         assert_eq!(edited("own"), [environment]);

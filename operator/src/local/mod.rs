@@ -47,6 +47,7 @@ pub mod process;
 pub mod processes;
 mod program_files;
 mod programs;
+mod python_modules;
 pub mod report_file;
 pub mod results;
 pub mod role;

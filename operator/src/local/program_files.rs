@@ -1,9 +1,27 @@
-//! Files of this machine that a run starts as programs, or calls as functions.
+//! Files of this machine that a run starts as programs, or calls as functions, and modules of the
+//! functions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rljob_crds::RLJobSpec;
+
+use super::python_modules::imported;
+
+/// Modules in the folder of a function of a reward that it imports, by the field of the function
+/// and their name in the folder.
+pub fn modules(spec: &RLJobSpec) -> BTreeMap<String, String> {
+    let functions = spec.rewards.iter().enumerate();
+    let functions =
+        functions.filter_map(|(at, own)| Some((at, Path::new(&own.python.as_ref()?.path))));
+    let modules = functions.flat_map(|(at, function)| {
+        imported(function).into_iter().filter_map(move |module| {
+            let name = module.strip_prefix(function.parent()?).ok()?.display().to_string();
+            Some((format!("spec.rewards[{at}].python.path ({name})"), module.display().to_string()))
+        })
+    });
+    modules.collect()
+}
 
 /// Functions of rewards, and the first word of each command that is a file in `folder`, by the
 /// fields that name them. Interpreters elsewhere change with the system.

@@ -140,6 +140,36 @@ fn an_environment_that_is_a_program_has_the_same_result_as_the_server_also_after
     assert_same_result(&found, &served);
 }
 
+/// A run whose prompts are completed by first observations has the tokens of a run with the whole
+/// prompts.
+#[test]
+fn a_first_observation_is_part_of_the_prompt_also_after_kills() {
+    let samples = workspace().join("manifests/samples/environment");
+    let path = "practise:spec.rollout.workflow.environment";
+    let limits = ["maxTurns=2", "discount=0.5", "maxTokens=16"].map(|set| format!("{path}.{set}"));
+    let start = |runs: &str, command: String, more: &[&str]| {
+        let command = format!("{path}.command={{command: [python3, {command}], processes: 4}}");
+        let settings = [command.as_str()].into_iter().chain(limits.iter().map(String::as_str));
+        practise(runs, &settings.chain(more.iter().copied()).collect::<Vec<_>>(), &[])
+    };
+    let whole = samples.join("sums.py").display().to_string();
+    let expected = finished(start("whole-prompts", whole, &[]));
+    let observed = workspace().join("tests/tests/integration/workflows/observed.py");
+    let observed = format!("{}, {}", observed.display(), samples.display());
+    let prompts = ["train", "evaluation"]
+        .map(|data| format!("practise:spec.dataset.{data}.prompt=\"{{{{question[:3]}}}}\""));
+    let mut run = start("observations", observed, &prompts.each_ref().map(String::as_str));
+    run.kill_coordinator_in_a_turn();
+    run.wait_for_steps(3);
+    run.kill_after_log_lines(Victim::Engine, 20);
+    let found = finished(run);
+    check_episodes(&found);
+    let questions = "json_extract(segments, '$[0].text') LIKE '__+__='";
+    assert_eq!(count(&found, &format!("NOT {questions}")), 0);
+    assert_eq!(count(&found, "json_extract(segments, '$[0].trained')"), 0);
+    assert_same_result(&found, &expected);
+}
+
 /// Jobs of the sample `two-turns`, smaller.
 const TWO_TURNS: &str = include_str!("workflows/two_turns.yaml");
 

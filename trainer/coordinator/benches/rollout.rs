@@ -207,6 +207,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
         let wanted: Vec<_> = (0..GROUP)
             .map(|index| SampleRequest {
                 stop: Vec::new(),
+                live: None,
                 top_p: 1.0,
                 key: key(index),
                 temperature: 1.0,

@@ -226,6 +226,7 @@ impl Evaluation<'_> {
             top_p: if index < samples { spec.top_p.unwrap_or(1.0) } else { 1.0 },
             max_new_tokens,
             stop: Vec::new(),
+            live: None,
         };
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
         let (input, sampler, weights) = (self.input, &self.sampler, self.weights);

@@ -66,6 +66,21 @@ async fn play(environment: &Environment) -> Result<[String; 2], RewardError> {
     Ok([first, second].map(|step| format!("{step:?}")))
 }
 
+#[tokio::test]
+async fn a_reset_may_have_the_first_observation() {
+    for (answer, expected) in [
+        (r#"{"observation": "A maze."}"#, Some("A maze.")),
+        (r#"{"observation": null}"#, None),
+        (r#"{"observation": ""}"#, None),
+        ("{}", None),
+    ] {
+        let hook = format!("print('{answer}', flush=True); continue");
+        let environment = environment(&ECHO.replace("HOOK", &hook), &json!({}));
+        let session = environment.session(KEY);
+        assert_eq!(session.reset(&prompt(), 91).await.unwrap().as_deref(), expected, "{answer}");
+    }
+}
+
 /// The answers of [`ECHO`].
 fn check([first, second]: &[String; 2]) {
     assert!(first.contains("reward: 1.0") && first.contains(r#"[91, \"north\"]"#), "{first}");
@@ -113,7 +128,10 @@ async fn answers_have_limits_and_errors_name_the_cause() {
         ("import time; time.sleep(60)", "no response within 2 s"),
         ("while True: sys.stdout.write('x' * 65536)", "longer than 1048576 bytes"),
         ("sys.exit('no maze')", "exit status: 1; last line of stderr: `no maze`"),
-        ("print('ready', flush=True)", "invalid response `ready`, expected {}"),
+        (
+            "print('ready', flush=True)",
+            "invalid response `ready`, expected {\"observation\": text}",
+        ),
     ];
     for (hook, expected) in cases {
         let more = json!({"retries": 0, "timeoutSeconds": 2});

@@ -17,7 +17,6 @@
 
 pub mod arguments;
 pub mod cache;
-pub mod detokenizer;
 pub mod engine;
 pub mod forward;
 pub mod generation;

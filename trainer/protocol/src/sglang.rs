@@ -85,6 +85,9 @@ pub struct SamplingParams {
     /// Seed of this sample; SGLang reads it only in its deterministic mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_seed: Option<u64>,
+    /// Tokens between two events of a stream, by default as the engine was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_interval: Option<u32>,
 }
 
 /// Response of `/generate`.

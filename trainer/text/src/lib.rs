@@ -19,6 +19,7 @@
 mod chat_template;
 mod continuation;
 mod demonstration;
+mod detokenizer;
 mod error;
 mod folder;
 mod post_processor;
@@ -36,6 +37,7 @@ use tokenizers::Tokenizer;
 
 pub use continuation::{Message, MessageContent, TextPart};
 pub use demonstration::{ASSISTANT, DemonstratedTurn};
+pub use detokenizer::{Detokenizer, end_before};
 pub use error::TextError;
 pub use tool_calls::{ParsedCompletion, ToolCall, ToolCallError, ToolCallFormat};
 pub use tools::{FlatTool, Tool, Tools};

@@ -8,7 +8,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::{TextError, TextTokenizer, template_error};
+use crate::{TextError, TextTokenizer, end_before, template_error};
 
 const QWEN_START: &str = "<tool_call>\n";
 const QWEN_END: &str = "\n</tool_call>";
@@ -88,6 +88,19 @@ impl ToolCallFormat {
             Self::Llama => llama(text),
         }
     }
+
+    /// End of the text that is content whatever follows it, and whether or not calls do. The text
+    /// before `from` is content.
+    pub fn content_end(self, text: &str, from: usize) -> usize {
+        let end = |start: &'static str| end_before(text, from, std::iter::once(start));
+        match self {
+            // Content before a call is trimmed.
+            Self::Qwen if text.starts_with(char::is_whitespace) => 0,
+            Self::Qwen => text.get(..end(QWEN_START)).unwrap_or_default().trim_end().len(),
+            Self::Llama if text.starts_with('{') => 0,
+            Self::Llama => end(LLAMA_START),
+        }
+    }
 }
 
 impl TextTokenizer {
@@ -108,6 +121,12 @@ impl TextTokenizer {
             .ok_or_else(|| TextError::NoToolCallFormat { folder: folder.clone() })
     }
 
+    /// The special token that starts calls and has no text, if the format has one.
+    pub fn call_start(&self, format: ToolCallFormat) -> Option<i64> {
+        let start = self.inner.tokenizer.token_to_id(LLAMA_START).map(i64::from);
+        start.filter(|_| format == ToolCallFormat::Llama)
+    }
+
     /// Splits the tokens of a completion into text and calls. Special tokens are skipped, except
     /// the one before calls of Llama.
     pub fn parse_tool_calls(
@@ -115,8 +134,7 @@ impl TextTokenizer {
         format: ToolCallFormat,
         tokens: &[i64],
     ) -> Result<ParsedCompletion, TextError> {
-        let start = self.inner.tokenizer.token_to_id(LLAMA_START).map(i64::from);
-        let start = start.filter(|_| format == ToolCallFormat::Llama);
+        let start = self.call_start(format);
         let text = match tokens.iter().position(|token| start == Some(*token)) {
             None => self.decode(tokens)?,
             Some(at) => {

@@ -137,6 +137,7 @@ async fn sessions(proxy: &Proxy, episodes: &Episodes<'_>) {
                 top_p: 1.0,
                 max_new_tokens: episodes.lengths.max_new_tokens,
                 stop: Vec::new(),
+                live: None,
             };
             let session = Session { episodes, prompt, request: &request };
             let program = std::future::pending::<()>();

@@ -84,6 +84,16 @@ impl Conversation {
         }
     }
 
+    /// The conversation with a text at the end of its last message.
+    #[must_use]
+    pub fn observed(&self, text: &str) -> Self {
+        let mut observed = self.clone();
+        if let Some(last) = observed.messages.last_mut() {
+            last.content.push_str(text);
+        }
+        observed
+    }
+
     /// Whether its messages of the assistant are learned.
     pub fn is_learned(&self) -> bool {
         self.used == Use::Demonstration

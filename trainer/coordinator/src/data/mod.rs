@@ -145,11 +145,23 @@ impl Dataset {
 
     /// Returns the prompt of row `order(position ÷ len)[position mod len]` of the position's part.
     pub fn prompt(&self, position: u64) -> Result<Prompt, DataError> {
+        let (part, row) = self.row(position)?;
+        self.prompt_of(position, part, row)
+    }
+
+    /// The prompt of a position with the first observation of its environment at its end.
+    pub fn observed(&self, position: u64, observation: &str) -> Result<Prompt, DataError> {
+        let (part, row) = self.row(position)?;
+        self.prompt_of(position, part, &row.observed(observation))
+    }
+
+    fn row(&self, position: u64) -> Result<(&Part, &Row), DataError> {
         let (index, at) = self.at(position);
-        let Some((part, row)) = self.parts.get(index).and_then(|part| Some((part, part.row(at)?)))
-        else {
-            return Err(DataError::Empty { path: self.path().to_owned() });
-        };
+        let row = self.parts.get(index).and_then(|part| Some((part, part.row(at)?)));
+        row.ok_or_else(|| DataError::Empty { path: self.path().to_owned() })
+    }
+
+    fn prompt_of(&self, position: u64, part: &Part, row: &Row) -> Result<Prompt, DataError> {
         let tokens = row.tokens(&self.tokenizer, &self.style)?;
         Ok(Prompt {
             position,

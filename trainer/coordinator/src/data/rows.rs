@@ -11,6 +11,7 @@ use crate::data::reader::Fields;
 use crate::text::{DemonstratedTurn, PromptStyle, TextError, TextTokenizer, Tool, Tools};
 
 /// A rendered row.
+#[derive(Clone)]
 pub struct Row {
     pub location: RowLocation,
     /// Row number over all files, from 0.
@@ -56,6 +57,16 @@ pub struct RowTokens {
 }
 
 impl Row {
+    /// The row with a text at the end of its prompt.
+    #[must_use]
+    pub fn observed(&self, text: &str) -> Self {
+        Self {
+            prompt: format!("{}{text}", self.prompt),
+            conversation: self.conversation.as_ref().map(|given| given.observed(text)),
+            ..self.clone()
+        }
+    }
+
     /// Adds the row to the digest of its data.
     pub fn digest(&self, digest: &mut Sha256) {
         digest.update(self.number.to_le_bytes());

@@ -8,6 +8,7 @@ mod feedback;
 mod fields;
 mod filters;
 mod folders;
+mod observations;
 mod structures;
 mod tools;
 

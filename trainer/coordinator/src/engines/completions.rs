@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engines::error::{CONTROL_TIMEOUT, EngineError, GENERATE};
 use crate::engines::output::{self, Output};
+use crate::engines::received;
 use crate::engines::stream::Events;
 use crate::engines::streams::OpenStream;
 use crate::engines::transport::{Call, Transport};
@@ -284,7 +285,7 @@ fn take(event: &[u8], samples: &mut [Sample]) -> Result<(), EngineError> {
     let answer = output::parse(event)?;
     let index = answer.index.unwrap_or(0);
     let Some(sample) = samples.get_mut(index) else {
-        return Err(output::invalid(format!("an event has index {index}")));
+        return Err(received::invalid(format!("an event has index {index}")));
     };
     match sample.output.push(answer) {
         Ok(()) if !sample.output.is_finished() => {}

@@ -5,7 +5,7 @@ use rljob_protocol::sglang::GenerateRequest;
 use rljob_protocol::version::Version;
 
 use crate::engines::error::{EngineError, GENERATE};
-use crate::engines::output::Received;
+use crate::engines::received::Received;
 use crate::engines::weights::Weights;
 
 /// Maximum positive log-probability that counts as a rounding error.
@@ -53,29 +53,38 @@ pub fn part(
         },
         None => End::Open,
     };
-    let allowed = version.parse().ok().filter(|version| weights.allow(*version));
-    let Some(version) = allowed else {
-        return Err(EngineError::WrongWeights { found: version, expected: weights.to_string() });
-    };
+    let version = self::version(&version, weights)?;
     let shortest = usize::from(matches!(end, End::Stop | End::Length));
     let longest = request.sampling_params.max_new_tokens as usize;
     if !(shortest..=longest).contains(&tokens.len()) {
         return Err(invalid(format!("{} tokens, expected {shortest} to {longest}", tokens.len())));
     }
-    if let Some(id) = tokens.iter().find(|id| !(0..vocabulary).contains(*id)) {
-        return Err(invalid(format!("token id {id} outside the vocabulary of {vocabulary}")));
-    }
-    if let Some((logprob, id)) = logprobs
-        .iter()
-        .zip(&tokens)
-        .find(|(logprob, _)| !logprob.is_finite() || **logprob > MAX_LOGPROB)
-    {
-        return Err(invalid(format!("log-probability {logprob} of token {id}")));
-    }
+    self::tokens(&tokens, &logprobs, vocabulary)?;
     for logprob in &mut logprobs {
         *logprob = logprob.min(0.0);
     }
     Ok(Part { tokens, logprobs, version, end })
+}
+
+/// The version of the weights of an output, which have to be allowed.
+pub fn version(found: &str, weights: Weights) -> Result<Version, EngineError> {
+    let allowed = found.parse().ok().filter(|version| weights.allow(*version));
+    allowed.ok_or_else(|| EngineError::WrongWeights {
+        found: found.to_owned(),
+        expected: weights.to_string(),
+    })
+}
+
+/// Validates tokens and their log-probabilities.
+pub fn tokens(ids: &[i64], logprobs: &[f32], vocabulary: i64) -> Result<(), EngineError> {
+    if let Some(id) = ids.iter().find(|id| !(0..vocabulary).contains(*id)) {
+        return Err(invalid(format!("token id {id} outside the vocabulary of {vocabulary}")));
+    }
+    let is_invalid = |logprob: &f32| !logprob.is_finite() || *logprob > MAX_LOGPROB;
+    match logprobs.iter().zip(ids).find(|(logprob, _)| is_invalid(logprob)) {
+        Some((logprob, id)) => Err(invalid(format!("log-probability {logprob} of token {id}"))),
+        None => Ok(()),
+    }
 }
 
 fn invalid(message: String) -> EngineError {
@@ -87,8 +96,8 @@ mod tests {
     use rljob_protocol::answer::{Finish, FinishKind};
     use rljob_protocol::version::Version;
 
-    use crate::engines::output::Received;
     use crate::engines::output::tests::request;
+    use crate::engines::received::Received;
     use crate::engines::validate::{End, Part, part};
     use crate::engines::weights::Weights;
 

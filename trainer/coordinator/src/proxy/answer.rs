@@ -1,13 +1,11 @@
-//! Completions of a request, and answers of `/v1/chat/completions`: one object, or chunks of a
-//! stream.
+//! Completions of a request, whole or while they are sampled. Pure.
 
 use serde_json::{Value, json};
 
-use super::request::CompletionRequest;
 use crate::text::ToolCall;
 
-/// The completions of a request.
-#[derive(Clone, Debug, PartialEq)]
+/// The completions of a request; without any before they are sampled.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completed {
     pub id: String,
     pub prompt_tokens: usize,
@@ -16,14 +14,14 @@ pub struct Completed {
     pub choices: Vec<Choice>,
 }
 
-/// A completion.
-#[derive(Clone, Debug, PartialEq)]
+/// A completion, or what is certain of one that is sampled.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Without special tokens, the stop string and calls.
     pub text: String,
     pub tool_calls: Vec<ToolCall>,
-    /// `stop`, `length` or `tool_calls`.
-    pub finish_reason: &'static str,
+    /// `stop`, `length` or `tool_calls`; `None` while the completion is sampled.
+    pub finish_reason: Option<&'static str>,
     /// Number of tokens.
     pub tokens: usize,
     /// Text and log-probability of each token, if the request asks for them.
@@ -32,72 +30,27 @@ pub struct Choice {
     pub token_ids: Option<Vec<i64>>,
 }
 
+impl Choice {
+    /// Whether the completion begins with what was certain of it.
+    fn begins_with(&self, part: &Self) -> bool {
+        fn begins<T: PartialEq>(whole: Option<&[T]>, part: Option<&[T]>) -> bool {
+            whole.unwrap_or_default().starts_with(part.unwrap_or_default())
+        }
+        self.text.starts_with(&part.text)
+            && begins(self.logprobs.as_deref(), part.logprobs.as_deref())
+            && begins(self.token_ids.as_deref(), part.token_ids.as_deref())
+    }
+}
+
 impl Completed {
-    /// The object `chat.completion`; `created` in seconds.
-    pub fn object(&self, request: &CompletionRequest, created: u64) -> Value {
-        let choices = (0_u32..).zip(&self.choices).map(|(index, choice)| {
-            json!({
-                "index": index,
-                "message": self.message(index, choice, false),
-                "finish_reason": choice.finish_reason,
-                "logprobs": choice.logprobs.as_deref().map(logprobs),
-            })
-        });
-        json!({
-            "id": self.id, "object": "chat.completion", "created": created,
-            "model": request.model, "choices": choices.collect::<Vec<_>>(), "usage": self.usage(),
-        })
+    /// Whether the completions begin with what was certain of them.
+    pub fn begins_with(&self, partial: &Self) -> bool {
+        self.choices.iter().zip(&partial.choices).all(|(whole, part)| whole.begins_with(part))
     }
 
-    /// The objects `chat.completion.chunk`: the text of a choice, then its end.
-    pub fn chunks(&self, request: &CompletionRequest, created: u64) -> Vec<Value> {
-        let chunk = |choices: Value, usage: Value| {
-            json!({
-                "id": self.id, "object": "chat.completion.chunk", "created": created,
-                "model": request.model, "choices": choices, "usage": usage,
-            })
-        };
-        let mut chunks = Vec::new();
-        for (index, choice) in (0_u32..).zip(&self.choices) {
-            let text = json!([{
-                "index": index, "delta": self.message(index, choice, true), "finish_reason": null,
-                "logprobs": choice.logprobs.as_deref().map(logprobs),
-            }]);
-            chunks.push(chunk(text, Value::Null));
-            let end = json!([{
-                "index": index, "delta": {}, "finish_reason": choice.finish_reason,
-                "logprobs": null,
-            }]);
-            chunks.push(chunk(end, Value::Null));
-        }
-        if request.stream_usage {
-            chunks.push(chunk(json!([]), self.usage()));
-        }
-        chunks
-    }
-
-    /// The message of the assistant; in a stream, calls have an index.
-    fn message(&self, index: u32, choice: &Choice, streamed: bool) -> Value {
-        // A message that is only calls has no content.
-        let content =
-            Some(&choice.text).filter(|text| !text.is_empty() || choice.tool_calls.is_empty());
-        let fields =
-            [("role", json!("assistant")), ("content", json!(content)), ("refusal", Value::Null)];
-        let calls = choice.tool_calls.iter().enumerate();
-        let calls: Vec<Value> =
-            calls.map(|(number, call)| self.call(index, number, call, streamed)).collect();
-        let calls = (!calls.is_empty()).then_some(("tool_calls", Value::Array(calls)));
-        object(fields.into_iter().chain(calls))
-    }
-
-    fn call(&self, index: u32, number: usize, call: &ToolCall, streamed: bool) -> Value {
-        let arguments = Value::Object(call.arguments.clone()).to_string();
-        let fields = [
-            ("id", json!(format!("call-{}-{index}-{number}", self.id))),
-            ("type", json!("function")),
-            ("function", json!({"name": call.name, "arguments": arguments})),
-        ];
-        object(fields.into_iter().chain(streamed.then(|| ("index", json!(number)))))
+    /// Whether no completion is sampled any more.
+    pub fn is_whole(&self) -> bool {
+        !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some())
     }
 
     /// Numbers of tokens.
@@ -113,14 +66,6 @@ impl Completed {
     pub fn completion_tokens(&self) -> usize {
         self.choices.iter().map(|choice| choice.tokens).sum()
     }
-}
-
-fn object(fields: impl Iterator<Item = (&'static str, Value)>) -> Value {
-    fields.map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-fn logprobs(tokens: &[(String, f32)]) -> Value {
-    json!({ "content": token_logprobs(tokens), "refusal": null })
 }
 
 /// Tokens with their log-probabilities.

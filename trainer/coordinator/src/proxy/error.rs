@@ -34,6 +34,11 @@ pub enum ProxyError {
     Busy,
     #[error("the session has ended")]
     Ended,
+    #[error(
+        "an engine failed after a part of the completion was sent, and the completion was sampled \
+         again with other tokens: repeat the request"
+    )]
+    Changed,
     #[error("{0}")]
     Rejected(String),
 }
@@ -52,6 +57,7 @@ impl ProxyError {
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Busy => StatusCode::TOO_MANY_REQUESTS,
             Self::Ended => StatusCode::GONE,
+            Self::Changed => StatusCode::SERVICE_UNAVAILABLE,
             Self::Body(_)
             | Self::Json(_)
             | Self::Parameter { .. }
@@ -79,7 +85,11 @@ impl ProxyError {
             Self::Parameter { param, .. } => Some(param),
             _ => None,
         };
-        let kind = if *self == Self::Busy { "rate_limit_error" } else { "invalid_request_error" };
+        let kind = match self {
+            Self::Busy => "rate_limit_error",
+            Self::Changed => "server_error",
+            _ => "invalid_request_error",
+        };
         let error = json!({
             "message": self.to_string(), "type": kind, "param": param, "code": self.code(),
         });

@@ -11,8 +11,11 @@
 //! opened to them. Must not depend on rollouts.
 
 pub mod answer;
+mod chat_answer;
 mod chat_request;
+mod chunks;
 pub mod error;
+mod part;
 mod prompt_answer;
 mod prompt_request;
 pub mod request;
@@ -32,7 +35,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use server::LIMITS;
-pub use sessions::{Call, Reply, Session};
+pub use sessions::{Answer, Call, Reply, Session};
 
 use request::Rules;
 use sessions::Sessions;

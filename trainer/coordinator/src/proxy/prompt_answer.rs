@@ -2,28 +2,35 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Choice, Completed};
+use super::answer::Completed;
+use super::part::{Part, Sent};
 use super::request::CompletionRequest;
 
 /// The object `text_completion`; `created` in seconds.
 pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
     let choices = (0_u32..).zip(&completed.choices);
-    let choices: Vec<Value> =
-        choices.map(|(index, choice)| whole(completed, index, choice)).collect();
+    let choices: Vec<Value> = choices
+        .filter_map(|(index, whole)| Some((index, Sent::default().part(whole)?)))
+        .map(|(index, part)| choice(completed, index, &part))
+        .collect();
     shell(completed, request, created, &json!(choices), &completed.usage())
 }
 
-/// The objects of a stream: each choice, then the numbers of tokens if the request asks for them.
-pub fn chunks(completed: &Completed, request: &CompletionRequest, created: u64) -> Vec<Value> {
-    let chunk = |choices: &Value, usage: &Value| shell(completed, request, created, choices, usage);
-    let choices = (0_u32..).zip(&completed.choices);
-    let mut chunks: Vec<Value> = choices
-        .map(|(index, choice)| chunk(&json!([whole(completed, index, choice)]), &Value::Null))
-        .collect();
-    if request.stream_usage {
-        chunks.push(chunk(&json!([]), &completed.usage()));
-    }
-    chunks
+/// The objects of a part of a choice.
+pub fn chunks(
+    completed: &Completed,
+    request: &CompletionRequest,
+    created: u64,
+    index: u32,
+    part: &Part,
+) -> Vec<Value> {
+    let choices = json!([choice(completed, index, part)]);
+    vec![shell(completed, request, created, &choices, &Value::Null)]
+}
+
+/// The object with the numbers of tokens.
+pub fn usage_chunk(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
+    shell(completed, request, created, &json!([]), &completed.usage())
 }
 
 fn shell(
@@ -39,23 +46,26 @@ fn shell(
     })
 }
 
-fn whole(completed: &Completed, index: u32, choice: &Choice) -> Value {
+/// A choice; the first part of a stream has the token ids of the prompt.
+fn choice(completed: &Completed, index: u32, part: &Part) -> Value {
+    let Part { choice, is_first, offset } = part;
     let fields = [
         ("index", json!(index)),
         ("text", json!(choice.text)),
         ("finish_reason", json!(choice.finish_reason)),
-        ("logprobs", json!(choice.logprobs.as_deref().map(logprobs))),
+        ("logprobs", json!(choice.logprobs.as_deref().map(|tokens| logprobs(tokens, *offset)))),
     ];
     // As in vLLM.
-    let ids = choice.token_ids.as_ref().zip(completed.prompt_ids.as_ref());
-    let ids =
-        ids.map(|(ids, prompt)| [("token_ids", json!(ids)), ("prompt_token_ids", json!(prompt))]);
-    let fields = fields.into_iter().chain(ids.into_iter().flatten());
+    let ids = choice.token_ids.as_ref().map(|ids| ("token_ids", json!(ids)));
+    let prompt = completed.prompt_ids.as_ref().filter(|_| *is_first);
+    let prompt = prompt.map(|prompt| ("prompt_token_ids", json!(prompt)));
+    let fields = fields.into_iter().chain(ids).chain(prompt);
     fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn logprobs(tokens: &[(String, f32)]) -> Value {
-    let offsets = tokens.iter().scan(0_usize, |offset, (text, _)| {
+/// `offset` is the number of characters before the tokens.
+fn logprobs(tokens: &[(String, f32)], offset: usize) -> Value {
+    let offsets = tokens.iter().scan(offset, |offset, (text, _)| {
         let own = *offset;
         *offset = offset.saturating_add(text.chars().count());
         Some(own)

@@ -1,18 +1,27 @@
 //! Answers of `/v1/responses`: the object of a response, and the events of a stream. Pure.
 
+use axum::response::sse::Event;
 use serde_json::{Value, json};
 
 use super::answer::{Choice, Completed, token_logprobs};
+use super::part::{Part, Sent};
 use super::request::{Asked, CompletionRequest};
+use super::stream::{self, Encoder};
 use super::tools::ToolChoice;
 use crate::text::Tool;
 
 /// Finish reason of a completion that a limit ended.
 const LENGTH: &str = "length";
 
-/// Events of a stream with their numbers.
-#[derive(Default)]
-struct Events(Vec<Value>);
+/// The events of a stream.
+pub struct Events {
+    request: CompletionRequest,
+    /// In seconds.
+    created: u64,
+    /// Number of the next event.
+    number: usize,
+    sent: Sent,
+}
 
 /// A part of a completion.
 struct Item<'a> {
@@ -46,55 +55,75 @@ pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) 
     with(in_progress(completed, request, created), fields)
 }
 
-/// The events of a stream: a response in progress, each item, and the whole response.
-pub fn events(completed: &Completed, request: &CompletionRequest, created: u64) -> Vec<Value> {
-    let mut events = Events::default();
-    let begun = in_progress(completed, request, created);
-    events.add("response.created", json!({ "response": begun }));
-    events.add("response.in_progress", json!({ "response": begun }));
-    for (index, item) in items(completed).iter().enumerate() {
-        events.item(index, item);
+impl Events {
+    pub fn new(request: CompletionRequest, created: u64) -> Self {
+        Self { request, created, number: 0, sent: Sent::default() }
     }
-    let end = if is_cut(completed) { "response.incomplete" } else { "response.completed" };
-    events.add(end, json!({ "response": object(completed, request, created) }));
-    events.0
+
+    /// The events with what is new: first a response in progress, at last the whole response.
+    pub fn next(&mut self, completed: &Completed) -> Vec<Value> {
+        // A response has one completion.
+        let part = completed.choices.first().and_then(|choice| self.sent.part(choice));
+        let Some(part) = part else { return Vec::new() };
+        let mut events = Vec::new();
+        if part.is_first {
+            let begun = in_progress(completed, &self.request, self.created);
+            events.push(event("response.created", json!({ "response": begun })));
+            events.push(event("response.in_progress", json!({ "response": begun })));
+        }
+        for (index, item) in items(completed).iter().enumerate() {
+            events.extend(item.events(index, &part));
+        }
+        if completed.is_whole() {
+            let end = if is_cut(completed) { "response.incomplete" } else { "response.completed" };
+            let whole = object(completed, &self.request, self.created);
+            events.push(event(end, json!({ "response": whole })));
+        }
+        let first = self.number;
+        self.number = first.saturating_add(events.len());
+        let numbers = first..;
+        let numbered = events.into_iter().zip(numbers);
+        numbered.map(|(event, number)| with(event, [("sequence_number", json!(number))])).collect()
+    }
 }
 
-impl Events {
-    fn add(&mut self, kind: &str, event: Value) {
-        let fields = [("type", json!(kind)), ("sequence_number", json!(self.0.len()))];
-        self.0.push(with(event, fields));
+impl Encoder for Events {
+    fn events(&mut self, completed: &Completed) -> Vec<Event> {
+        stream::named(&self.next(completed))
     }
+}
 
-    fn item(&mut self, index: usize, item: &Item<'_>) {
-        let begun = json!({"output_index": index, "item": item.begun()});
-        self.add("response.output_item.added", begun);
-        let at = [("item_id", json!(item.id)), ("output_index", json!(index))];
-        match &item.content {
-            Content::Text { text, logprobs } => {
-                let at = at.into_iter().chain([("content_index", json!(0))]);
-                let at = |event: Value| with(event, at.clone());
-                let (empty, part) = (part("", &[]), part(text, logprobs));
-                self.add("response.content_part.added", at(json!({ "part": empty })));
-                let delta = at(json!({"delta": text, "logprobs": logprobs}));
-                self.add("response.output_text.delta", delta);
-                let done = at(json!({"text": text, "logprobs": logprobs}));
-                self.add("response.output_text.done", done);
-                self.add("response.content_part.done", at(json!({ "part": part })));
-            }
-            Content::Call { name, arguments, .. } => {
-                let delta = with(json!({ "delta": arguments }), at.clone());
-                self.add("response.function_call_arguments.delta", delta);
-                let done = with(json!({"arguments": arguments, "name": name}), at);
-                self.add("response.function_call_arguments.done", done);
-            }
-        }
-        let done = json!({"output_index": index, "item": item.whole()});
-        self.add("response.output_item.done", done);
-    }
+fn event(kind: &str, fields: Value) -> Value {
+    with(fields, [("type", json!(kind))])
 }
 
 impl Item<'_> {
+    /// The events of a part of the completion. Calls are in the last part.
+    fn events(&self, index: usize, part: &Part) -> Vec<Value> {
+        let at = [("item_id", json!(self.id)), ("output_index", json!(index))];
+        let (begins, ends, content) = match &self.content {
+            Content::Text { text, logprobs } => {
+                let at = at.into_iter().chain([("content_index", json!(0))]);
+                let events = text_events(part, text, logprobs).into_iter();
+                let events = events.map(|event| with(event, at.clone())).collect();
+                (part.is_first, part.choice.finish_reason.is_some(), events)
+            }
+            Content::Call { name, arguments, .. } => {
+                let delta = with(json!({ "delta": arguments }), at.clone());
+                let done = with(json!({"arguments": arguments, "name": name}), at);
+                let events = vec![
+                    event("response.function_call_arguments.delta", delta),
+                    event("response.function_call_arguments.done", done),
+                ];
+                (true, true, events)
+            }
+        };
+        let item = |kind, item| event(kind, json!({"output_index": index, "item": item}));
+        let begin = begins.then(|| item("response.output_item.added", self.begun()));
+        let end = ends.then(|| item("response.output_item.done", self.whole()));
+        begin.into_iter().chain(content).chain(end).collect()
+    }
+
     fn whole(&self) -> Value {
         match &self.content {
             Content::Text { text, logprobs } => {
@@ -131,6 +160,26 @@ impl Item<'_> {
     }
 }
 
+/// The events of a part of a text with its log-probabilities.
+fn text_events(new: &Part, text: &str, logprobs: &[Value]) -> Vec<Value> {
+    let mut events = Vec::new();
+    if new.is_first {
+        events.push(event("response.content_part.added", json!({ "part": part("", &[]) })));
+    }
+    if new.has_text() {
+        let logprobs = token_logprobs(new.choice.logprobs.as_deref().unwrap_or_default());
+        let delta = json!({"delta": new.choice.text, "logprobs": logprobs});
+        events.push(event("response.output_text.delta", delta));
+    }
+    if new.choice.finish_reason.is_some() {
+        let done = json!({"text": text, "logprobs": logprobs});
+        events.push(event("response.output_text.done", done));
+        let done = json!({ "part": part(text, logprobs) });
+        events.push(event("response.content_part.done", done));
+    }
+    events
+}
+
 /// A text in a message.
 fn part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
@@ -138,7 +187,7 @@ fn part(text: &str, logprobs: &[Value]) -> Value {
 
 /// Whether a limit ended a completion.
 fn is_cut(completed: &Completed) -> bool {
-    completed.choices.iter().any(|choice| choice.finish_reason == LENGTH)
+    completed.choices.iter().any(|choice| choice.finish_reason == Some(LENGTH))
 }
 
 /// An object with further fields.
@@ -189,7 +238,7 @@ fn items(completed: &Completed) -> Vec<Item<'_>> {
 fn items_of<'a>(id: &str, choice: &'a Choice) -> Vec<Item<'a>> {
     let message = || Item {
         id: format!("msg-{id}"),
-        status: if choice.finish_reason == LENGTH { "incomplete" } else { "completed" },
+        status: if choice.finish_reason == Some(LENGTH) { "incomplete" } else { "completed" },
         content: Content::Text {
             text: &choice.text,
             logprobs: token_logprobs(choice.logprobs.as_deref().unwrap_or_default()),

@@ -7,21 +7,23 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rljob_http::Limits;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answer::Completed;
+use super::chunks::{Chunks, Shape};
 use super::error::ProxyError;
 use super::request::{self, CompletionRequest, Rules};
-use super::sessions::{Call, Reply, Sessions};
+use super::response_answer::Events;
+use super::sessions::{Answer, Call, Reply, Sessions};
+use super::stream::{self, Encoder, Progress};
 use super::{
-    chat_request, prompt_answer, prompt_request, response_answer, response_request, stream,
+    chat_answer, chat_request, prompt_answer, prompt_request, response_answer, response_request,
 };
 
 /// Largest body in bytes.
@@ -46,7 +48,7 @@ struct Shared {
 struct Route {
     parse: fn(&[u8], &Rules) -> Result<CompletionRequest, ProxyError>,
     object: fn(&Completed, &CompletionRequest, u64) -> Value,
-    events: fn(&Completed, &CompletionRequest, u64) -> Vec<Event>,
+    encoder: fn(CompletionRequest, u64) -> Box<dyn Encoder>,
 }
 
 /// All routes; each needs the key of a session.
@@ -65,8 +67,11 @@ pub fn router(sessions: Arc<Sessions>, rules: Rules) -> Router {
 async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response, ProxyError> {
     const CHAT: Route = Route {
         parse: chat_request::chat,
-        object: Completed::object,
-        events: |completed, request, created| stream::chunks(&completed.chunks(request, created)),
+        object: chat_answer::object,
+        encoder: |request, created| {
+            let shape = Shape { part: chat_answer::chunks, usage: chat_answer::usage_chunk };
+            Box::new(Chunks::new(shape, request, created))
+        },
     };
     shared.complete(request, CHAT).await
 }
@@ -78,8 +83,9 @@ async fn completions(
     const COMPLETIONS: Route = Route {
         parse: prompt_request::prompt,
         object: prompt_answer::object,
-        events: |completed, request, created| {
-            stream::chunks(&prompt_answer::chunks(completed, request, created))
+        encoder: |request, created| {
+            let shape = Shape { part: prompt_answer::chunks, usage: prompt_answer::usage_chunk };
+            Box::new(Chunks::new(shape, request, created))
         },
     };
     shared.complete(request, COMPLETIONS).await
@@ -89,9 +95,7 @@ async fn responses(State(shared): State<Shared>, request: Request) -> Result<Res
     const RESPONSES: Route = Route {
         parse: response_request::response,
         object: response_answer::object,
-        events: |completed, request, created| {
-            stream::named(&response_answer::events(completed, request, created))
-        },
+        encoder: |request, created| Box::new(Events::new(request, created)),
     };
     shared.complete(request, RESPONSES).await
 }
@@ -122,13 +126,17 @@ impl Shared {
         let (place, body) = self.open(request).await?;
         let request = (route.parse)(&body, &self.rules)?;
         let asked = request.clone();
-        let completed = call(place, |reply| Call::Complete(asked, reply));
+        let (sender, partial) = watch::channel(Completed::default());
+        let completed =
+            call(place, |reply| Call::Complete(asked, Answer { partial: sender, reply }));
         if !request.stream {
+            drop(partial);
             let object = (route.object)(&completed.await?, &request, seconds());
             return Ok(Json(object).into_response());
         }
-        let events = move |completed: &Completed| (route.events)(completed, &request, seconds());
-        stream::respond(Box::pin(completed), stream::INTERVAL, events).await
+        let encoder = (route.encoder)(request, seconds());
+        let progress = Progress { partial, completed: Some(Box::pin(completed)), encoder };
+        stream::respond(progress, stream::INTERVAL).await
     }
 
     /// A place among the waiting requests of the session, and the body. Both are checked before the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answer::Completed;
 use super::error::ProxyError;
@@ -17,10 +17,19 @@ const WAITING: usize = 64;
 /// Answer to a call.
 pub type Reply<T> = oneshot::Sender<Result<T, ProxyError>>;
 
+/// Answer to a request for completions.
+#[derive(Debug)]
+pub struct Answer {
+    /// What is certain of the completions while they are sampled. A request that is not streamed
+    /// has no reader.
+    pub partial: watch::Sender<Completed>,
+    pub reply: Reply<Completed>,
+}
+
 /// A request of an agent to its session.
 #[derive(Debug)]
 pub enum Call {
-    Complete(CompletionRequest, Reply<Completed>),
+    Complete(CompletionRequest, Answer),
     /// Reward of a completion, or of the whole session.
     Reward(f64, Option<CompletionId>, Reply<()>),
     /// Selects the completion that ends the sample.

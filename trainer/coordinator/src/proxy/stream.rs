@@ -1,9 +1,12 @@
 //! Streams of completions as server-sent events. Comments keep the connection of a client with
-//! a read timeout open until the completions are whole.
+//! a read timeout open while nothing is new.
 //!
 //! ```text
-//!  whole within 5 s ─▶ status, events                 later ─▶ 200, comments, then events or error
+//!  something new within 5 s ─▶ status, events …       later ─▶ 200, comments, events … or error
 //! ```
+//!
+//! A stream reads the completions when its client can take events: a slow client gets fewer and
+//! larger ones.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,6 +17,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt as _};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::answer::Completed;
@@ -27,26 +31,60 @@ const COMMENT: &str = "keep-alive";
 /// Completions in progress.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Completed, ProxyError>> + Send>>;
 
-/// Streams completions as `events`, with comments at an interval. An error within the first
-/// interval has its status.
-pub async fn respond(
-    mut completed: Pending,
-    interval: Duration,
-    events: impl Fn(&Completed) -> Vec<Event> + Send + 'static,
-) -> Result<Response, ProxyError> {
-    let events = if let Ok(completed) = timeout(interval, &mut completed).await {
-        stream::iter(events(&completed?)).boxed()
-    } else {
-        let later = stream::once(completed).flat_map(move |completed| {
-            stream::iter(match completed {
-                Ok(completed) => events(&completed),
-                Err(error) => vec![Event::default().data(error.object().to_string())],
-            })
-        });
-        stream::once(ready(Event::default().comment(COMMENT))).chain(later).boxed()
+/// Events of a stream in the shape of an API.
+pub trait Encoder: Send {
+    /// Events with what is new in the completions, which are whole at last.
+    fn events(&mut self, completed: &Completed) -> Vec<Event>;
+}
+
+/// Completions while they are sampled, and their result.
+pub struct Progress {
+    pub partial: watch::Receiver<Completed>,
+    /// `None` when the stream has it.
+    pub completed: Option<Pending>,
+    pub encoder: Box<dyn Encoder>,
+}
+
+/// Streams completions, with comments at an interval. An error within the first interval, before
+/// the first event, has its status.
+pub async fn respond(mut progress: Progress, interval: Duration) -> Result<Response, ProxyError> {
+    let first = match timeout(interval, progress.next()).await {
+        Ok(Some(events)) => events?,
+        Ok(None) => Vec::new(),
+        Err(_) => vec![Event::default().comment(COMMENT)],
     };
+    let later = stream::unfold(progress, async |mut progress| {
+        let events = match progress.next().await? {
+            Ok(events) => events,
+            Err(error) => vec![Event::default().data(error.object().to_string())],
+        };
+        Some((events, progress))
+    });
+    let events = stream::once(ready(first)).chain(later).flat_map(stream::iter);
     let comments = KeepAlive::new().interval(interval).text(COMMENT);
     Ok(Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(comments).into_response())
+}
+
+impl Progress {
+    /// The next events; `None` after the result.
+    async fn next(&mut self) -> Option<Result<Vec<Event>, ProxyError>> {
+        let Self { partial, completed, encoder } = self;
+        loop {
+            tokio::select! {
+                biased;
+                result = completed.as_mut()? => {
+                    *completed = None;
+                    return Some(result.map(|completed| encoder.events(&completed)));
+                }
+                Ok(()) = partial.changed() => {
+                    let events = encoder.events(&partial.borrow_and_update());
+                    if !events.is_empty() {
+                        return Some(Ok(events));
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Events of the API of responses, whose names are their types.
@@ -58,50 +96,12 @@ pub fn named(events: &[Value]) -> Vec<Event> {
     events.iter().map(event).collect()
 }
 
-/// Events of chunks, and the end of the stream.
-pub fn chunks(chunks: &[Value]) -> Vec<Event> {
-    let texts = chunks.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
+/// Events of chunks, and the end of the stream after the last.
+pub fn chunks(chunks: &[Value], is_end: bool) -> Vec<Event> {
+    let end = is_end.then(|| "[DONE]".to_owned());
+    let texts = chunks.iter().map(Value::to_string).chain(end);
     texts.map(|text| Event::default().data(text)).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    const LINE: &str = ": keep-alive\n\n";
-
-    /// What follows two comments when the completions end after them.
-    async fn sent(ended: Result<(), ProxyError>) -> String {
-        let (end, result) = oneshot::channel::<Result<(), ProxyError>>();
-        let id = "c".to_owned();
-        let completed = Completed { id, prompt_tokens: 1, prompt_ids: None, choices: Vec::new() };
-        let pending = Box::pin(async move { result.await.unwrap().map(|()| completed) });
-        let events = |completed: &Completed| chunks(&[json!(completed.id)]);
-        let response = respond(pending, Duration::from_millis(1), events).await.unwrap();
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        let bytes = response.into_body().into_data_stream();
-        let mut texts = bytes.map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap());
-        for _ in 0..2 {
-            assert_eq!(texts.next().await.as_deref(), Some(LINE));
-        }
-        end.send(ended).unwrap();
-        texts.filter(|text| ready(text != LINE)).collect::<Vec<_>>().await.concat()
-    }
-
-    #[tokio::test]
-    async fn comments_are_sent_until_the_completions_are_whole_or_fail() {
-        assert_eq!(sent(Ok(())).await, "data: \"c\"\n\ndata: [DONE]\n\n");
-        let failed = sent(Err(ProxyError::Ended)).await;
-        assert_eq!(failed, format!("data: {}\n\n", ProxyError::Ended.object()));
-    }
-
-    #[tokio::test]
-    async fn an_error_before_the_first_comment_has_its_status() {
-        let pending = Box::pin(async { Err(ProxyError::Turns(2)) });
-        let error = respond(pending, INTERVAL, |_| Vec::new()).await.unwrap_err();
-        assert_eq!(error, ProxyError::Turns(2));
-    }
-}
+mod tests;

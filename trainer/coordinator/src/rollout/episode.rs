@@ -35,10 +35,12 @@ pub struct Episode {
 /// Why a sample is dropped.
 #[derive(Debug)]
 pub enum Rejected {
-    /// The verifier failed for a further completion.
-    Verifier(Box<Sampled>, RewardError),
+    /// The verifier failed for a further completion, or an environment before the first one.
+    Verifier(Option<Box<Sampled>>, RewardError),
     /// The program of the agent failed.
     Agent(AgentFailure),
+    /// The first observation leaves no token for a completion.
+    Observation { tokens: usize, context: u32 },
 }
 
 impl Rejected {
@@ -47,6 +49,7 @@ impl Rejected {
         match self {
             Self::Verifier(_, error) => error.kind(),
             Self::Agent(failure) => failure.kind(),
+            Self::Observation { .. } => "observation",
         }
     }
 
@@ -55,22 +58,25 @@ impl Rejected {
         match self {
             Self::Verifier(_, error) => crate::error_line(error),
             Self::Agent(failure) => crate::error_line(failure),
+            Self::Observation { tokens, context } => format!(
+                "the prompt with the first observation of the environment has {tokens} tokens, \
+                 which leaves none for a completion: the context of the model is {context}"
+            ),
         }
     }
 }
 
 impl Episode {
-    /// The episode of a program that failed.
-    pub fn rejected(failure: AgentFailure) -> Self {
-        let rejected = Some(Rejected::Agent(failure));
-        Self { turns: Vec::new(), ended_by_limit: false, rejected }
+    /// An episode without completions.
+    pub fn rejected(cause: Rejected) -> Self {
+        Self { turns: Vec::new(), ended_by_limit: false, rejected: Some(cause) }
     }
 
     /// All completions.
     pub fn completions(&self) -> impl Iterator<Item = &Sampled> {
         let rejected = self.rejected.iter().filter_map(|rejected| match rejected {
-            Rejected::Verifier(sampled, _) => Some(sampled.as_ref()),
-            Rejected::Agent(_) => None,
+            Rejected::Verifier(sampled, _) => sampled.as_deref(),
+            Rejected::Agent(_) | Rejected::Observation { .. } => None,
         });
         self.turns.iter().map(|turn| &turn.sampled).chain(rejected)
     }

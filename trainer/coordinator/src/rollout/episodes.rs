@@ -1,7 +1,7 @@
-//! Turns of a sample after the first: score, append what follows, sample on, until the workflow
-//! ends the sample.
+//! Turns of a sample: score, append what follows, sample on, until the workflow ends the sample.
 //!
 //! ```text
+//!  environment: reset ─▶ prompt and first observation ─▶ first completion
 //!  first completion ─▶ score ─▶ workflow ─┬─ end ─▶ Episode
 //!                        ▲                └─ messages ─▶ tokens, if they leave room ─┐
 //!                        └── completion ◀── same engine, exact tokens so far ◀───────┘
@@ -20,7 +20,7 @@ use crate::reward::RewardError;
 use crate::telemetry::ToolCalls;
 use crate::text::Message;
 use crate::work_error::WorkError;
-use crate::workflow::{EnvironmentSession, Lengths, Next, ToolSet, ToolTurn};
+use crate::workflow::{Environment, EnvironmentSession, Lengths, Next, ToolSet, ToolTurn};
 
 /// Settings that the episodes of a group share.
 pub struct Episodes<'a> {
@@ -56,12 +56,43 @@ struct TurnAt<'a, 'e> {
 }
 
 impl Episodes<'_> {
-    /// Continues after the first completion until the sample ends.
+    /// An episode of the environment, whose first observation is part of the prompt.
+    pub async fn in_environment(
+        &self,
+        environment: &Environment,
+        prompt: &Prompt,
+        request: &SampleRequest,
+    ) -> Result<Episode, WorkError> {
+        let session = environment.session(request.key);
+        let reset = session.reset(prompt, request.key.seed(self.sampler.run_seed, 0)).await;
+        let observed = match reset {
+            Ok(None) => None,
+            Ok(Some(observation)) => Some(self.data.observed(prompt.position, &observation)),
+            Err(error @ RewardError::Rejected { .. }) => {
+                return Ok(Episode::rejected(Rejected::Verifier(None, error)));
+            }
+            Err(error) => return Err(WorkError::Verifier(error.of_row(prompt.row))),
+        };
+        let observed = observed.transpose().map_err(InputError::from)?;
+        let prompt = observed.as_ref().unwrap_or(prompt);
+        let (tokens, context) = (prompt.tokens.len(), self.lengths.context);
+        let max_new_tokens = self.lengths.room(tokens, 0);
+        if max_new_tokens == 0 {
+            return Ok(Episode::rejected(Rejected::Observation { tokens, context }));
+        }
+        let request = SampleRequest { max_new_tokens, ..request.clone() };
+        let first = self.sampler.sample_near(None, self.weights, &prompt.tokens, &request).await;
+        self.finish(prompt, &request, first, Some(&session)).await
+    }
+
+    /// Continues after the first completion until the sample ends; `environment` is its session, if
+    /// the workflow is one.
     pub async fn finish(
         &self,
         prompt: &Prompt,
         request: &SampleRequest,
         first: Result<Sampled, RejectedEverywhere>,
+        environment: Option<&EnvironmentSession<'_>>,
     ) -> Result<Episode, WorkError> {
         let rejected = |refused: RejectedEverywhere| InputError::PromptRejected {
             row: prompt.row,
@@ -70,17 +101,15 @@ impl Episodes<'_> {
         let mut sampled = first.map_err(rejected)?;
         let mut tokens = prompt.tokens.clone();
         let (mut given, mut given_text) = (prompt.tokens.clone(), prompt.text.clone());
-        let environment = self.input.workflow.environment();
-        let environment = environment.map(|environment| environment.session(request.key));
         let mut turns = Vec::new();
         loop {
             let number = u32::try_from(turns.len()).unwrap_or(u32::MAX).saturating_add(1);
             tokens.extend(&sampled.completion.tokens);
-            let at = TurnAt { key: request.key, number, environment: environment.as_ref() };
+            let at = TurnAt { key: request.key, number, environment };
             let (scored, between) = match self.turn(prompt, at, &sampled, tokens.len()).await? {
                 Ok(turn) => turn,
                 Err(error) => {
-                    let rejected = Some(Rejected::Verifier(Box::new(sampled), error));
+                    let rejected = Some(Rejected::Verifier(Some(Box::new(sampled)), error));
                     return Ok(Episode { turns, ended_by_limit: false, rejected });
                 }
             };
@@ -157,14 +186,7 @@ impl Episodes<'_> {
             let messages = workflow.messages(prompt, number, &scored.text, &scored.reward);
             return Ok(Ok((Some(scored), messages.map_err(InputError::from)?)));
         };
-        let turn = async {
-            if number == 1 {
-                let seed = key.seed(self.sampler.run_seed, 0);
-                environment.reset(prompt, seed).await?;
-            }
-            environment.step(number, &scored.text).await
-        };
-        match turn.await {
+        match environment.step(number, &scored.text).await {
             Ok(step) => {
                 let reward = step.added_to(scored.reward);
                 Ok(Ok((Some(Scored { reward, ..scored }), step.next)))

@@ -143,6 +143,7 @@ impl Groups<'_> {
             top_p: 1.0,
             max_new_tokens,
             stop: Vec::new(),
+            live: None,
         };
         let (input, sampler) = (self.input, &self.sampler);
         let (data, tool_calls) = (input.train()?, &self.recorder.metrics.tool_calls);

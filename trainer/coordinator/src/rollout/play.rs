@@ -29,11 +29,18 @@ pub async fn play<'p>(
         let played = futures::stream::iter(wanted).map(play).buffer_unordered(wanted.len());
         return (played.boxed(), None);
     }
+    if let Some(environment) = episodes.input.workflow.environment() {
+        let play = move |request: &'p SampleRequest| async move {
+            (request.key.index, episodes.in_environment(environment, prompt, request).await)
+        };
+        let played = futures::stream::iter(wanted).map(play).buffer_unordered(wanted.len());
+        return (played.boxed(), None);
+    }
     let lease = sampler.lease(*weights, &prompt.tokens, wanted).await;
     let engine = lease.engine.name.clone();
     let completions = sampler.group(lease, *weights, &prompt.tokens, wanted);
     let finish = move |(request, first): (SampleRequest, _)| async move {
-        (request.key.index, episodes.finish(prompt, &request, first).await)
+        (request.key.index, episodes.finish(prompt, &request, first, None).await)
     };
     (completions.map(finish).buffer_unordered(wanted.len()).boxed(), Some(engine))
 }

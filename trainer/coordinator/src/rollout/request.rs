@@ -104,6 +104,7 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
         ignore_eos: false,
         skip_special_tokens: true,
         sampling_seed: sampling.run_seed.map(|seed| key.seed(seed, kept)),
+        stream_interval: None,
     }
 }
 

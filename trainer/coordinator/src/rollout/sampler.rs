@@ -24,6 +24,7 @@ use super::completion::Completion;
 use super::request::{self, Key};
 use super::stop::Stops;
 use crate::clock::Clock;
+use crate::engines::live::Live;
 use crate::engines::output::Output;
 use crate::engines::slots::Leased;
 use crate::engines::streams::OpenStream;
@@ -48,6 +49,8 @@ pub struct SampleRequest {
     pub max_new_tokens: u32,
     /// Strings that end the completion beside those of the run.
     pub stop: Vec<String>,
+    /// Publishes the tokens while they are sampled, each at once.
+    pub live: Option<Live>,
 }
 
 /// Samples of a run.
@@ -244,7 +247,7 @@ impl<'s> Sampler<'s> {
         kept: &Completion,
     ) -> GenerateRequest {
         let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-        request::generate(
+        let mut request = request::generate(
             wanted.key,
             nonce,
             &self.sampling(wanted, &self.stop_strings(wanted)),
@@ -252,7 +255,9 @@ impl<'s> Sampler<'s> {
             &kept.tokens,
             wanted.max_new_tokens,
             self.cache_key(engine, kept),
-        )
+        );
+        request.sampling_params.stream_interval = wanted.live.as_ref().map(|_| 1);
+        request
     }
 
     /// Continues a completion on one engine and appends its tokens. Fails if the completion is
@@ -268,7 +273,9 @@ impl<'s> Sampler<'s> {
         // An update does not begin while a stream is open.
         let open = engine.streams.open();
         let request = Arc::new(self.request(&engine.name, prompt, wanted, completion));
-        let output = Output::new(&request, Arc::clone(&engine.chunks));
+        let kept = completion.tokens.len();
+        let live = wanted.live.as_ref().map(|live| live.part(kept, weights, self.vocabulary));
+        let output = Output::new(&request, Arc::clone(&engine.chunks), live);
         let ended = self.stream(engine, open, &request, &output).await;
         let part = output
             .take()

@@ -2,7 +2,7 @@
 //! completion.
 //!
 //! ```text
-//!  completion 1 ─▶ reset {session, row, seed, …} ─▶ step {session, turn 1, completion}
+//!  prompt ─▶ reset {session, row, seed, …} ─▶ observation ─▶ completion 1
 //!  completion t ─▶ step {session, turn t, completion} ─┬─ done, or t = maxTurns ─▶ end
 //!                                                      └─ messages ─▶ completion t + 1
 //!  server: POST {url}/reset, {url}/step      program: lines {"reset": …}, {"step": …}
@@ -33,7 +33,7 @@ use crate::workflow::session::session;
 const COMPONENT: &str = "environment";
 /// Roles of messages that an environment may append.
 const ROLES: [&str; 2] = ["user", "tool"];
-const RESET: &str = "{}";
+const RESET: &str = "{\"observation\": text}";
 const STEP: &str = "{\"reward\": number, \"done\": boolean, \"messages\": [{\"role\": \"user\" or \
     \"tool\", \"content\": text}]}";
 
@@ -82,7 +82,9 @@ pub struct Step {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ResetResponse {}
+struct ResetResponse {
+    observation: Option<String>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -149,16 +151,17 @@ impl Environment {
 }
 
 impl Session<'_> {
-    /// Starts the session, or starts it again.
-    pub async fn reset(&self, prompt: &Prompt, seed: u64) -> Result<(), RewardError> {
+    /// Starts the session, or starts it again. Returns the first observation, which follows the
+    /// prompt, if there is one.
+    pub async fn reset(&self, prompt: &Prompt, seed: u64) -> Result<Option<String>, RewardError> {
         let body = json!({
             "session": self.name, "row": prompt.row, "seed": seed, "prompt": prompt.text,
             "answer": prompt.answer,
         });
         let service = &self.environment.resets;
         let parse = |response: &[u8]| parse::<ResetResponse>(response, RESET);
-        self.request(service, "reset", body, parse).await?;
-        Ok(())
+        let response = self.request(service, "reset", body, parse).await?;
+        Ok(response.observation.filter(|text| !text.is_empty()))
     }
 
     /// Sends the completion of turn `number`, counted from 1.

@@ -4,9 +4,8 @@ mod response;
 
 use std::time::Instant;
 
-use rljob_text::{TextError, TextTokenizer};
+use rljob_text::{Detokenizer, TextError, TextTokenizer};
 
-use crate::detokenizer::Detokenizer;
 use crate::forward::Row;
 use crate::generation::FinishReason;
 use crate::request::QueuedRequest;

@@ -22,7 +22,10 @@ pub async fn events_of_a_stream_join_to_the_whole_response_and_end_with_done(ser
     let mut body = greedy("stream", &PROMPT, 40);
     body["return_logprob"] = json!(true);
     let whole = server.generate(&body).await;
-    let events = server.running(body).await.events().await;
+    let events = server.running(body.clone()).await.events().await;
+    body["sampling_params"]["stream_interval"] = json!(20);
+    let rare = server.running(body).await.events().await;
+    assert!(events.len() > 1 && rare.len() <= 3, "{} events, {rare:?}", events.len());
     let mut tokens = 0;
     for event in &events {
         let meta = &event["meta_info"];
@@ -32,7 +35,6 @@ pub async fn events_of_a_stream_join_to_the_whole_response_and_end_with_done(ser
         tokens += ids(event).len();
         assert_eq!(meta["completion_tokens"], json!(tokens), "{event}");
     }
-    assert!(events.len() > 1, "{events:?}");
     let (last, before) = events.split_last().unwrap();
     assert!(before.iter().all(|event| event["meta_info"]["finish_reason"].is_null()));
     assert_eq!(last["meta_info"]["finish_reason"], json!({"type": "length", "length": 40}));

@@ -164,6 +164,7 @@ pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -
         ignore_eos: true,
         skip_special_tokens: false,
         sampling_seed: Some(seed),
+        stream_interval: None,
     };
     GenerateRequest {
         rid: rid.to_owned(),

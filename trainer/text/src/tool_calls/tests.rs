@@ -40,6 +40,26 @@ fn content_and_calls_are_those_of_sglang() {
 }
 
 #[test]
+fn content_that_is_certain_begins_the_content_and_the_text_of_every_longer_completion() {
+    let golden = include_str!("../../tests/fixtures/tool_calls.jsonl");
+    for case in golden.lines().map(|line| serde_json::from_str::<Golden>(line).unwrap()) {
+        let is_qwen = case.format == "qwen";
+        let format = if is_qwen { ToolCallFormat::Qwen } else { ToolCallFormat::Llama };
+        let mut end = 0;
+        for (at, character) in case.text.char_indices() {
+            let so_far = &case.text[..at + character.len_utf8()];
+            end = format.content_end(so_far, end);
+            let content = &case.text[..end];
+            assert!(case.content.starts_with(content), "{content:?} {:?}", case.text);
+        }
+    }
+    let end = |text: &str| ToolCallFormat::Qwen.content_end(text, 0);
+    assert_eq!([end("I add. <tool"), end("I add.\n"), end("I add. <"), end(" I")], [6, 6, 6, 0]);
+    let end = |text: &str| ToolCallFormat::Llama.content_end(text, 0);
+    assert_eq!([end("I add: {"), end("{\"name\""), end("I <|python")], [8, 0, 2]);
+}
+
+#[test]
 fn a_malformed_call_is_an_error_beside_valid_ones() {
     let texts = [
         "<tool_call>\n{\"name\": \"add\"\n</tool_call>",

@@ -119,7 +119,7 @@ async fn ask(
     let mut request = request(1);
     (request.rid, request.input_ids) = (format!("r.{prompt}."), vec![prompt]);
     request.extra_key = Some(key.to_owned());
-    let output = Output::new(&request, Arc::default());
+    let output = Output::new(&request, Arc::default(), None);
     let (client, url, open) = (client.clone(), url.to_owned(), streams.open().unwrap());
     let (asked, task) = (Arc::new(Notify::new()), Arc::new(request));
     let begun = Arc::clone(&asked);

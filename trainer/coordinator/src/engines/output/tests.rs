@@ -40,7 +40,7 @@ type Read = Option<(Vec<i64>, Option<String>)>;
 /// What the events up to the first one that fails say, and its error.
 fn read(events: &[Value]) -> (Read, Result<(), String>) {
     let chunks = Arc::default();
-    let output = Output::new(&request(4), Arc::clone(&chunks));
+    let output = Output::new(&request(4), Arc::clone(&chunks), None);
     let push = |event: &Value| output.push(parse(event.to_string().as_bytes())?);
     let result = events.iter().try_for_each(push).map_err(|error: EngineError| error.to_string());
     let received = output.take().map(|received| {

@@ -21,7 +21,7 @@ fn completed(text: &str, calls: u32, finish_reason: &'static str) -> Completed {
     let choice = Choice {
         text: text.to_owned(),
         tool_calls: (0..calls).map(call).collect(),
-        finish_reason,
+        finish_reason: Some(finish_reason),
         tokens: 3,
         logprobs: None,
         token_ids: None,
@@ -69,7 +69,7 @@ fn a_response_has_the_text_and_the_calls_of_a_completion_as_items() {
 #[test]
 fn a_stream_ends_with_the_response_and_its_events_are_numbered() {
     let (completed, request) = (completed("2", 1, "tool_calls"), request());
-    let events = events(&completed, &request, 7);
+    let events = Events::new(request.clone(), 7).next(&completed);
     let kinds: Vec<_> = events.iter().filter_map(|event| event["type"].as_str()).collect();
     assert_eq!(
         kinds,
@@ -95,4 +95,48 @@ fn a_stream_ends_with_the_response_and_its_events_are_numbered() {
     assert_eq!(events[4]["delta"], "2");
     assert_eq!(events[9]["delta"], "{\"a\":0}");
     assert_eq!(events[9]["item_id"], "fc-resp-0-0");
+}
+
+#[test]
+fn a_text_is_streamed_in_parts_and_its_end_has_the_whole() {
+    let partial = |text: &str| {
+        let choice = Choice { text: text.to_owned(), ..Choice::default() };
+        Completed { choices: vec![choice], ..completed("", 0, "stop") }
+    };
+    let mut events = Events::new(request(), 7);
+    let mut all = Vec::new();
+    for part in [partial(""), partial("I "), partial("I add")] {
+        all.extend(events.next(&part));
+    }
+    let whole = completed("I add.", 1, "tool_calls");
+    all.extend(events.next(&whole));
+    let kinds: Vec<_> = all.iter().filter_map(|event| event["type"].as_str()).collect();
+    let delta = "response.output_text.delta";
+    assert_eq!(
+        kinds,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            delta,
+            delta,
+            delta,
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.output_item.added",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    let numbers = all.iter().map(|event| event["sequence_number"].as_u64());
+    assert!(numbers.eq((0..15).map(Some)));
+    let deltas = all.iter().filter(|event| event["type"] == delta);
+    let deltas: Vec<_> = deltas.filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas, ["I ", "add", "."]);
+    assert_eq!(all[7]["text"], "I add.");
+    assert_eq!(all[14]["response"], object(&whole, &request(), 7));
 }

@@ -9,7 +9,7 @@ use futures::stream::FuturesUnordered;
 
 use super::progress::Progress;
 use super::session::Session;
-use crate::proxy::{self, Reply};
+use crate::proxy::{self, Answer, Reply};
 use crate::work_error::WorkError;
 
 /// Requests of a session that are sampled at the same time. Others wait.
@@ -38,10 +38,12 @@ pub async fn answer<P: Future>(
                 let _ = reply.send(progress.record(parent, sampling?));
             }
             Some(call) = opened.calls.recv(), if in_progress.len() < CONCURRENT => {
-                if let Some((planned, reply)) = progress.answer(max_turns, call) {
+                if let Some((planned, answer)) = progress.answer(max_turns, call) {
+                    let Answer { partial, reply } = answer;
                     let parent = planned.parent;
-                    in_progress
-                        .push(async move { (parent, session.complete(planned).await, reply) });
+                    in_progress.push(async move {
+                        (parent, session.complete(planned, &partial).await, reply)
+                    });
                 }
             }
         }

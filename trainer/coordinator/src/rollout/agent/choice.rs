@@ -1,7 +1,6 @@
 //! A sampled completion as a choice of a response. Pure.
 
 use crate::proxy::answer::Choice;
-use crate::rollout::completion::Completion;
 use crate::rollout::sampler::Sampled;
 use crate::text::{ParsedCompletion, TextError, TextTokenizer, ToolCall, ToolCallFormat};
 
@@ -32,6 +31,7 @@ pub fn choice(
         finish_reason = if finish_reason == "stop" { "tool_calls" } else { finish_reason };
     }
     let tokens = completion.tokens.len();
+    let finish_reason = Some(finish_reason);
     let choice =
         Choice { text, tool_calls, finish_reason, tokens, logprobs: None, token_ids: None };
     Ok((choice, sampled_text))
@@ -40,11 +40,11 @@ pub fn choice(
 /// Text and log-probability of each token.
 pub fn token_logprobs(
     tokenizer: &TextTokenizer,
-    sampled: &Sampled,
+    ids: &[i64],
+    logprobs: &[f32],
 ) -> Result<Vec<(String, f32)>, TextError> {
     let token = |(id, logprob): (&i64, &f32)| {
         Ok((tokenizer.decode_as(std::slice::from_ref(id), false)?, *logprob))
     };
-    let Completion { tokens, logprobs, .. } = &sampled.completion;
-    tokens.iter().zip(logprobs).map(token).collect()
+    ids.iter().zip(logprobs).map(token).collect()
 }

@@ -14,6 +14,7 @@ pub mod calls;
 mod choice;
 pub mod conversation;
 pub mod failure;
+mod partial;
 pub mod progress;
 pub mod session;
 mod text_work;
@@ -127,7 +128,7 @@ impl Agents {
                 if samples >= MAX_REJECTED {
                     return Err(WorkError::Agent { samples, source: failure });
                 }
-                return Ok(Episode::rejected(failure));
+                return Ok(Episode::rejected(Rejected::Agent(failure)));
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -208,7 +209,7 @@ async fn episode(
             match score(input, session.prompt, tokens).await? {
                 Verdict::Scored(by_rewards) => scored.reward = by_rewards.reward,
                 Verdict::Rejected(error) => {
-                    let rejected = Some(Rejected::Verifier(Box::new(node.sampled), error));
+                    let rejected = Some(Rejected::Verifier(Some(Box::new(node.sampled)), error));
                     return Ok(Ok(Episode { turns, ended_by_limit: false, rejected }));
                 }
             }

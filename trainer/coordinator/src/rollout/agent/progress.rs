@@ -5,7 +5,7 @@ use super::conversation::{Conversations, Node};
 use crate::proxy::answer::Completed;
 use crate::proxy::error::ProxyError;
 use crate::proxy::request::{Asked, CompletionId, CompletionRequest};
-use crate::proxy::{Call, Reply};
+use crate::proxy::{Answer, Call};
 
 /// Progress of a session.
 #[derive(Debug, Default)]
@@ -41,11 +41,11 @@ pub struct Planned {
 impl Progress {
     /// Answers a call, or returns the plan of its completions. A client that has gone gets no
     /// answer.
-    pub fn answer(&mut self, max_turns: u32, call: Call) -> Option<(Planned, Reply<Completed>)> {
+    pub fn answer(&mut self, max_turns: u32, call: Call) -> Option<(Planned, Answer)> {
         match call {
-            Call::Complete(request, reply) => match self.plan(max_turns, request) {
-                Ok(planned) => return Some((planned, reply)),
-                Err(error) => drop(reply.send(Err(error))),
+            Call::Complete(request, answer) => match self.plan(max_turns, request) {
+                Ok(planned) => return Some((planned, answer)),
+                Err(error) => drop(answer.reply.send(Err(error))),
             },
             Call::Reward(reward, of, reply) => drop(reply.send(self.set_reward(reward, of))),
             Call::Finish(at, reply) => drop(reply.send(self.finish(at))),

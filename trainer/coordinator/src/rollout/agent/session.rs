@@ -4,19 +4,23 @@
 //!  Planned ─▶ tokens since the parent ─▶ n completions side by side ─▶ nodes, response
 //! ```
 
-use futures::future::try_join_all;
+use futures::future::{pending, try_join_all};
 use rljob_crds::data::PromptFormat;
+use tokio::sync::watch;
 
 use super::choice::{choice, token_logprobs};
 use super::conversation::Node;
+use super::partial::{PartialChoice, Reading};
 use super::progress::{Planned, Sampling};
 use super::text_work::{SHORT, text_work};
 use crate::data::Prompt;
+use crate::engines::live::Live;
 use crate::input::InputError;
 use crate::proxy::answer::{Choice, Completed};
 use crate::proxy::error::ProxyError;
 use crate::proxy::request::{Asked, CompletionRequest};
 use crate::proxy::tools::ToolChoice;
+use crate::rollout::completion::Completion;
 use crate::rollout::episodes::Episodes;
 use crate::rollout::request::Key;
 use crate::rollout::sampler::{SampleRequest, Sampled};
@@ -40,12 +44,44 @@ pub struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Samples the completions of a request.
-    pub async fn complete(self, planned: Planned) -> Result<Sampling, WorkError> {
+    /// Samples the completions of a request, and publishes them meanwhile if it is streamed.
+    pub async fn complete(
+        self,
+        planned: Planned,
+        partial: &watch::Sender<Completed>,
+    ) -> Result<Sampling, WorkError> {
+        let (given, tokens, max_new_tokens) = match self.prompt(&planned).await? {
+            Ok(prompt) => prompt,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (reading, stream) = (self.reading(&planned.request), planned.request.stream);
+        if stream {
+            partial.send_replace(self.begun(&planned, &tokens));
+        }
+        let engine = planned.last.as_ref().map(|(_, engine)| engine.as_str());
+        let samples = (0..planned.request.n).map(|choice| {
+            let own = || PartialChoice::new(reading.clone(), partial, choice as usize);
+            let wanted = self.wanted(&planned, choice, max_new_tokens);
+            self.sample(engine, &tokens, wanted, stream.then(own))
+        });
+        let samples = match try_join_all(samples).await {
+            Ok(samples) => samples,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (nodes, completed) = self.answer(planned, given, tokens, reading, samples).await?;
+        let begins = completed.begins_with(&partial.borrow());
+        Ok(if begins { Ok((nodes, completed)) } else { Err(ProxyError::Changed) })
+    }
+
+    /// Tokens since the parent, all tokens before the completions, and their maximum length.
+    async fn prompt(
+        &self,
+        planned: &Planned,
+    ) -> Result<Result<(Given, Vec<i64>, u32), ProxyError>, WorkError> {
         if let Some(error) = self.request_error(&planned.request) {
             return Ok(Err(error));
         }
-        let given = match self.given(&planned).await? {
+        let given = match self.given(planned).await? {
             Ok(given) => given,
             Err(error) => return Ok(Err(ProxyError::Rejected(crate::error_line(&error)))),
         };
@@ -61,14 +97,39 @@ impl Session<'_> {
         if max_new_tokens == 0 {
             return Ok(Err(ProxyError::NoRoom { tokens: tokens.len() }));
         }
-        let engine = planned.last.as_ref().map(|(_, engine)| engine.as_str());
-        let samples = (0..planned.request.n).map(|choice| {
-            self.sample(engine, &tokens, self.wanted(&planned, choice, max_new_tokens))
-        });
-        match try_join_all(samples).await {
-            Ok(samples) => self.answer(planned, given, tokens, samples).await.map(Ok),
-            Err(error) => Ok(Err(error)),
+        Ok(Ok((given, tokens, max_new_tokens)))
+    }
+
+    /// How the completions of a request are read.
+    fn reading(&self, request: &CompletionRequest) -> Reading {
+        let has_calls = request.tool_choice == ToolChoice::Auto && !request.tools.is_empty();
+        Reading {
+            tokenizer: self.episodes.input.tokenizer.clone(),
+            stop: [&request.stop, self.episodes.sampler.stops.strings.as_slice()].concat(),
+            format: self.episodes.input.tool_call_format.filter(|_| has_calls),
+            details: request.details,
         }
+    }
+
+    /// The completions of a request before they are sampled.
+    fn begun(&self, planned: &Planned, prompt: &[i64]) -> Completed {
+        let details = planned.request.details;
+        let choice = Choice {
+            logprobs: details.logprobs.then(Vec::new),
+            token_ids: details.token_ids.then(Vec::new),
+            ..Choice::default()
+        };
+        Completed {
+            id: self.id(planned),
+            prompt_tokens: prompt.len(),
+            prompt_ids: details.token_ids.then(|| prompt.to_vec()),
+            choices: vec![choice; planned.request.n as usize],
+        }
+    }
+
+    fn id(&self, planned: &Planned) -> String {
+        let Key { position, index, .. } = self.request.key;
+        format!("{}-{position}-{index}-{}", planned.request.api.id_prefix(), planned.number)
     }
 
     /// Why the model cannot sample for a request.
@@ -110,14 +171,29 @@ impl Session<'_> {
         &self,
         engine: Option<&str>,
         tokens: &[i64],
-        wanted: SampleRequest,
+        mut wanted: SampleRequest,
+        partial: Option<PartialChoice<'_>>,
     ) -> Result<Sampled, ProxyError> {
         let Key { position, index, turn, .. } = wanted.key;
         if turn > 0 {
             tracing::debug!(position, index, turn, "sampling a turn");
         }
         let Episodes { sampler, weights, .. } = self.episodes;
-        let sampled = sampler.sample_near(engine, *weights, tokens, &wanted).await;
+        let published = partial.map(|partial| {
+            let (live, tokens) = Live::new();
+            wanted.live = Some(live);
+            partial.publish(tokens)
+        });
+        let published = async {
+            match published {
+                Some(published) => published.await,
+                None => pending().await,
+            }
+        };
+        let sampled = tokio::select! {
+            sampled = sampler.sample_near(engine, *weights, tokens, &wanted) => sampled,
+            never = published => match never {},
+        };
         sampled.map_err(|refused| ProxyError::Rejected(refused.0))
     }
 
@@ -160,13 +236,13 @@ impl Session<'_> {
         planned: Planned,
         given: Given,
         prompt: Vec<i64>,
+        reading: Reading,
         samples: Vec<Sampled>,
     ) -> Result<(Vec<Node>, Completed), WorkError> {
+        let id = self.id(&planned);
         let Planned { number, parent, request, .. } = planned;
-        let Key { position, index, .. } = self.request.key;
-        let id = format!("{}-{position}-{index}-{number}", request.api.id_prefix());
         let details = request.details;
-        let (samples, choices) = self.decode(&request, samples).await?;
+        let (samples, choices) = decode(reading, samples).await?;
         let nodes = (0..).zip(samples).zip(&choices);
         let nodes = nodes.map(|((choice, sampled), (answered, sampled_text))| Node {
             number: number.saturating_add(choice),
@@ -190,32 +266,25 @@ impl Session<'_> {
         let prompt_ids = details.token_ids.then_some(prompt);
         Ok((nodes, Completed { id: id.clone(), prompt_tokens, prompt_ids, choices }))
     }
+}
 
-    /// Completions as choices, each with the whole completion as text.
-    async fn decode(
-        &self,
-        request: &CompletionRequest,
-        samples: Vec<Sampled>,
-    ) -> Result<(Vec<Sampled>, Vec<(Choice, String)>), WorkError> {
-        let stop = [&request.stop, self.episodes.sampler.stops.strings.as_slice()].concat();
-        let tokenizer = self.episodes.input.tokenizer.clone();
-        let has_calls = request.tool_choice == ToolChoice::Auto && !request.tools.is_empty();
-        let format = self.episodes.input.tool_call_format.filter(|_| has_calls);
-        let details = request.details;
-        let size = samples.iter().map(|sampled| sampled.completion.tokens.len()).sum();
-        let decode = move || {
-            let choice = |sampled: &Sampled| {
-                let (choice, text) = choice(&tokenizer, sampled, &stop, format)?;
-                let logprobs = details.logprobs.then(|| token_logprobs(&tokenizer, sampled));
-                let token_ids = details.token_ids.then(|| sampled.completion.tokens.clone());
-                Ok::<_, TextError>((
-                    Choice { logprobs: logprobs.transpose()?, token_ids, ..choice },
-                    text,
-                ))
-            };
-            let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
-            choices.map(|choices| (samples, choices))
+/// Completions as choices, each with the whole completion as text.
+async fn decode(
+    reading: Reading,
+    samples: Vec<Sampled>,
+) -> Result<(Vec<Sampled>, Vec<(Choice, String)>), WorkError> {
+    let size = samples.iter().map(|sampled| sampled.completion.tokens.len()).sum();
+    let decode = move || {
+        let Reading { tokenizer, stop, format, details } = reading;
+        let choice = |sampled: &Sampled| {
+            let (choice, text) = choice(&tokenizer, sampled, &stop, format)?;
+            let Completion { tokens, logprobs, .. } = &sampled.completion;
+            let texts = details.logprobs.then(|| token_logprobs(&tokenizer, tokens, logprobs));
+            let token_ids = details.token_ids.then(|| tokens.clone());
+            Ok::<_, TextError>((Choice { logprobs: texts.transpose()?, token_ids, ..choice }, text))
         };
-        Ok(text_work(size, decode).await?.map_err(InputError::from)?)
-    }
+        let choices = samples.iter().map(choice).collect::<Result<Vec<_>, _>>();
+        choices.map(|choices| (samples, choices))
+    };
+    Ok(text_work(size, decode).await?.map_err(InputError::from)?)
 }

@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use rljob_text::{TextError, TextTokenizer};
+use rljob_text::{Detokenizer, TextError, TextTokenizer};
 
 use super::Sequence;
-use crate::detokenizer::Detokenizer;
 use crate::generation::{
     FinishReason, Generation, GenerationLogprobs, GenerationMeta, TokenLogprob, TopLogprobs,
 };

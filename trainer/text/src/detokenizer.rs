@@ -1,15 +1,13 @@
 //! Incremental detokenization, as in SGLang: a token may be part of a character, and its text may
 //! depend on preceding tokens. A few preceding tokens (at first of the prompt) are decoded with the
 //! new ones and their text is removed.
-
-#![cfg_attr(
-    not(test),
-    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)
-)]
+//!
+//! Tokens such as `<0x0A>` are single bytes, and a run of them is text only if all of its bytes
+//! are: a run that has not ended has no settled text, which SGLang's has.
 
 use std::ops::Range;
 
-use rljob_text::{TextError, TextTokenizer};
+use crate::{TextError, TextTokenizer};
 
 /// Prompt tokens decoded before the first completion token.
 const NEIGHBOURS: usize = 5;
@@ -21,6 +19,8 @@ const INCOMPLETE: char = '\u{FFFD}';
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     skip_special_tokens: bool,
+    /// Number of prompt tokens in `ids`.
+    neighbours: usize,
     /// Last prompt tokens, then the completion.
     ids: Vec<i64>,
     /// Start of decoding, and end of the tokens whose text is final.
@@ -38,6 +38,7 @@ impl Detokenizer {
         let ids = neighbours.unwrap_or_default().to_vec();
         Self {
             skip_special_tokens,
+            neighbours: ids.len(),
             settled: ids.len(),
             ids,
             start: 0,
@@ -46,10 +47,11 @@ impl Detokenizer {
         }
     }
 
+    /// Appends tokens of the completion.
     pub fn push(&mut self, tokenizer: &TextTokenizer, tokens: &[i64]) -> Result<(), TextError> {
         self.ids.extend(tokens);
         let new = self.new_text(tokenizer)?;
-        if !new.is_empty() && !new.ends_with(INCOMPLETE) {
+        if !new.is_empty() && !new.ends_with(INCOMPLETE) && !self.ends_with_byte(tokenizer) {
             self.text.push_str(&new);
             self.unsettled.clear();
             (self.start, self.settled) = (self.settled, self.ids.len());
@@ -69,6 +71,18 @@ impl Detokenizer {
         Ok(all.chars().skip(before.chars().count()).collect())
     }
 
+    /// Whether the last token with text is a byte.
+    fn ends_with_byte(&self, tokenizer: &TextTokenizer) -> bool {
+        let new = self.ids.get(self.settled..).unwrap_or_default().iter().rev();
+        let mut texts = new.filter_map(|id| tokenizer.token(*id, self.skip_special_tokens));
+        texts.next().is_some_and(|text| text.len() == 6 && text.starts_with("<0x"))
+    }
+
+    /// Text that no later token changes, and its number of tokens.
+    pub fn settled(&self) -> (&str, usize) {
+        (&self.text, self.settled.saturating_sub(self.neighbours))
+    }
+
     /// Final text; up to the last space if a character is incomplete.
     pub fn so_far(&self) -> String {
         let end = self.unsettled.rfind([' ', '\n']);
@@ -82,31 +96,25 @@ impl Detokenizer {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use rljob_text::TextTokenizer;
-
-    use super::Detokenizer;
-
-    #[test]
-    fn incremental_text_equals_whole_text_and_contains_no_partial_character() {
-        let tokenizer = TextTokenizer::open(
-            &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
-        )
-        .unwrap();
-        let text = " a number — bitte: 漢字, é! 🙂 end";
-        let tokens = tokenizer.encode(text).unwrap();
-        let prompt = tokenizer.encode("Generation with").unwrap();
-        let mut detokenizer = Detokenizer::new(&prompt, true);
-        for token in &tokens {
-            detokenizer.push(&tokenizer, &[*token]).unwrap();
-            assert!(text.starts_with(&detokenizer.so_far()), "{}", detokenizer.so_far());
-        }
-        assert_eq!((detokenizer.so_far().as_str(), detokenizer.whole().as_str()), (text, text));
-        let mut at_once = Detokenizer::new(&prompt, true);
-        at_once.push(&tokenizer, &tokens).unwrap();
-        assert_eq!(at_once.whole(), text);
+impl TextTokenizer {
+    /// The token as in the vocabulary; `None` if it is unknown or skipped.
+    fn token(&self, id: i64, skip_special_tokens: bool) -> Option<String> {
+        let token = self.inner.tokenizer.id_to_token(u32::try_from(id).ok()?)?;
+        let added = self.inner.tokenizer.get_added_vocabulary();
+        (!skip_special_tokens || !added.is_special_token(&token)).then_some(token)
     }
 }
+
+/// End of the text after `from` that is before all of the strings, whatever follows the text.
+pub fn end_before<'s>(text: &str, from: usize, strings: impl Iterator<Item = &'s str>) -> usize {
+    let rest = text.get(from..).unwrap_or_default();
+    let start = |string: &'s str| {
+        let shortest = rest.len().saturating_sub(string.len().saturating_sub(1));
+        let begins = |start: &usize| rest.get(*start..).is_some_and(|end| string.starts_with(end));
+        rest.find(string).or_else(|| (shortest..rest.len()).find(begins))
+    };
+    from.saturating_add(strings.filter_map(start).min().unwrap_or(rest.len()))
+}
+
+#[cfg(test)]
+mod tests;
