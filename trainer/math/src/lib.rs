@@ -76,7 +76,9 @@ pub fn reference_text(text: &str) -> &str {
 pub fn verdict(completion: &str, reference: &Reference, places: &[Place]) -> bool {
     let found = extract::final_answer(completion, places).unwrap_or_default();
     let expected = &reference.interpretations;
-    let is_list = |answer: &Answer| matches!(answer, Answer::List(_) | Answer::Set(_));
+    let is_list = |answer: &Answer| {
+        matches!(answer, Answer::List(_) | Answer::Set(_) | Answer::Assignments(_))
+    };
     equal(&found, expected)
         || expected.iter().any(is_list)
             && extract::boxed_list(completion, places)
