@@ -73,9 +73,8 @@ pub fn parse(text: &str) -> Checked<Vec<Answer>> {
     if tokens.is_empty() {
         return Err(Unsupported("the answer is empty"));
     }
-    meaning(tokens).or_else(|reason| match reason.is_notation() {
-        true => Ok(vec![notation(tokens)]),
-        false => Err(reason),
+    meaning(tokens).or_else(|reason| {
+        if reason.is_notation() { Ok(vec![notation(tokens)]) } else { Err(reason) }
     })
 }
 
