@@ -6,7 +6,7 @@
 	setup-otelcol setup-openai setup-mcp setup-peft setup-browser setup-network setup-cuda \
 	build-cuda check-cuda quickstart \
 	test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
-	dashboards krew objectives two-turns learning gangs thorough images check-images e2e-images
+	dashboards krew math-suites objectives two-turns learning gangs thorough images check-images e2e-images
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -113,6 +113,11 @@ learning: setup-libtorch ## Draw what six objectives learn with three seeds (hal
 	for seed in 1 2 3; do python3 bench/objectives.py target/quick/rljob target/learning/$$seed \
 		--seed $$seed --only $(CURVES) || exit; done
 	$$(bench/plots/setup.sh)/bin/python bench/curves.py target/learning docs/learning.svg
+
+math-suites: ## Compare verdicts on answers with Math-Verify: SUITES, a folder of files of JSON lines
+	mkdir -p target/math-suites
+	$$(trainer/math/benches/setup.sh)/bin/python trainer/math/benches/compare_math_verify.py \
+		target/math-suites/wrong.tsv $(SUITES)
 
 test: setup lint check-cuda build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model_reward::ModelReward;
-use crate::program_reward::{CodeReward, PythonReward};
+use crate::program_reward::{CodeReward, PythonReward, TestVerdict};
 use crate::storage::SecretKeyReference;
 use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
@@ -60,39 +60,122 @@ fn weight() -> f64 {
     1.0
 }
 
+/// Where a reward is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewardSite {
+    /// In the coordinator.
+    Coordinator,
+    /// By a program, in the reward runner.
+    Runner,
+    /// By a server outside of the job.
+    Server,
+    /// By a reward model, on a server or on engines of the job.
+    Model,
+}
+
+/// What other parts of rljob ask of a kind of reward, instead of comparing kinds.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RewardKind {
+    /// Name of the member.
+    pub name: &'static str,
+    /// Where it is computed.
+    pub site: RewardSite,
+    /// Whether it scores a text without a server, a command or tests.
+    pub scores_alone: bool,
+    /// Whether it needs a reference answer.
+    pub compares: bool,
+    /// Whether it is 1 or 0.
+    pub is_verdict: bool,
+    /// Whether it receives fields of rows.
+    pub receives_fields: bool,
+}
+
+impl RewardKind {
+    const fn new(name: &'static str, site: RewardSite) -> Self {
+        Self {
+            name,
+            site,
+            scores_alone: false,
+            compares: false,
+            is_verdict: false,
+            receives_fields: false,
+        }
+    }
+}
+
 impl RewardSpec {
+    /// The kinds that are set: one of a valid spec.
+    pub fn kinds(&self) -> impl Iterator<Item = RewardKind> {
+        use RewardSite::{Coordinator, Model, Runner, Server};
+        // Exhaustive: a new kind is a compile error here.
+        let Self {
+            name: _,
+            weight: _,
+            math,
+            exact_match,
+            regex,
+            code,
+            python,
+            model,
+            http,
+            command,
+        } = self;
+        let matches = |name, compares| RewardKind {
+            scores_alone: true,
+            compares,
+            is_verdict: true,
+            ..RewardKind::new(name, Coordinator)
+        };
+        let with_fields =
+            |name, site| RewardKind { receives_fields: true, ..RewardKind::new(name, site) };
+        let kinds = [
+            math.as_ref().map(|_| matches("math", true)),
+            exact_match.as_ref().map(|_| matches("exactMatch", true)),
+            regex.as_ref().map(|_| matches("regex", false)),
+            code.as_ref().map(|code| RewardKind {
+                compares: true,
+                is_verdict: code.verdict == TestVerdict::All,
+                ..RewardKind::new("code", Runner)
+            }),
+            python
+                .as_ref()
+                .map(|_| RewardKind { scores_alone: true, ..with_fields("python", Runner) }),
+            model.as_ref().map(|_| RewardKind::new("model", Model)),
+            http.as_ref().map(|_| with_fields("http", Server)),
+            command.as_ref().map(|_| with_fields("command", Runner)),
+        ];
+        kinds.into_iter().flatten()
+    }
+
     /// Name of the kind that is set.
     pub fn kind(&self) -> &'static str {
-        let set = [
-            self.math.is_some(),
-            self.exact_match.is_some(),
-            self.regex.is_some(),
-            self.code.is_some(),
-            self.python.is_some(),
-            self.model.is_some(),
-            self.http.is_some(),
-            self.command.is_some(),
-        ];
-        let mut kinds = Self::MEMBERS.iter().zip(set).filter(|(_, is_set)| *is_set);
-        kinds.next().map_or("", |(kind, _)| kind)
+        self.kinds().next().map_or("", |kind| kind.name)
     }
 
     /// Whether the reward scores a text without a server, a command or tests.
     pub fn scores_alone(&self) -> bool {
-        self.math.is_some()
-            || self.exact_match.is_some()
-            || self.regex.is_some()
-            || self.python.is_some()
+        self.kinds().any(|kind| kind.scores_alone)
+    }
+
+    /// Whether the reward needs a reference answer.
+    pub fn compares(&self) -> bool {
+        self.kinds().any(|kind| kind.compares)
+    }
+
+    /// Whether the reward is 1 or 0.
+    pub fn is_verdict(&self) -> bool {
+        (self.weight - 1.0).abs() < f64::EPSILON && self.kinds().any(|kind| kind.is_verdict)
     }
 
     /// Whether the reward receives fields of rows.
     pub fn receives_fields(&self) -> bool {
-        self.http.is_some() || self.command.is_some() || self.python.is_some()
+        self.kinds().any(|kind| kind.receives_fields)
     }
 
     /// Whether the reward runs programs, which is the task of the reward runner.
     pub fn runs_programs(&self) -> bool {
-        self.code.is_some() || self.python.is_some() || self.command.is_some()
+        self.kinds().any(|kind| kind.site == RewardSite::Runner)
     }
 }
 

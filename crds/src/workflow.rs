@@ -91,20 +91,25 @@ impl WorkflowSpec {
 
     /// Maximum number of completions of a sample.
     pub fn max_turns(&self) -> Option<u32> {
-        let multi_turn = self.multi_turn.as_ref().map(|of| of.max_turns);
-        let environment = || self.environment.as_ref().map(|of| of.max_turns);
-        let tools = || self.tools.as_ref().map(|of| of.max_turns);
-        let agent = || self.agent.as_ref().map(|of| of.max_turns);
-        multi_turn.or_else(environment).or_else(tools).or_else(agent)
+        self.limits().map(|(max_turns, _)| max_turns)
     }
 
     /// Maximum number of tokens of a sample after its prompt.
     pub fn max_tokens(&self) -> Option<u32> {
-        let multi_turn = self.multi_turn.as_ref().and_then(|multi_turn| multi_turn.max_tokens);
-        let environment = || self.environment.as_ref().and_then(|of| of.max_tokens);
-        let tools = || self.tools.as_ref().and_then(|of| of.max_tokens);
-        let agent = || self.agent.as_ref().and_then(|of| of.max_tokens);
-        multi_turn.or_else(environment).or_else(tools).or_else(agent)
+        self.limits().and_then(|(_, max_tokens)| max_tokens)
+    }
+
+    /// `maxTurns` and `maxTokens` of the member that is set.
+    fn limits(&self) -> Option<(u32, Option<u32>)> {
+        // Exhaustive: a new member is a compile error here; `dataflow::rollouts` has its calls.
+        let Self { multi_turn, environment, tools, agent } = self;
+        let members = [
+            multi_turn.as_ref().map(|of| (of.max_turns, of.max_tokens)),
+            environment.as_ref().map(|of| (of.max_turns, of.max_tokens)),
+            tools.as_ref().map(|of| (of.max_turns, of.max_tokens)),
+            agent.as_ref().map(|of| (of.max_turns, of.max_tokens)),
+        ];
+        members.into_iter().flatten().next()
     }
 }
 

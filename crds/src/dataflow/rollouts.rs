@@ -4,7 +4,7 @@ use super::call::{Call, Kind, Model, Phase, Workers};
 use super::data::Data;
 use crate::RLJobSpec;
 use crate::algorithm::Algorithm;
-use crate::reward::RewardSpec;
+use crate::reward::{RewardSite, RewardSpec};
 use crate::weight_sync::WeightSyncMethod;
 use crate::workflow::{ToolSpec, WorkflowSpec};
 
@@ -82,22 +82,13 @@ fn generate(spec: &RLJobSpec) -> Call {
     let first = if is_agent { Data::AgentRequests } else { Data::Prompts };
     // An agent's later requests are of the same kind as its first one.
     let later = workflow.filter(|_| !is_agent).map(|_| Data::TurnMessages);
-    let note = workflow.and_then(max_turns).map(|turns| format!("up to {turns} turns"));
+    let note =
+        workflow.and_then(WorkflowSpec::max_turns).map(|turns| format!("up to {turns} turns"));
     Call::new("generate", Kind::Generate, Workers::Engines, Phase::Rollouts)
         .of(Model::Policy)
         .with([first, Data::EngineWeights], [Data::Completions, Data::BehaviorLogprobs])
         .later(later)
         .noting(note)
-}
-
-fn max_turns(workflow: &WorkflowSpec) -> Option<u32> {
-    // Exhaustive: a new member is a compile error here; `turns` has its calls.
-    let WorkflowSpec { multi_turn, environment, tools, agent } = workflow;
-    let multi_turn = multi_turn.as_ref().map(|of| of.max_turns);
-    let environment = || environment.as_ref().map(|of| of.max_turns);
-    let tools = || tools.as_ref().map(|of| of.max_turns);
-    let agent = || agent.as_ref().map(|of| of.max_turns);
-    multi_turn.or_else(environment).or_else(tools).or_else(agent)
 }
 
 /// Where programs of rewards, tools, environments and agents run.
@@ -108,14 +99,13 @@ fn runner(spec: &RLJobSpec) -> Workers {
 fn of_reward(spec: &RLJobSpec, reward: &RewardSpec) -> Call {
     let name = format!("reward {}", reward.name);
     let server = || Workers::Server(name.clone());
-    let (workers, model) = match reward {
-        RewardSpec { model: Some(model), .. } => {
-            let workers = model.served().map(|_| Workers::RewardEngines);
-            (workers.unwrap_or_else(server), Some(Model::Reward))
-        }
-        RewardSpec { http: Some(_), .. } => (server(), None),
-        _ if reward.runs_programs() => (runner(spec), None),
-        _ => (Workers::Coordinator, None),
+    let is_served = || reward.model.as_ref().is_some_and(|model| model.served().is_some());
+    let (workers, model) = match reward.kinds().next().map(|kind| kind.site) {
+        Some(RewardSite::Model) if is_served() => (Workers::RewardEngines, Some(Model::Reward)),
+        Some(RewardSite::Model) => (server(), Some(Model::Reward)),
+        Some(RewardSite::Server) => (server(), None),
+        Some(RewardSite::Runner) => (runner(spec), None),
+        Some(RewardSite::Coordinator) | None => (Workers::Coordinator, None),
     };
     let call = Call::new(name, Kind::Reward, workers, Phase::Rollouts)
         .with([Data::Prompts, Data::Completions], [Data::Rewards]);

@@ -1,7 +1,6 @@
 //! Name of what evaluations of a job measure. Pure.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::program_reward::TestVerdict;
 use rljob_crds::reward::RewardSpec;
 
 /// `accuracy` if each completion of the suite is right or wrong, which is the reward 1 or 0 of one
@@ -18,29 +17,9 @@ pub fn measure(spec: &RLJobSpec, suite: Option<&str>) -> &'static str {
         workflow.is_some_and(|workflow| workflow.environment.is_some() || workflow.agent.is_some());
     let mut used = spec.rewards.iter().filter(is_used);
     match (used.next(), used.next()) {
-        (Some(reward), None) if !has_other_rewards && is_verdict(reward) => "accuracy",
+        (Some(reward), None) if !has_other_rewards && reward.is_verdict() => "accuracy",
         _ => "reward",
     }
-}
-
-/// Whether the reward is 1 or 0.
-fn is_verdict(reward: &RewardSpec) -> bool {
-    // Exhaustive: a new kind is a compile error here.
-    let RewardSpec {
-        name: _,
-        weight,
-        math,
-        exact_match,
-        regex,
-        code,
-        python: _,
-        model: _,
-        http: _,
-        command: _,
-    } = reward;
-    let tests = code.as_ref().map(|code| code.verdict);
-    let matches = math.is_some() || exact_match.is_some() || regex.is_some();
-    (weight - 1.0).abs() < f64::EPSILON && (matches || tests == Some(TestVerdict::All))
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use rljob_coordinator::rollout::request::{Key, Purpose};
 use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
 use rljob_coordinator::rollout::stop::Stops;
 use rljob_coordinator::tokens::Token;
+use rljob_crds::roles::InferenceSpec;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::sglang::SGLANG_RELEASE;
 use rljob_protocol::version::Version;
@@ -170,7 +171,8 @@ async fn fleet(url: &str) -> Fleet {
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
-    let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
+    let client = EngineClient::new(token.clone(), token, None);
+    let fleet = Fleet::new(&InferenceSpec::default(), client, Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".to_owned(), url: url.to_owned(), uid: None }]);
     let weights = Weights::Since(0);
     let any = Wanted { preferred: None, weights, requests: 1, tokens: 1 };

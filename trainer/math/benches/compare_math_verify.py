@@ -1,96 +1,87 @@
-"""Compares rljob-math with Math-Verify on the judged pairs of tests/suite.tsv.
+#!/usr/bin/env python3
+"""Compares rljob-math with Math-Verify on the same pairs of a completion and a reference answer.
 
-Prints accuracy, false positives and false negatives of both. With -v, prints the wrong rows of
-Math-Verify. Installs Math-Verify in a virtual environment below the cache folder on the first run.
+usage: compare_math_verify.py FILE [FOLDER]
+
+Pairs are those of tests/suite.tsv and, by suites.py, of the suites in FOLDER. Prints a row per
+suite. FILE gets the pairs on which a verdict is wrong: tab-separated suite, form, judged verdict,
+rljob-math's, Math-Verify's, reference, completion. Exit status 1 if fewer verdicts of rljob-math are
+right than of Math-Verify in a suite, or it is less than 100 times as fast in all of them.
 """
 
-import os
-import pathlib
-import subprocess
 import sys
-import time
 
-VERSION = "0.8.0"
-ANTLR = "4.13.2"
-CRATE = pathlib.Path(__file__).resolve().parent.parent
-SUITE = CRATE / "tests" / "suite.tsv"
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-ENVIRONMENT = CACHE / "rljob" / f"math-verify-{VERSION}"
+import suites
+import verdicts
+
+SPEED = 100
+COLUMNS = "{:22} {:>7} {:>13} {:>13} {:>8} {:>13} {:>11} {:>7}"
 
 
-def enter_environment():
-    """Runs this script in the environment."""
-    python = ENVIRONMENT / "bin" / "python"
-    if pathlib.Path(sys.prefix) == ENVIRONMENT:
-        return
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
-    packages = [f"math-verify=={VERSION}", f"antlr4-python3-runtime=={ANTLR}"]
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
-    subprocess.run(pip, check=True)
-    os.execv(python, [python, *sys.argv])
-
-
-def rows():
-    for line in SUITE.read_text().splitlines():
-        if not line.startswith("# "):
-            yield line.split("\t")
-
-
-def peer_verdicts():
-    from math_verify import (
-        ExprExtractionConfig,
-        LatexExtractionConfig,
-        StringExtractionConfig,
-        parse,
-        verify,
+def compare(name, pairs, file):
+    """Prints a row and returns its numbers: pairs, right verdicts of both, seconds of both."""
+    inputs = [(pair.completion, pair.reference) for pair in pairs]
+    ours, our_seconds = verdicts.ours(inputs)
+    theirs, their_seconds = verdicts.theirs(inputs)
+    judged = list(zip(pairs, ours, theirs))
+    for pair, our, their in judged:
+        if not pair.right == our == their:
+            words = ["right" if each else "wrong" for each in (pair.right, our, their)]
+            texts = [" ".join(text.split()) for text in (pair.reference, pair.completion)]
+            print(name, pair.form, *words, *texts, sep="\t", file=file)
+    found = Numbers(
+        len(pairs),
+        sum(pair.right == our for pair, our, _ in judged),
+        sum(pair.right == their for pair, _, their in judged),
+        sum(our == their for _, our, their in judged),
+        our_seconds,
+        their_seconds,
     )
-
-    configs = [LatexExtractionConfig(), ExprExtractionConfig(), StringExtractionConfig()]
-    for _, prediction, reference, _ in rows():
-        gold = reference.split("####")[-1].strip()
-        if "answer is" not in gold and "\\boxed" not in gold:
-            gold = f"${gold}$"
-        completion = f"Thus $\\boxed{{{prediction}}}$."
-        if prediction.startswith("C:"):
-            completion = prediction[2:].replace("⏎", "\n")
-        try:
-            expected = parse(gold, extraction_config=configs)
-            yield verify(expected, parse(completion, extraction_config=configs))
-        except Exception:  # A verdict that fails is not equal.
-            yield False
+    found.print(name)
+    return found
 
 
-def report(name, verdicts, seconds, verbose=False):
-    judged = list(rows())
-    assert len(verdicts) == len(judged)
-    wrong = [(row, found) for row, found in zip(judged, verdicts) if found != (row[0] == "yes")]
-    positives = [row for row, found in wrong if found]
-    accuracy = 1 - len(wrong) / len(judged)
-    negatives = len(wrong) - len(positives)
-    print(
-        f"{name}: {len(judged)} pairs, {accuracy:.2%} right, {len(positives)} false positives, "
-        f"{negatives} false negatives, {seconds:.2f} s"
-    )
-    if verbose:
-        for row, found in wrong:
-            print("  false", "positive:" if found else "negative:", "\t".join(row[1:]))
+class Numbers:
+    def __init__(self, *numbers):
+        self.numbers = numbers
+
+    def __add__(self, other):
+        return Numbers(*map(sum, zip(self.numbers, other.numbers)))
+
+    def print(self, name):
+        pairs, ours, theirs, agree, our_seconds, their_seconds = self.numbers
+        print(
+            COLUMNS.format(
+                name,
+                pairs,
+                f"{ours} {ours / pairs:.1%}",
+                f"{theirs} {theirs / pairs:.1%}",
+                f"{agree / pairs:.1%}",
+                f"{pairs / our_seconds:.0f}/s",
+                f"{pairs / their_seconds:.1f}/s",
+                f"{their_seconds / our_seconds:.0f}x",
+            ),
+            flush=True,
+        )
+
+    def holds(self):
+        return self.numbers[1] >= self.numbers[2]
 
 
 def main():
-    enter_environment()
-    run = ["cargo", "run", "-q", "--release", "-p", "rljob-math", "--example", "verdicts", SUITE]
-    subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
-    start = time.monotonic()
-    ours = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-    report("rljob-math", [verdict == "yes" for verdict in ours], time.monotonic() - start)
-    import logging
-
-    logging.disable(logging.CRITICAL)
-    start = time.monotonic()
-    peer = list(peer_verdicts())
-    seconds = time.monotonic() - start
-    report(f"Math-Verify {VERSION}", peer, seconds, verbose="-v" in sys.argv)
+    verdicts.build()
+    all_suites = [("own pairs", list(suites.own()))]
+    if len(sys.argv) > 2:
+        all_suites += suites.of_folder(sys.argv[2])
+    print(
+        COLUMNS.format("suite", "pairs", "right: ours", "Math-Verify", "agree", "speed", "", "ratio")
+    )
+    with open(sys.argv[1], "w") as file:
+        found = [compare(name, pairs, file) for name, pairs in all_suites]
+    total = sum(found[1:], found[0])
+    total.print("all")
+    fast = total.numbers[5] >= SPEED * total.numbers[4]
+    sys.exit(not (fast and all(each.holds() for each in found)))
 
 
 if __name__ == "__main__":

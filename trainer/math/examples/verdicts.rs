@@ -1,5 +1,5 @@
 //! Prints a verdict, `yes` or `no`, per row of the file that the argument names, in the format of
-//! `tests/suite.tsv`. `benches/compare_math_verify.py` compares them with Math-Verify's.
+//! `tests/suite.tsv`. `make math-suites` compares them with Math-Verify's.
 
 use std::error::Error;
 use std::io::Write as _;

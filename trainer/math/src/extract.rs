@@ -27,12 +27,15 @@ pub fn final_answer(text: &str, places: &[Place]) -> Interpretations {
     found.unwrap_or(Err(Unsupported("the completion has no final answer")))
 }
 
-/// Interpretations of a reference answer: its marked part, else the whole text.
+/// Interpretations of a reference answer: its marked part, also with earlier boxes as a list, else
+/// the whole text.
 pub fn reference_answer(text: &str) -> Interpretations {
     if let Some(marked) = at(Place::Hashes, text).or_else(|| at(Place::Boxed, text)) {
-        return marked;
+        let mut found = marked?;
+        found.extend(boxed_list(text, &[Place::Hashes, Place::Boxed]));
+        return Ok(found);
     }
-    parse(text).or_else(|error| at(Place::Phrase, text).unwrap_or(Err(error)))
+    computed(parse(text)).or_else(|whole| at(Place::Phrase, text).unwrap_or(whole))
 }
 
 /// The marked part of a reference answer, else the whole text.
@@ -51,9 +54,7 @@ pub fn boxed_list(text: &str, places: &[Place]) -> Option<Answer> {
     if !(2..=MAX_BOXES).contains(&boxes.len()) {
         return None;
     }
-    let items: Option<Vec<Answer>> =
-        boxes.iter().map(|content| parse(content).ok()?.into_iter().next()).collect();
-    items.map(Answer::List)
+    parse(&boxes.join(", ")).ok()?.into_iter().next()
 }
 
 /// The content of a place; `None` if the text lacks the place.
@@ -67,14 +68,26 @@ fn at(place: Place, text: &str) -> Option<Interpretations> {
     }
 }
 
-/// Parses a text, or the part before an explanation.
+/// Parses a text, or the part before an explanation or after an introduction.
 fn explained(content: &str) -> Interpretations {
-    parse(content).or_else(|error| {
+    computed(parse(content)).or_else(|whole| {
         let lower = content.to_ascii_lowercase();
         let end = EXPLANATIONS.iter().filter_map(|words| lower.find(words)).min();
         let before = end.and_then(|end| content.get(..end));
-        before.map_or(Err(error), parse)
+        // `The answer: the largest number is 5`.
+        let after = content.rsplit_once(" is ").map(|(_, after)| after);
+        let found =
+            [before, after].into_iter().flatten().find_map(|part| computed(parse(part)).ok());
+        found.map_or(whole, Ok)
     })
+}
+
+/// Interpretations that can be computed; else they are the error.
+fn computed(found: Interpretations) -> Result<Vec<Answer>, Interpretations> {
+    match found {
+        Ok(answers) if !matches!(answers.as_slice(), [Answer::Notation(_)]) => Ok(answers),
+        other => Err(other),
+    }
 }
 
 /// The last number of a text with its unit.

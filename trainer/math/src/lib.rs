@@ -10,8 +10,10 @@
 //! ```
 //!
 //! Rules:
-//! - The parser consumes all of an answer's text, or the answer is [`Unsupported`] and equals
-//!   nothing. No number is taken from the middle of a formula.
+//! - The parser consumes all of an answer's text. No number is taken from the middle of a formula.
+//! - An answer that cannot be computed, as one with `\int` or `\dot{x}`, equals the same text in
+//!   another style only. One without a meaning is [`Unsupported`] and equals nothing: `1/0`, and
+//!   ambiguous texts such as `1/2x`.
 //! - Arithmetic is exact: rationals, roots, π, e, i, logarithms and variables have a canonical form
 //!   (`algebra`). `0.333` is not `\frac{1}{3}`. Values with functions that have no exact form, such
 //!   as `\sin 1` or nested roots, are compared to 10 digits, and only if both are irrational
@@ -76,7 +78,9 @@ pub fn reference_text(text: &str) -> &str {
 pub fn verdict(completion: &str, reference: &Reference, places: &[Place]) -> bool {
     let found = extract::final_answer(completion, places).unwrap_or_default();
     let expected = &reference.interpretations;
-    let is_list = |answer: &Answer| matches!(answer, Answer::List(_) | Answer::Set(_));
+    let is_list = |answer: &Answer| {
+        matches!(answer, Answer::List(_) | Answer::Set(_) | Answer::Assignments(_))
+    };
     equal(&found, expected)
         || expected.iter().any(is_list)
             && extract::boxed_list(completion, places)

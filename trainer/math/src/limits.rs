@@ -24,9 +24,18 @@ const FUEL: u64 = 50_000;
 #[error("{0}")]
 pub struct Unsupported(pub &'static str);
 
+impl Unsupported {
+    /// Whether a text can have one meaning, although it cannot be computed. The reason of an
+    /// ambiguous text ends with that word.
+    pub fn is_notation(self) -> bool {
+        ![TOO_LARGE, UNDEFINED, SIDES_DIFFER].contains(&self) && !self.0.ends_with("ambiguous")
+    }
+}
+
 pub type Checked<T> = Result<T, Unsupported>;
 
 pub const TOO_LARGE: Unsupported = Unsupported("the answer exceeds the size limits");
+pub const SIDES_DIFFER: Unsupported = Unsupported("the sides of an equation differ");
 pub const UNDEFINED: Unsupported = Unsupported("the answer has no defined value");
 
 /// Remaining work of one parse or comparison.

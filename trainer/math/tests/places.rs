@@ -36,28 +36,9 @@ fn places_are_searched_in_the_order_of_the_spec() {
 
 #[test]
 fn unsupported_references_have_a_reason() {
-    for unsupported in [
-        "",
-        "####",
-        "\\boxed{}",
-        "1/0",
-        "\\frac{1}{0}",
-        "(5, x",
-        "(1, 2",
-        "5 > 3",
-        "x \\to 5",
-        "3 \\mid n",
-        "\\neq 18",
-        "x = x",
-        "2 = 3",
-        "\\int_0^1 x\\,dx",
-        "1, 2, \\ldots",
-        "5 \\text{ or more}",
-        "1 2",
-        "3e-2",
-        "1/2x",
-        "\\log(-1)",
-    ] {
+    for unsupported in
+        ["", "####", "\\boxed{}", "1/0", "\\frac{1}{0}", "x = 2 = 3", "3e-2", "1/2x", "1, 2, ..."]
+    {
         let reason = parse_reference(unsupported).map_err(|reason| reason.to_string());
         assert!(
             reason.as_ref().is_err_and(|reason| !reason.is_empty()),
@@ -81,6 +62,60 @@ fn unsupported_references_have_a_reason() {
     ] {
         assert!(parse_reference(supported).is_ok(), "{supported}");
     }
+}
+
+#[test]
+fn an_answer_that_cannot_be_computed_is_equal_to_the_same_text_in_another_style() {
+    let both = [
+        ("x \\to 5", "$x\\to 5.$"),
+        ("\\hbar \\omega(v+\\frac12)", "\\hbar\\,\\omega \\left(v + \\dfrac{1}{2}\\right)"),
+        ("\\ddot{\\theta} = -g \\sin\\theta(t)", "\\ddot{\\theta}=-g\\sin \\theta(t)"),
+        ("\\int_0^1 x\\,dx", "\\int_0^1 x dx"),
+        ("b > a > c", "b>a>c"),
+        ("\\text{4:30 p.m.}", "4:30 \\text{ p.m.}"),
+        ("5 \\text{ or more}", "5 or more"),
+        ("\\log_6(216)=3", "\\log_{6} \\left(216\\right) = 3"),
+        ("\\lceil n / 2\\rceil+1", "\\lceil n/2 \\rceil + 1"),
+        ("\\log(-1)", "\\log (-1)"),
+    ];
+    for (reference, answer) in both {
+        assert!(correct(&format!("\\boxed{{{answer}}}"), reference, &DEFAULT), "{reference}");
+    }
+    for (reference, answer) in [
+        ("x \\to 5", "5"),
+        ("x \\to 5", "x \\to 6"),
+        ("b > a > c", "b > c > a"),
+        ("\\text{4:30 p.m.}", "4:30 \\text{ a.m.}"),
+        ("5 \\text{ or more}", "5"),
+        ("\\int_0^1 x\\,dx", "\\int_0^2 x\\,dx"),
+    ] {
+        assert!(!correct(&format!("\\boxed{{{answer}}}"), reference, &DEFAULT), "{reference}");
+    }
+}
+
+#[test]
+fn the_answer_follows_an_introduction_and_precedes_an_explanation() {
+    for completion in [
+        "Final Answer: The largest $n$ is 34.",
+        "The answer is 34, because 33 is odd.",
+        "Answer: 34",
+    ] {
+        assert!(correct(completion, "34", &DEFAULT), "{completion}");
+    }
+    assert!(!correct("Final Answer: The largest $n$ is not 34.", "34", &DEFAULT));
+    assert!(!correct("Final Answer: The largest $n$ is at least 34.", "34", &DEFAULT));
+}
+
+#[test]
+fn several_boxes_of_a_reference_or_a_completion_are_a_list() {
+    for (completion, reference) in [
+        ("\\boxed{1, 2}", "\\boxed{1} papers and \\boxed{2} bins"),
+        ("\\boxed{k = 45} \\text{ and } \\boxed{n = 2}", "k = 45, n = 2"),
+        ("\\boxed{1}, \\boxed{2}", "2, 1"),
+    ] {
+        assert!(correct(completion, reference, &DEFAULT), "{completion}");
+    }
+    assert!(!correct("\\boxed{1, 3}", "\\boxed{1} and \\boxed{2}", &DEFAULT));
 }
 
 #[test]

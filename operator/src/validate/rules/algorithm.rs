@@ -13,7 +13,7 @@ use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, check_union};
 use super::pairs::check_pairs;
-use super::rewards::{check_reward, compares};
+use super::rewards::check_reward;
 use super::{distillation, mixture, prompts, suites};
 use crate::validate::Problem;
 
@@ -49,7 +49,7 @@ pub(super) fn check_algorithm(
                 train.rewards.is_empty() || train.rewards.contains(&reward.name)
             };
             let compares = rewards.is_empty() && algorithm.needs_reward()
-                || rewards.iter().filter(is_used).any(compares);
+                || rewards.iter().filter(is_used).any(RewardSpec::compares);
             if train.answer.is_none() && compares {
                 let message = format!("is missing; algorithm.{name} compares with it");
                 problems.push(Problem::new("spec.dataset.train.answer", message));

@@ -54,21 +54,3 @@ pub(super) fn check_reward(
         }
     }
 }
-
-/// Whether the reward needs a reference answer.
-pub(super) fn compares(reward: &RewardSpec) -> bool {
-    // Exhaustive: a new kind is a compile error here.
-    let RewardSpec {
-        name: _,
-        weight: _,
-        math,
-        exact_match,
-        code,
-        regex: _,
-        python: _,
-        model: _,
-        http: _,
-        command: _,
-    } = reward;
-    math.is_some() || exact_match.is_some() || code.is_some()
-}

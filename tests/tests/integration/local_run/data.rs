@@ -28,10 +28,10 @@ fn validate_reads_the_data_and_names_unusable_rows() {
     let jobs = include_str!("../async_rollouts/ahead.yaml").replace("exactMatch", "math");
     let folder = folder_with(&jobs);
     let rows = "{\"question\": \"1+1=\", \"answer\": \"2\"}\n".repeat(30);
-    let unusable = "{\"question\": \"x?\", \"answer\": \"x \\\\to 5\"}\n";
+    let unusable = "{\"question\": \"x?\", \"answer\": \"1/2x\"}\n";
     fs::write(folder.path().join("train.jsonl"), format!("{rows}{unusable}")).unwrap();
-    let reason = "line 31: reward correct does not support the answer `x \\to 5`: a LaTeX command \
-                  is not supported\n";
+    let reason = "line 31: reward correct does not support the answer `1/2x`: the divisor \
+                  of a product is ambiguous\n";
     let at = "jobs.yaml: rljob ahead";
     let expected = format!(
         "{at} is valid\n{at}: training data: 30 rows are used; 1 dropped: unusable reference \

@@ -98,7 +98,7 @@ fn validate_shows_what_reference_answers_score_and_warns_of_those_that_no_comple
     let jobs = include_str!("../async_rollouts/ahead.yaml");
     let jobs = jobs.replace("{name: correct, exactMatch: {}}", rewards);
     let folder = folder_with(&jobs.replace("everySteps: 5", "rewards: [correct]"));
-    let row = "{\"question\": \"1+1=\", \"answer\": \"x \\\\to 5\"}\n";
+    let row = "{\"question\": \"1+1=\", \"answer\": \"1/2x\"}\n";
     fs::write(folder.path().join("test.jsonl"), row).unwrap();
     let row = "{\"question\": \"1+1=\", \"answer\": \"2\"}\n";
     fs::write(folder.path().join("train.jsonl"), row).unwrap();
@@ -109,7 +109,7 @@ fn validate_shows_what_reference_answers_score_and_warns_of_those_that_no_comple
         format!("{at}: rewards[0] (math): {} 1.0 as `\\boxed{{2}}`", answer("train")),
         format!(
             "jobs.yaml: warning: rljob ahead: rewards[0] (math): {} 0.0: reward correct does not \
-             support the answer `x \\to 5`: a LaTeX command is not supported; check \
+             support the answer `1/2x`: the divisor of a product is ambiguous; check \
              spec.dataset.evaluation.answer",
             answer("test")
         ),

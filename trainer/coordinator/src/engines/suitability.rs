@@ -16,6 +16,7 @@ pub struct Limits {
 
 impl Limits {
     /// Lowered to `requests`, if that is set.
+    #[must_use]
     pub fn at_most(self, requests: Option<u32>) -> Self {
         Self { requests: requests.map_or(self.requests, |most| self.requests.min(most.max(1))) }
     }

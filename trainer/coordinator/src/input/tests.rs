@@ -109,11 +109,11 @@ fn a_template_of_another_model_is_rejected() {
 #[test]
 fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
     let run = Run::new(VOCABULARY, 100);
-    run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"5 > 3\"}\n");
+    run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"1/2x\"}\n");
     let expected = "1 of 1 rows of the data at FOLDER/data.jsonl have unusable reference answers, \
         more than dataset.maxUnusableShare = 0.05; the first is in FOLDER/data.jsonl line 1: \
         reward correct does not \
-        support the answer `5 > 3`: an equation without variables is not supported";
+        support the answer `1/2x`: the divisor of a product is ambiguous";
     assert_eq!(run.error(), expected);
 }
 

@@ -18,7 +18,7 @@ mod split;
 mod words;
 
 use crate::algebra::Value;
-use crate::lex::{Token, lex};
+use crate::lex::{Kind, Token, lex};
 use crate::limits::{Checked, Fuel, MAX_DEPTH, Unsupported};
 use crate::parse::Notation;
 
@@ -62,6 +62,8 @@ pub enum Answer {
     /// Letter of a multiple-choice option.
     Choice(char),
     Words(String),
+    /// A text with a meaning that cannot be computed: equal to the same tokens only.
+    Notation(Vec<Kind>),
 }
 
 /// Parses a text. Returns two interpretations if `(1,234, 5)` may have two or three elements.
@@ -71,6 +73,28 @@ pub fn parse(text: &str) -> Checked<Vec<Answer>> {
     if tokens.is_empty() {
         return Err(Unsupported("the answer is empty"));
     }
+    meaning(tokens).or_else(|reason| {
+        if reason.is_notation() { Ok(vec![notation(tokens)]) } else { Err(reason) }
+    })
+}
+
+/// The tokens, without braces around a single one.
+fn notation(tokens: &[Token]) -> Answer {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for token in tokens {
+        match kinds.as_slice() {
+            [.., Kind::Sign('{'), _] if token.is('}') => {
+                let only = kinds.pop();
+                kinds.pop();
+                kinds.extend(only);
+            }
+            _ => kinds.push(token.kind.clone()),
+        }
+    }
+    Answer::Notation(kinds)
+}
+
+fn meaning(tokens: &[Token]) -> Checked<Vec<Answer>> {
     let first = interpret(tokens, true);
     if !tokens.iter().any(|token| token.is(',')) {
         return first.map(|answer| vec![answer]);

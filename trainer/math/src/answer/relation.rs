@@ -5,7 +5,7 @@ use crate::answer::equation::{Equation, Inequality, Order, solved};
 use crate::answer::split::{bracketed, parts, positions};
 use crate::answer::{Answer, Parser};
 use crate::lex::{Kind, Token};
-use crate::limits::{Checked, Unsupported};
+use crate::limits::{Checked, SIDES_DIFFER, Unsupported};
 use crate::parse;
 
 const RELATIONS: &str = "=≈≠<>≤≥∈";
@@ -71,13 +71,21 @@ impl<'a> Parser<'a> {
                 return Ok(Answer::Assignments(names.into_iter().zip(values).collect()));
             }
         }
+        if let ([_, _], Some(argument)) = (sides, argument(last)) {
+            let is_other = |token: &Token| {
+                matches!(token.kind, Kind::Variable(_)) && token.kind != argument.kind
+            };
+            if !is_call(first) && !first.iter().any(is_other) {
+                return self.equation(&[last, first]); // `2n + 1 = f(n)`
+            }
+        }
         if let Some(name) = variable(first).or_else(|| name(first)) {
             let answers: Vec<Answer> =
                 rest.iter().map(|side| self.deeper()?.shape(side)).collect::<Checked<_>>()?;
             let Some(answer) = answers.last() else { return Err(parse::SYNTAX) };
             // `x = 2 + 3 = 5`: all values are equal.
             if !answers.iter().all(|other| equal(other, answer, self.fuel)) {
-                return Err(Unsupported("the sides of an equation differ"));
+                return Err(SIDES_DIFFER);
             }
             let is_variable = variable(first).is_some();
             let equation = if is_variable { self.canonical(first, last).ok() } else { None };
@@ -149,12 +157,18 @@ fn variable(tokens: &[Token]) -> Option<String> {
     }
 }
 
-/// `f(x)`: a letter and a group.
+/// `f(x)`: a letter and a token in brackets.
 fn is_call(tokens: &[Token]) -> bool {
-    matches!(tokens, [Token { kind: Kind::Variable(_), .. }, rest @ ..]
-    if bracketed(rest).is_some_and(|(open, inside, _)| {
-        open == '(' && inside.len() == 1
-    }))
+    argument(tokens).is_some()
+}
+
+/// The `x` of `f(x)`.
+fn argument(tokens: &[Token]) -> Option<&Token> {
+    let [Token { kind: Kind::Variable(_), .. }, rest @ ..] = tokens else { return None };
+    match bracketed(rest)? {
+        ('(', [argument], _) => Some(argument),
+        _ => None,
+    }
 }
 
 /// A name of several tokens: words, `f(2)`, `\angle ABC`, `AB`.
@@ -185,6 +199,7 @@ fn joined<'t>(tokens: impl Iterator<Item = &'t Token>) -> String {
         Kind::Text(text) => format!("{} ", text.to_lowercase()),
         Kind::Sign(sign) => sign.to_string(),
         Kind::Command(name) => format!("\\{name}"),
+        Kind::Symbol(name) => format!("\\{name}"),
         Kind::Begin | Kind::End => String::new(),
     };
     tokens.map(part).collect()

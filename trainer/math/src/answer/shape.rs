@@ -77,9 +77,8 @@ impl<'a> Parser<'a> {
                 items => Ok(Some(Answer::Sequence { open, close, items })),
             },
             // Brackets around a set, a tuple, or a number with its unit.
-            ('(', ')') | ('{', '}') if bracketed(inside).is_some() || is_matrix(inside) => {
-                inner.shape(inside).map(Some)
-            }
+            ('(' | '[', ')' | ']') if is_matrix(inside) => inner.shape(inside).map(Some),
+            ('(', ')') | ('{', '}') if bracketed(inside).is_some() => inner.shape(inside).map(Some),
             ('{', '}') => inner.shape(inside).map(Some),
             ('[', ']') => Err(Unsupported("a value in square brackets is not supported")),
             _ => Ok(None),

@@ -35,7 +35,7 @@ pub fn words(tokens: &[Token]) -> Option<String> {
     };
     let word = |token: &Token| match &token.kind {
         Kind::Text(text) => Some(text.to_lowercase()),
-        Kind::Variable(name) if name.chars().all(char::is_alphabetic) => Some(name.clone()),
+        Kind::Variable(name) if name.chars().all(char::is_alphabetic) => Some(name.to_lowercase()),
         _ => None,
     };
     let is_text = tokens.iter().any(|token| token.text().is_some_and(|text| text.len() > 1));

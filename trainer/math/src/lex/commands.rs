@@ -3,7 +3,7 @@
 use crate::lex::{FUNCTION_NAMES, Kind, Lexer, MID, ROW, SET_CLOSE, SET_OPEN};
 use crate::limits::{Checked, MAX_DEPTH, Unsupported};
 
-const GREEK: [&str; 24] = [
+const GREEK: [&str; 34] = [
     "alpha",
     "beta",
     "gamma",
@@ -28,6 +28,16 @@ const GREEK: [&str; 24] = [
     "psi",
     "omega",
     "ell",
+    "Gamma",
+    "Delta",
+    "Theta",
+    "Lambda",
+    "Xi",
+    "Sigma",
+    "Phi",
+    "Psi",
+    "Omega",
+    "hbar",
 ];
 
 const UNKNOWN_COMMAND: Unsupported = Unsupported("a LaTeX command is not supported");
@@ -116,7 +126,10 @@ impl Lexer<'_> {
                     self.push(Kind::Variable(format!("\\{name}")));
                     return Ok(());
                 }
-                None => return Err(UNKNOWN_COMMAND),
+                None => {
+                    self.push(Kind::Symbol(name.to_owned()));
+                    return Ok(());
+                }
             },
         };
         self.push(Kind::Command(command));
@@ -169,6 +182,9 @@ impl Lexer<'_> {
 
     /// Position of the closing brace of the argument, after its opening brace is read.
     fn argument_end(&mut self) -> Option<usize> {
+        while self.peek(0).is_some_and(char::is_whitespace) {
+            self.advance(1);
+        }
         if self.peek(0) != Some('{') {
             return None;
         }
@@ -235,15 +251,20 @@ impl Lexer<'_> {
         }
         match self.argument()?.as_str() {
             "R" => self.sign('ℝ'),
-            _ => return Err(Unsupported("a set of numbers is not supported")),
+            set => self.push(Kind::Symbol(format!("mathbb{{{set}}}"))),
         }
         Ok(())
     }
 
     fn environment(&mut self, begin: bool) -> Checked<()> {
         let name = self.argument()?;
-        if !matches!(name.as_str(), "pmatrix" | "bmatrix" | "matrix" | "smallmatrix") {
-            return Err(Unsupported("an environment is not supported"));
+        match name.as_str() {
+            "array" if begin => drop(self.argument()?),
+            "array" | "pmatrix" | "bmatrix" | "matrix" | "smallmatrix" => {}
+            _ => {
+                self.push(Kind::Symbol(name));
+                return Ok(());
+            }
         }
         self.push(if begin { Kind::Begin } else { Kind::End });
         Ok(())

@@ -58,6 +58,10 @@ impl Lexer<'_> {
 pub fn resolve(tokens: Vec<Token>) -> Vec<Token> {
     let only_letters =
         tokens.iter().all(|token| matches!(token.kind, Kind::Letters(_) | Kind::Text(_)));
+    let is_prose = tokens
+        .iter()
+        .all(|token| matches!(token.kind, Kind::Letters(_) | Kind::Text(_) | Kind::Variable(_)))
+        && tokens.iter().any(|token| matches!(&token.kind, Kind::Letters(run) if run.len() > 3));
     let mut out: Vec<Token> = Vec::with_capacity(tokens.len());
     for token in tokens {
         let Kind::Letters(run) = &token.kind else {
@@ -67,6 +71,7 @@ pub fn resolve(tokens: Vec<Token>) -> Vec<Token> {
         let is_unit = units::is_known(run) && follows_operand(&out);
         let length = run.chars().count();
         let is_word = length > 3
+            || is_prose
             || COMMON_WORDS.contains(&run.to_lowercase().as_str())
             || !run.is_ascii()
             || (only_letters && units::is_known(run));

@@ -76,6 +76,14 @@ impl Lexer<'_> {
         }
         match character {
             '\\' => return self.command(),
+            '<' | '>' | '!' if self.peek(0) == Some('=') && (character != '!' || self.space) => {
+                self.advance(1);
+                self.sign(match character {
+                    '<' => '≤',
+                    '>' => '≥',
+                    _ => '≠',
+                });
+            }
             '$' if self.currency => {
                 self.currency = false;
                 self.sign('$');
@@ -153,6 +161,7 @@ mod tests {
             Kind::Text(text) => format!("<{text}>"),
             Kind::Sign(sign) => sign.to_string(),
             Kind::Command(name) => format!("\\{name}"),
+            Kind::Symbol(name) => format!("\\{name}?"),
             Kind::Begin => "begin".to_owned(),
             Kind::End => "end".to_owned(),
             Kind::Letters(letters) => format!("?{letters}"),
@@ -175,6 +184,8 @@ mod tests {
         assert_eq!(lexed(r"2xy + 3\alpha"), "2 x y + 3 \\alpha");
         assert_eq!(lexed("1.5e3, 2.50"), "1500 , 250e-2");
         assert_eq!(lexed(r"\text{(C)}"), "( <C> )");
-        assert!(lex(r"x \to 5").is_err());
+        assert_eq!(lexed(r"x \to 5, a <= 3, b != 4! = 2"), r"x \to? 5 , a ≤ 3 , b ≠ 4 ! = 2");
+        assert_eq!(lexed(r"-1./3"), "- 1 / 3");
+        assert_eq!(lexed(r"\begin{array}{rr}1\end{array}"), "begin 1 end");
     }
 }

@@ -4,7 +4,8 @@ use crate::lex::{Kind, Lexer};
 use crate::limits::{Checked, MAX_DIGITS, Unsupported};
 
 /// Separators between groups of three digits that have no other meaning.
-const SEPARATORS: [&str; 8] = ["{,}", "\\,", ",\\!", ",\\,", "{,}\\!", "\\!", "\\;", "\\ "];
+const SEPARATORS: [&str; 9] =
+    ["{,}", "\\,", ",\\! ", ",\\!", ",\\,", "{,}\\!", "\\!", "\\;", "\\ "];
 
 impl Lexer<'_> {
     pub(super) fn number(&mut self) -> Checked<()> {
@@ -22,6 +23,10 @@ impl Lexer<'_> {
             let before = digits.len();
             self.digits(&mut digits);
             places = digits.len().saturating_sub(before);
+        } else if self.peek(0) == Some('.')
+            && matches!(self.peek(1), Some('/' | '*' | '+' | '-' | '^' | '}'))
+        {
+            self.advance(1); // `-1./3`, as programs print numbers.
         }
         self.exponent(&mut digits, &mut places)?;
         if digits.len() > MAX_DIGITS || places > MAX_DIGITS {

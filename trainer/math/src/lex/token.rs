@@ -11,6 +11,8 @@ pub enum Kind {
     Sign(char),
     /// A command with arguments, or a function.
     Command(&'static str),
+    /// A command without a meaning here. No value contains it; see `Answer::Notation`.
+    Symbol(String),
     /// Start of a matrix.
     Begin,
     End,

@@ -19,7 +19,7 @@ fn math_rewards() -> Rewards {
 fn rows_with_unusable_answers_are_dropped_and_listed() {
     let file = File::new(concat!(
         "{\"q\":\"x\",\"a\":\"#### 1\"}\n",
-        "{\"q\":\"y\",\"a\":\"5 > 3\"}\n",
+        "{\"q\":\"y\",\"a\":\"1/2x\"}\n",
         "{\"q\":\"z\",\"a\":\"3\"}\n",
     ));
     let mut dataset =
@@ -31,15 +31,15 @@ fn rows_with_unusable_answers_are_dropped_and_listed() {
     let [dropped] = dataset.parts()[0].unusable() else { panic!("not one row") };
     let line = serde_json::to_value(dropped.line("train")).unwrap();
     let expected = serde_json::json!({
-        "dataset": "train", "file": file.path(), "number": 2, "answer": "5 > 3",
-        "reward": "reward", "reason": "an equation without variables is not supported",
+        "dataset": "train", "file": file.path(), "number": 2, "answer": "1/2x",
+        "reward": "reward", "reason": "the divisor of a product is ambiguous",
     });
     assert_eq!(line, expected);
 }
 
 #[test]
 fn more_unusable_answers_than_the_share_are_an_error_that_names_the_first_row() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
+    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"1/2x\"}\n");
     let mut dataset =
         Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1, &KeptFields::None).unwrap();
     let error = dataset.drop_unusable(&math_rewards(), 0.49).unwrap_err();
