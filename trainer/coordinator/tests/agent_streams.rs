@@ -28,6 +28,7 @@ use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
 use rljob_coordinator::telemetry::ToolCalls;
 use rljob_coordinator::tokens::Token;
 use rljob_crds::RunConfig;
+use rljob_crds::roles::InferenceSpec;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::version::Version;
 use serde_json::{Value, json};
@@ -135,7 +136,8 @@ async fn play<T>(
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "test", 1, 1).unwrap();
-    let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
+    let client = EngineClient::new(token.clone(), token, None);
+    let fleet = Fleet::new(&InferenceSpec::default(), client, Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".into(), url: engine.url.clone(), uid: None }]);
     let interrupted = IntCounter::new("interrupted", "Interruptions.").unwrap();
     let sampler = Sampler::new(&config, &input, &fleet, Clock::start(), 1, interrupted.clone());

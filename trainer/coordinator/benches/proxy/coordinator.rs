@@ -25,6 +25,7 @@ use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
 use rljob_coordinator::telemetry::ToolCalls;
 use rljob_coordinator::tokens::Token;
 use rljob_crds::RunConfig;
+use rljob_crds::roles::InferenceSpec;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::version::Version;
 use serde_json::json;
@@ -95,7 +96,8 @@ pub async fn serve(engine: &str, model: &Path) {
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
-    let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
+    let client = EngineClient::new(token.clone(), token, None);
+    let fleet = Fleet::new(&InferenceSpec::default(), client, Clock::start());
     let name = "engine-0".to_owned();
     fleet.set(&[EngineEndpoint { name, url: engine.to_owned(), uid: None }]);
     let interrupted = IntCounter::new("interrupted", "Interruptions.").unwrap();
