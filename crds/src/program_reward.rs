@@ -33,7 +33,7 @@ pub struct CodeReward {
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 256))]
     pub concurrency: u32,
-    /// Retries after the sandbox failed, after 1, 2, 4, … seconds, at most 30. Default 5.
+    /// Retries after the sandbox failed, after growing waits of at most 30 s. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
@@ -159,8 +159,8 @@ pub struct PythonReward {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after the process ended or did not respond in time, after 1, 2, 4, … seconds, at
-    /// most 30. Default 5.
+    /// Retries after the process ended or did not respond in time, after growing waits of at most
+    /// 30 s. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

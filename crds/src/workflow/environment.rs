@@ -59,7 +59,7 @@ pub struct EnvironmentWorkflow {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
     /// rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]

@@ -95,7 +95,7 @@ pub struct HttpTool {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
     /// rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -135,7 +135,7 @@ pub struct McpTool {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
     /// rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -190,7 +190,7 @@ pub struct CommandTool {
     #[serde(default = "command_concurrency")]
     #[schemars(range(min = 1, max = 256))]
     pub concurrency: u32,
-    /// Retries after the sandbox failed, after 1, 2, 4, … seconds, at most 30. Then the sample is
+    /// Retries after the sandbox failed, after growing waits of at most 30 s. Then the sample is
     /// rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]

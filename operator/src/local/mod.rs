@@ -45,6 +45,7 @@ mod paths;
 mod prepare;
 pub mod process;
 pub mod processes;
+mod program_edits;
 mod program_files;
 mod programs;
 mod python_modules;

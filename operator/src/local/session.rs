@@ -23,8 +23,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use self::console::Console;
 use super::client::Coordinator;
-use super::directory::{DirectoryError, RunDirectory, State};
+use super::directory::{DirectoryError, INPUTS_FILE, RunDirectory, State};
 use super::processes::Processes;
+use super::program_edits::ProgramEdits;
 use super::role::Role;
 use super::status_file::StatusFile;
 use super::watchdog::{self, Watchdog};
@@ -76,6 +77,7 @@ pub struct Session<'a> {
     interrupted: bool,
     sent: Option<Desired>,
     watchdog: Watchdog,
+    edits: ProgramEdits,
 }
 
 impl<'a> Session<'a> {
@@ -109,6 +111,7 @@ impl<'a> Session<'a> {
             interrupted: false,
             sent: None,
             watchdog: Watchdog::default(),
+            edits: ProgramEdits::new(&directory.read(INPUTS_FILE)?.unwrap_or_default()),
         })
     }
 
@@ -170,6 +173,7 @@ impl<'a> Session<'a> {
                 return Ok(Some(Ending::Failed(format!("{:#}", anyhow::Error::new(error)))));
             }
         }
+        self.edits.poll(Instant::now()).iter().try_for_each(|line| self.console.line(line))?;
         self.record_epoch()?;
         let facts = self.facts().await;
         self.record_progress(facts.report());

@@ -122,6 +122,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (Always, inference(json!({"replicas": 2}))),
         (WhileSuspended, inference(json!({"minReplicas": 1}))),
         (WhileSuspended, inference(json!({"podsPerReplica": 2}))),
+        (WhileSuspended, inference(json!({"maxRunningRequests": 64}))),
         (Always, json!({"checkpoint": {"everySteps": 2}})),
         (Always, json!({"failurePolicy": {"maxRestarts": 9}})),
         (Always, json!({"drainTimeoutSeconds": 60})),

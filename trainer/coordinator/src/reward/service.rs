@@ -54,7 +54,7 @@ impl Service {
             let service = || self.label.clone();
             failed = failed.saturating_add(u32::from(!source.is_outage()));
             match self.availability.failed(&source, failed > self.retries, Instant::now()) {
-                Next::Retry => tokio::time::sleep(backoff(tries)).await,
+                Next::Retry => tokio::time::sleep(backoff(tries, &source)).await,
                 Next::Reject => {
                     return Err(RewardError::Rejected { service: service(), tries, source });
                 }
@@ -91,7 +91,26 @@ impl Service {
     }
 }
 
-/// Wait after the given number of tries: 1, 2, 4, … 30 seconds.
-fn backoff(tries: u32) -> Duration {
-    Duration::from_secs(2_u64.saturating_pow(tries.saturating_sub(1))).min(MAX_BACKOFF)
+/// Wait after the given number of tries: 1, 2, 4, … 30 seconds, and a tenth of it after a program
+/// that ended, which is no sign of load.
+fn backoff(tries: u32, error: &VerifierError) -> Duration {
+    let first = if error.is_exit() { Duration::from_millis(100) } else { Duration::from_secs(1) };
+    first.saturating_mul(2_u32.saturating_pow(tries.saturating_sub(1))).min(MAX_BACKOFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_and_are_short_after_a_program_that_ended() {
+        let seconds = |error: &VerifierError| {
+            [1, 2, 5, 9, 40].map(|tries| backoff(tries, error).as_secs_f64())
+        };
+        let ended =
+            VerifierError::Exited { status: "exit code 1".to_owned(), stderr: String::new() };
+        assert_eq!(seconds(&ended), [0.1, 0.2, 1.6, 25.6, 30.0]);
+        let other = VerifierError::Labels(2);
+        assert_eq!(seconds(&other), [1.0, 2.0, 16.0, 30.0, 30.0]);
+    }
 }
