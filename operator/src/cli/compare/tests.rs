@@ -147,6 +147,9 @@ fn functions_at_one_path_with_other_contents_are_named() {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     for (run_folder, digest) in [(&a, "1f".repeat(32)), (&b, "2e".repeat(32))] {
         run(run_folder, 1);
+        let function = json!({"path": "/rewards/mine.py", "function": "mine"});
+        let mine = json!({"name": "mine", "python": function});
+        configure(run_folder, &json!([mine]), &json!({}));
         let input = json!({"path": "/rewards/mine.py", "sha256": digest});
         let inputs = json!({"contents": {"spec.rewards[0].python.path": input}});
         fs::write(run_folder.join("lab/sums/inputs.json"), inputs.to_string()).unwrap();
