@@ -104,13 +104,12 @@ mod tests {
 
     #[test]
     fn waits_double_and_are_short_after_a_program_that_ended() {
-        let seconds = |error: &VerifierError| {
-            [1, 2, 5, 9, 40].map(|tries| backoff(tries, error).as_secs_f64())
-        };
+        let waits =
+            |error: &VerifierError| [1, 2, 5, 9, 40].map(|tries| backoff(tries, error).as_millis());
         let ended =
             VerifierError::Exited { status: "exit code 1".to_owned(), stderr: String::new() };
-        assert_eq!(seconds(&ended), [0.1, 0.2, 1.6, 25.6, 30.0]);
+        assert_eq!(waits(&ended), [100, 200, 1600, 25_600, 30_000]);
         let other = VerifierError::Labels(2);
-        assert_eq!(seconds(&other), [1.0, 2.0, 16.0, 30.0, 30.0]);
+        assert_eq!(waits(&other), [1000, 2000, 16_000, 30_000, 30_000]);
     }
 }
