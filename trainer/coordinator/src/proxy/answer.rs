@@ -53,6 +53,21 @@ impl Completed {
         !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some())
     }
 
+    /// The object `kind` with these choices; `created` in seconds.
+    pub fn object(
+        &self,
+        kind: &str,
+        model: &str,
+        created: u64,
+        choices: &[Value],
+        usage: &Value,
+    ) -> Value {
+        json!({
+            "id": self.id, "object": kind, "created": created, "model": model,
+            "choices": choices, "usage": usage,
+        })
+    }
+
     /// Numbers of tokens.
     pub fn usage(&self) -> Value {
         let completion = self.completion_tokens();

@@ -7,6 +7,9 @@ use super::part::Part;
 use super::request::CompletionRequest;
 use crate::text::ToolCall;
 
+/// Name of the chunks of a stream.
+pub const CHUNK: &str = "chat.completion.chunk";
+
 /// The object `chat.completion`; `created` in seconds.
 pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
     let choices = (0_u32..).zip(&completed.choices).map(|(index, choice)| {
@@ -17,27 +20,17 @@ pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) 
             "logprobs": choice.logprobs.as_deref().map(logprobs),
         })
     });
-    json!({
-        "id": completed.id, "object": "chat.completion", "created": created,
-        "model": request.model, "choices": choices.collect::<Vec<_>>(),
-        "usage": completed.usage(),
-    })
+    let (choices, usage): (Vec<_>, _) = (choices.collect(), completed.usage());
+    completed.object("chat.completion", &request.model, created, &choices, &usage)
 }
 
-/// The objects of a part of a choice: its text and calls, then its end.
-pub fn chunks(
-    completed: &Completed,
-    request: &CompletionRequest,
-    created: u64,
-    index: u32,
-    part: &Part,
-) -> Vec<Value> {
+/// The choices of chunks of a part: its text and calls, then its end.
+pub fn chunks(completed: &Completed, index: u32, part: &Part) -> Vec<Value> {
     let Part { choice, is_first, .. } = part;
     let chunk = |delta: Value, finish_reason: Option<&str>, logprobs: Option<Value>| {
-        let choice = json!({
+        json!({
             "index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs,
-        });
-        shell(completed, request, created, &json!([choice]), &Value::Null)
+        })
     };
     let mut chunks = Vec::new();
     if part.has_text() || !choice.tool_calls.is_empty() {
@@ -51,24 +44,6 @@ pub fn chunks(
         chunks.push(chunk(json!({}), choice.finish_reason, None));
     }
     chunks
-}
-
-/// The object with the numbers of tokens.
-pub fn usage_chunk(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
-    shell(completed, request, created, &json!([]), &completed.usage())
-}
-
-fn shell(
-    completed: &Completed,
-    request: &CompletionRequest,
-    created: u64,
-    choices: &Value,
-    usage: &Value,
-) -> Value {
-    json!({
-        "id": completed.id, "object": "chat.completion.chunk", "created": created,
-        "model": request.model, "choices": choices, "usage": usage,
-    })
 }
 
 /// The message of the assistant; in a stream, calls have an index.

@@ -9,11 +9,11 @@ use super::part::{Part, Sent};
 use super::request::CompletionRequest;
 use super::stream::{self, Encoder};
 
-/// Chunks of a part of a choice, and the one with the numbers of tokens.
+/// Name of the chunks, and the choices of the chunks of a part.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    pub part: fn(&Completed, &CompletionRequest, u64, u32, &Part) -> Vec<Value>,
-    pub usage: fn(&Completed, &CompletionRequest, u64) -> Value,
+    pub object: &'static str,
+    pub part: fn(&Completed, u32, &Part) -> Vec<Value>,
 }
 
 /// A stream of chunks.
@@ -36,11 +36,13 @@ impl Chunks {
         sent.resize_with(completed.choices.len(), Sent::default);
         let choices = (0_u32..).zip(completed.choices.iter().zip(sent));
         let parts = choices.filter_map(|(index, (choice, sent))| Some((index, sent.part(choice)?)));
-        let chunks = parts
-            .flat_map(|(index, part)| (shape.part)(completed, request, *created, index, &part));
-        let mut chunks: Vec<Value> = chunks.collect();
+        let choices = parts.flat_map(|(index, part)| (shape.part)(completed, index, &part));
+        let chunk = |choices: &[Value], usage: &Value| {
+            completed.object(shape.object, &request.model, *created, choices, usage)
+        };
+        let mut chunks: Vec<Value> = choices.map(|choice| chunk(&[choice], &Value::Null)).collect();
         if completed.is_whole() && request.stream_usage {
-            chunks.push((shape.usage)(completed, request, *created));
+            chunks.push(chunk(&[], &completed.usage()));
         }
         chunks
     }

@@ -6,6 +6,9 @@ use super::answer::Completed;
 use super::part::{Part, Sent};
 use super::request::CompletionRequest;
 
+/// Name of the object, and of the chunks of a stream.
+pub const OBJECT: &str = "text_completion";
+
 /// The object `text_completion`; `created` in seconds.
 pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
     let choices = (0_u32..).zip(&completed.choices);
@@ -13,37 +16,12 @@ pub fn object(completed: &Completed, request: &CompletionRequest, created: u64) 
         .filter_map(|(index, whole)| Some((index, Sent::default().part(whole)?)))
         .map(|(index, part)| choice(completed, index, &part))
         .collect();
-    shell(completed, request, created, &json!(choices), &completed.usage())
+    completed.object(OBJECT, &request.model, created, &choices, &completed.usage())
 }
 
-/// The objects of a part of a choice.
-pub fn chunks(
-    completed: &Completed,
-    request: &CompletionRequest,
-    created: u64,
-    index: u32,
-    part: &Part,
-) -> Vec<Value> {
-    let choices = json!([choice(completed, index, part)]);
-    vec![shell(completed, request, created, &choices, &Value::Null)]
-}
-
-/// The object with the numbers of tokens.
-pub fn usage_chunk(completed: &Completed, request: &CompletionRequest, created: u64) -> Value {
-    shell(completed, request, created, &json!([]), &completed.usage())
-}
-
-fn shell(
-    completed: &Completed,
-    request: &CompletionRequest,
-    created: u64,
-    choices: &Value,
-    usage: &Value,
-) -> Value {
-    json!({
-        "id": completed.id, "object": "text_completion", "created": created,
-        "model": request.model, "choices": choices, "usage": usage,
-    })
+/// The choice of the chunk of a part.
+pub fn chunks(completed: &Completed, index: u32, part: &Part) -> Vec<Value> {
+    vec![choice(completed, index, part)]
 }
 
 /// A choice; the first part of a stream has the token ids of the prompt.

@@ -69,7 +69,7 @@ async fn chat(State(shared): State<Shared>, request: Request) -> Result<Response
         parse: chat_request::chat,
         object: chat_answer::object,
         encoder: |request, created| {
-            let shape = Shape { part: chat_answer::chunks, usage: chat_answer::usage_chunk };
+            let shape = Shape { object: chat_answer::CHUNK, part: chat_answer::chunks };
             Box::new(Chunks::new(shape, request, created))
         },
     };
@@ -84,7 +84,7 @@ async fn completions(
         parse: prompt_request::prompt,
         object: prompt_answer::object,
         encoder: |request, created| {
-            let shape = Shape { part: prompt_answer::chunks, usage: prompt_answer::usage_chunk };
+            let shape = Shape { object: prompt_answer::OBJECT, part: prompt_answer::chunks };
             Box::new(Chunks::new(shape, request, created))
         },
     };

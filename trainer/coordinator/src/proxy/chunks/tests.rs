@@ -46,7 +46,7 @@ fn streamed(shape: Shape, api: Api) -> Vec<Vec<Value>> {
 
 #[test]
 fn chunks_of_chat_completions_have_what_is_new_with_the_index_of_the_choice() {
-    let shape = Shape { part: chat_answer::chunks, usage: chat_answer::usage_chunk };
+    let shape = Shape { object: chat_answer::CHUNK, part: chat_answer::chunks };
     let found = streamed(shape, Api::Chat);
     let token = |text: &str, logprob: f32| {
         json!({
@@ -89,7 +89,7 @@ fn chunks_of_chat_completions_have_what_is_new_with_the_index_of_the_choice() {
 
 #[test]
 fn chunks_of_completions_have_the_ids_and_offsets_of_their_tokens() {
-    let shape = Shape { part: prompt_answer::chunks, usage: prompt_answer::usage_chunk };
+    let shape = Shape { object: prompt_answer::OBJECT, part: prompt_answer::chunks };
     let found = streamed(shape, Api::Completions);
     let first = &found[1][0]["choices"][0];
     let logprobs = json!({
@@ -118,7 +118,7 @@ fn chunks_of_completions_have_the_ids_and_offsets_of_their_tokens() {
 #[test]
 fn calls_follow_the_text_of_their_message() {
     let request = CompletionRequest::new(Api::Chat, "m".to_owned(), Asked::Text("1+1".to_owned()));
-    let shape = Shape { part: chat_answer::chunks, usage: chat_answer::usage_chunk };
+    let shape = Shape { object: chat_answer::CHUNK, part: chat_answer::chunks };
     let mut chunks = Chunks::new(shape, request, 7);
     let text = Choice { text: "I add.".to_owned(), ..Choice::default() };
     let call = ToolCall { name: "add".to_owned(), arguments: serde_json::Map::new() };
