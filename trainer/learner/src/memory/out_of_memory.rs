@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{Activations, Sharding};
+use rljob_crds::algorithm::{Activations, Precision, Sharding};
 
 /// Part of the work of a learner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
     }
     if spec.trainer.gpus() > 0 && !spec.optimizer.offload {
         remedies.push("set optimizer.offload to true");
-    } else if spec.trainer.gpus() > 0 && !spec.optimizer.offload_weights && spec.lora.is_none() {
+    } else if can_offload_weights(spec) {
         remedies.push("set optimizer.offloadWeights to true");
     }
     remedies.push(if training.sharding == Some(Sharding::Hybrid) {
@@ -117,6 +117,12 @@ fn remedies(phase: Phase, spec: &RLJobSpec) -> Vec<&'static str> {
         "raise trainer.replicas or the GPUs of each trainer"
     });
     remedies
+}
+
+/// Whether the fp32 weights are on a GPU and need not be.
+fn can_offload_weights(spec: &RLJobSpec) -> bool {
+    let is_bf16 = spec.precision() == Precision::BF16 && spec.lora.is_none();
+    spec.trainer.gpus() > 0 && is_bf16 && !spec.optimizer.offload_weights
 }
 
 /// `1.25 GiB` of `… Tried to allocate 1.25 GiB. GPU 0 has …`, or bytes of the CPU's message.
