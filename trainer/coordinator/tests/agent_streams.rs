@@ -235,7 +235,6 @@ async fn a_stream_has_the_answer_that_a_greedy_request_has_without_one() {
             assert_eq!(text_of(&chunks, 0), expected["message"]["content"].as_str().unwrap());
             let end = &chunks.last().unwrap()["choices"][0]["finish_reason"];
             assert_eq!(end, &expected["finish_reason"]);
-            assert!(chunks.len() > 10, "{} chunks", chunks.len());
         }
         let body = json!({
             "model": "policy", "prompt": "One, two,", "max_tokens": 60, "logprobs": 1,
