@@ -160,6 +160,13 @@ impl<'a> Run<'a> {
         self.log(&format!("step {steps}"));
     }
 
+    /// Waits until the status has a complete checkpoint of `step` or a later one.
+    fn wait_for_checkpoint(&self, step: u64) {
+        let is_complete = || Ok(self.status()["checkpoint"]["step"].as_u64() >= Some(step));
+        wait_until(&format!("the checkpoint of step {step}"), self.limit, is_complete).unwrap();
+        self.log(&format!("the checkpoint of step {step}"));
+    }
+
     fn wait_for_condition(&self, condition: &str) {
         let (condition, job) =
             (format!("--for=condition={condition}"), format!("rljob/{}", self.job));

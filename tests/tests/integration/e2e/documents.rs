@@ -45,7 +45,7 @@ fn commands_that_read_pods_run_as_printed() {
     run.wait_for_steps(3);
     // The lines of a second attempt.
     run.kill_learner();
-    run.wait_for_steps(STEP + 1);
+    run.wait_for_checkpoint(STEP);
     let user = User::new();
     user.use_namespace(cluster().kubeconfig(), &namespace.name);
     user.shell("ln -s ../../bin/rljob .local/bin/kubectl-rljob").unwrap();
