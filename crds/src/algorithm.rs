@@ -1,16 +1,29 @@
-//! Algorithms and their capabilities.
+//! Algorithms: the union of their settings, which are in a file each with their capabilities.
 
-use std::borrow::Cow;
+use std::ops::Deref;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::distillation::{DistillationSpec, TeacherServer};
-use crate::dpo::DpoSpec;
-use crate::grpo::GrpoSpec;
+pub mod capabilities;
+pub mod distillation;
+pub mod dpo;
+pub mod evaluation;
+pub mod grpo;
+pub mod ppo;
+pub mod reward_model;
+pub mod sft;
+
+pub use capabilities::{Capabilities, DataKind, FrozenModel, ModelRole, Signal};
+use distillation::DistillationSpec;
+use dpo::DpoSpec;
+use evaluation::EvaluationSpec;
+use grpo::GrpoSpec;
+use ppo::PpoSpec;
+use reward_model::RewardModelSpec;
+use sft::SftSpec;
+
 pub use crate::optimizer::{OptimizerSpec, Schedule};
-use crate::ppo::PpoSpec;
-use crate::reward_model::RewardModelSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 pub use crate::training::{Activations, Precision, Sharding, TrainingSpec};
 use crate::union::{Union, exactly_one};
@@ -58,7 +71,7 @@ impl Union for AlgorithmSpec {
 }
 
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
-/// for a capability here instead of comparing kinds.
+/// for a capability, to which this dereferences, instead of comparing kinds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm<'a> {
     /// Group Relative Policy Optimization.
@@ -77,30 +90,6 @@ pub enum Algorithm<'a> {
     Evaluation(&'a EvaluationSpec),
 }
 
-/// Rows that an algorithm trains on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataKind {
-    /// Prompts; completions are sampled from the policy.
-    Prompts,
-    /// Prompts with the completions to learn.
-    Demonstrations,
-    /// Prompts with a chosen and a rejected completion.
-    Pairs,
-    /// No rows: nothing is trained.
-    None,
-}
-
-/// A model that learners hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ModelRole {
-    /// The model that is trained and exported; a reward model of `rewardModel`.
-    Policy,
-    /// The policy before training, for a KL penalty and for `dpo`; the teacher of `distillation`.
-    Reference,
-    /// A value model that is trained beside the policy, or the policy's value head.
-    Critic,
-}
-
 impl AlgorithmSpec {
     /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
     pub fn resolve(&self) -> Option<Algorithm<'_>> {
@@ -117,6 +106,11 @@ impl AlgorithmSpec {
         set.next().filter(|_| set.next().is_none())
     }
 
+    /// What is asked about the algorithm of a valid spec; otherwise `None`.
+    pub fn capabilities(&self) -> Option<&(dyn Capabilities + 'static)> {
+        self.resolve().map(Algorithm::capabilities)
+    }
+
     /// Whether learners train. Only an evaluation has none.
     pub fn has_learners(&self) -> bool {
         self.evaluation.is_none()
@@ -124,171 +118,29 @@ impl AlgorithmSpec {
 
     /// Whether steps train on completions that engines sample.
     pub fn has_rollouts(&self) -> bool {
-        self.resolve().is_some_and(Algorithm::has_rollouts)
+        self.capabilities().is_some_and(Capabilities::has_rollouts)
     }
 }
 
 impl<'a> Algorithm<'a> {
-    /// Name of the field of `spec.algorithm`.
-    pub fn name(self) -> &'static str {
+    /// Its capabilities, for as long as the spec lives.
+    pub fn capabilities(self) -> &'a (dyn Capabilities + 'static) {
         match self {
-            Self::Grpo(_) => "grpo",
-            Self::Ppo(_) => "ppo",
-            Self::Sft(_) => "sft",
-            Self::Dpo(_) => "dpo",
-            Self::RewardModel(_) => "rewardModel",
-            Self::Distillation(_) => "distillation",
-            Self::Evaluation(_) => "evaluation",
-        }
-    }
-
-    /// Rows that a step trains on.
-    pub fn data(self) -> DataKind {
-        match self {
-            Self::Distillation(DistillationSpec { off_policy: Some(_), .. }) | Self::Sft(_) => {
-                DataKind::Demonstrations
-            }
-            Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => DataKind::Prompts,
-            Self::Dpo(_) | Self::RewardModel(_) => DataKind::Pairs,
-            Self::Evaluation(_) => DataKind::None,
-        }
-    }
-
-    /// Whether steps train on completions that engines sample.
-    pub fn has_rollouts(self) -> bool {
-        self.data() == DataKind::Prompts
-    }
-
-    /// Whether the run cannot do without rewards.
-    pub fn needs_reward(self) -> bool {
-        match self {
-            Self::Grpo(_) | Self::Ppo(_) | Self::Evaluation(_) => true,
-            Self::Sft(_) | Self::Dpo(_) | Self::RewardModel(_) | Self::Distillation(_) => false,
-        }
-    }
-
-    /// Whether the trained model has a scalar head, so that it scores sequences and cannot sample.
-    pub fn trains_scores(self) -> bool {
-        matches!(self, Self::RewardModel(_))
-    }
-
-    /// Folder of the teacher, which takes the place of the reference model.
-    pub fn teacher(self) -> Option<&'a str> {
-        match self {
-            Self::Distillation(distillation) => distillation.teacher.path.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// Server of the teacher, whose log-probabilities take the place of the reference model.
-    pub fn teacher_server(self) -> Option<&'a TeacherServer> {
-        match self {
-            Self::Distillation(distillation) => distillation.teacher.server.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// Models that learners hold, the policy first.
-    pub fn model_roles(self) -> Vec<ModelRole> {
-        let (has_reference, critic) = match self {
-            Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
-            Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
-            Self::Sft(_) | Self::RewardModel(_) => (false, None),
-            Self::Dpo(_) => (true, None),
-            Self::Distillation(_) => (self.teacher().is_some(), None),
-            Self::Evaluation(_) => return Vec::new(),
-        };
-        let reference = has_reference.then_some(ModelRole::Reference);
-        std::iter::once(ModelRole::Policy).chain(reference).chain(critic).collect()
-    }
-
-    /// Samples of one prompt in a step; two of a pair.
-    pub fn group_size(self) -> u32 {
-        match self {
-            Self::Grpo(grpo) => grpo.group_size,
-            Self::Ppo(ppo) => ppo.group_size,
-            Self::Distillation(distillation) => distillation.group_size,
-            Self::Sft(_) | Self::Evaluation(_) => 1,
-            Self::Dpo(_) | Self::RewardModel(_) => 2,
-        }
-    }
-
-    /// Prompts, demonstrations or pairs of a step.
-    pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
-        match self {
-            Self::Distillation(DistillationSpec { off_policy: Some(own), .. }) => own.batch_size,
-            Self::Grpo(_) | Self::Ppo(_) | Self::Distillation(_) => rollout.batch_size,
-            Self::Sft(sft) => sft.batch_size,
-            Self::Dpo(dpo) => dpo.batch_size,
-            Self::RewardModel(model) => model.batch_size,
-            Self::Evaluation(_) => 0,
-        }
-    }
-
-    /// Settings of rewards and of the policy's loss, of an algorithm that learns from
-    /// completions of the policy.
-    pub fn policy(self) -> Option<Cow<'a, GrpoSpec>> {
-        match self {
-            Self::Grpo(grpo) => Some(Cow::Borrowed(grpo)),
-            Self::Ppo(ppo) => Some(Cow::Owned(ppo.policy())),
-            Self::Distillation(own) if own.off_policy.is_none() => Some(Cow::Owned(own.policy())),
-            Self::Distillation(_)
-            | Self::Sft(_)
-            | Self::Dpo(_)
-            | Self::RewardModel(_)
-            | Self::Evaluation(_) => None,
-        }
-    }
-
-    /// Divisor of the logits that learners compute: that of the sampler, or of off-policy
-    /// distillation; 1 of other algorithms without rollouts.
-    pub fn temperature(self, rollout: &RolloutSpec) -> f64 {
-        match self {
-            Self::Distillation(DistillationSpec { off_policy: Some(own), .. }) => own.temperature,
-            _ if self.has_rollouts() => rollout.temperature,
-            _ => 1.0,
-        }
-    }
-
-    /// Whether the critic is a value head on the policy.
-    pub fn has_value_head(self) -> bool {
-        matches!(self, Self::Ppo(PpoSpec { value_head: Some(_), .. }))
-    }
-
-    /// Whether the critic predicts normalized values.
-    pub fn normalizes_values(self) -> bool {
-        matches!(self, Self::Ppo(PpoSpec { value_normalization: Some(_), .. }))
-    }
-
-    /// Optimizer of the critic, if the algorithm trains one.
-    pub fn critic_optimizer(self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
-        match self {
-            Self::Ppo(ppo) => Some(ppo.critic_optimizer(policy)),
-            Self::Grpo(_)
-            | Self::Sft(_)
-            | Self::Dpo(_)
-            | Self::RewardModel(_)
-            | Self::Distillation(_)
-            | Self::Evaluation(_) => None,
+            Self::Grpo(own) => own,
+            Self::Ppo(own) => own,
+            Self::Sft(own) => own,
+            Self::Dpo(own) => own,
+            Self::RewardModel(own) => own,
+            Self::Distillation(own) => own,
+            Self::Evaluation(own) => own,
         }
     }
 }
 
-/// Settings of `sft`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SftSpec {
-    /// Sequences per step. Default 64.
-    #[serde(default = "sft_batch_size")]
-    #[schemars(range(min = 1, max = 65536))]
-    pub batch_size: u32,
-}
+impl Deref for Algorithm<'_> {
+    type Target = dyn Capabilities;
 
-fn sft_batch_size() -> u32 {
-    64
+    fn deref(&self) -> &Self::Target {
+        self.capabilities()
+    }
 }
-
-/// Settings of `evaluation`: none. What is evaluated is in `dataset.evaluation`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EvaluationSpec {}

@@ -3,13 +3,12 @@
 //! The crate performs no IO and depends on no other member of the workspace, no client and no
 //! tensor library, so that any program can read an RLJob.
 //!
-//! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`],
-//! [`training`], [`grpo`], [`ppo`], [`dpo`], [`distillation`], [`reward_model`], [`optimizer`],
-//! [`lora`], [`reward`], [`model_reward`], [`program_reward`], [`verifiers`], [`rollout`],
-//! [`workflow`], [`agent`], [`weight_sync`], [`checkpoint`], [`roles`], [`topology`],
-//! [`trainer_groups`], [`evaluation`], [`template`], [`restore`], [`tracking`], [`service_token`],
-//! [`status`], [`run_config`], then [`union`], [`mod@crd`], [`freeze`], [`jinja`] and
-//! [`dataflow`].
+//! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`] with a file
+//! for each algorithm, [`training`], [`optimizer`], [`lora`], [`reward`], [`model_reward`],
+//! [`program_reward`], [`verifiers`], [`rollout`], [`workflow`], [`agent`], [`weight_sync`],
+//! [`checkpoint`], [`roles`], [`topology`], [`trainer_groups`], [`evaluation`], [`template`],
+//! [`restore`], [`tracking`], [`service_token`], [`status`], [`run_config`], then [`union`],
+//! [`mod@crd`], [`freeze`], [`jinja`] and [`dataflow`].
 
 #![cfg_attr(
     not(test),
@@ -36,10 +35,6 @@ pub mod checkpoint;
 
 pub mod weight_sync;
 
-pub mod distillation;
-
-pub mod dpo;
-
 mod engine_sets;
 pub mod evaluation;
 
@@ -48,7 +43,6 @@ pub mod failure_policy;
 pub mod gang;
 
 pub mod gpus;
-pub mod grpo;
 pub mod jinja;
 
 pub mod lora;
@@ -56,13 +50,9 @@ pub mod lora;
 pub mod model_reward;
 pub mod optimizer;
 
-pub mod ppo;
-
 pub mod program_reward;
 
 pub mod reward;
-
-pub mod reward_model;
 
 pub mod rollout;
 

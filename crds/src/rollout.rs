@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     use super::RolloutSpec;
-    use crate::grpo::{GrpoSpec, OverlongPenalty};
+    use crate::algorithm::grpo::{GrpoSpec, OverlongPenalty};
 
     #[test]
     fn the_overlong_penalty_ends_at_the_longest_sample() {

@@ -57,11 +57,11 @@ const PROTOCOL_KINDS: u32 = 3;
 /// Lowest protocol version whose readers understand the configuration of this spec.
 pub fn protocol(spec: &RLJobSpec) -> u32 {
     let algorithm = spec.algorithm.resolve();
-    let kind = algorithm.map(Algorithm::data);
+    let kind = algorithm.map(|own| own.data());
     let is_plain = !matches!(kind, Some(DataKind::Pairs | DataKind::None))
         && spec.lora.is_none()
-        && !algorithm.is_some_and(Algorithm::has_value_head)
-        && !algorithm.is_some_and(Algorithm::normalizes_values)
+        && !algorithm.is_some_and(|own| own.has_value_head())
+        && !algorithm.is_some_and(|own| own.normalizes_values())
         && !algorithm.is_some_and(has_new_policy_settings)
         && spec.training.sharding != Some(Sharding::Hybrid)
         && spec.rollout.workflow.is_none()

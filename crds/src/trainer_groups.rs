@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, ModelRole};
+use crate::algorithm::{Algorithm, FrozenModel, ModelRole};
 use crate::template::PodTemplate;
 
 /// Most groups of a job.
@@ -61,14 +61,13 @@ pub enum GroupRole {
 impl GroupRole {
     /// The frozen model of an algorithm's learners, if it has one.
     pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
-        let has_reference = algorithm.model_roles().contains(&ModelRole::Reference);
-        let role = match algorithm {
+        let role = match algorithm.frozen_model()? {
+            FrozenModel::Reference => Self::Reference,
+            FrozenModel::Teacher => Self::Teacher,
             // Groups return one log-probability for each token.
-            Algorithm::Distillation(own) if own.off_policy.is_some() => return None,
-            Algorithm::Distillation(_) => Self::Teacher,
-            _ => Self::Reference,
+            FrozenModel::TeacherTopTokens => return None,
         };
-        has_reference.then_some(role)
+        algorithm.model_roles().contains(&ModelRole::Reference).then_some(role)
     }
 }
 

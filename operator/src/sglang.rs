@@ -85,7 +85,7 @@ pub fn arguments(
         // FlashInfer compile a kernel that the run does not use (docs/training.md).
         "--skip-server-warmup".to_owned(),
         // With an event for each token, SGLang sampled 6,000 tokens a second for 512 requests
-        // (docs/training.md). A sample of an engine that is lost loses at most these.
+        // (docs/gpu-results.md). A sample of an engine that is lost loses at most these.
         format!("--stream-interval={TOKENS_PER_EVENT}"),
         // One file has the certificate and the key.
         format!("--ssl-certfile={}", certificate.display()),

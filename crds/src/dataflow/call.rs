@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::data::Data;
+use crate::algorithm::Signal;
 
 /// Model of a call.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,16 @@ impl LearnerCall {
         Self::Policy,
         Self::Critic,
     ];
+
+    /// The call that makes a signal. That of the current policy is a part of each update.
+    pub fn of_signal(signal: Signal) -> Option<Self> {
+        match signal {
+            Signal::Reference | Signal::TopTokens(_) => Some(Self::Reference),
+            Signal::Proximal => Some(Self::Proximal),
+            Signal::Values => Some(Self::Values),
+            Signal::Policy => None,
+        }
+    }
 
     /// Name of the metric with its seconds.
     pub const fn seconds(self) -> &'static str {

@@ -2,10 +2,9 @@
 
 use super::call::{Call, Kind, LearnerCall, Model, Phase, Workers};
 use super::data::Data;
-use super::signals::Signal;
 use crate::RLJobSpec;
-use crate::algorithm::{Algorithm, ModelRole};
-use crate::grpo::KlTerm;
+use crate::algorithm::grpo::KlTerm;
+use crate::algorithm::{Algorithm, FrozenModel, ModelRole, Signal};
 
 /// Optimizer updates of each trained model in a step: passes over the batch times minibatches, of
 /// which there are no more than prompts.
@@ -27,7 +26,7 @@ pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerC
     let critic = critic && !algorithm.has_value_head();
     let updates = [Some(LearnerCall::Policy), critic.then_some(LearnerCall::Critic)];
     let is_made = |call: &LearnerCall| !is_served || *call != LearnerCall::Reference;
-    let passes = signals.into_iter().filter_map(Signal::call).filter(is_made);
+    let passes = signals.into_iter().filter_map(LearnerCall::of_signal).filter(is_made);
     passes.chain([LearnerCall::Advantages]).chain(updates.into_iter().flatten()).collect()
 }
 
@@ -87,12 +86,10 @@ impl Declaration<'_> {
 
     /// The frozen model and what it makes.
     fn frozen_model(&self) -> (Model, Data) {
-        match self.algorithm {
-            Algorithm::Distillation(own) if own.off_policy.is_some() => {
-                (Model::Teacher, Data::TeacherTopTokens)
-            }
-            Algorithm::Distillation(_) => (Model::Teacher, Data::TeacherLogprobs),
-            _ => (Model::Reference, Data::ReferenceLogprobs),
+        match self.algorithm.frozen_model() {
+            Some(FrozenModel::TeacherTopTokens) => (Model::Teacher, Data::TeacherTopTokens),
+            Some(FrozenModel::Teacher) => (Model::Teacher, Data::TeacherLogprobs),
+            Some(FrozenModel::Reference) | None => (Model::Reference, Data::ReferenceLogprobs),
         }
     }
 
@@ -186,10 +183,7 @@ impl Declaration<'_> {
         let whole = signals.contains(&Signal::Policy).then(|| {
             "a forward pass over whole completions precedes each pass with gradients".to_owned()
         });
-        let warmup = match self.algorithm {
-            Algorithm::Ppo(ppo) => ppo.critic_warmup_steps,
-            _ => 0,
-        };
+        let warmup = self.algorithm.critic_warmup_steps();
         let done = if self.algorithm.has_value_head() {
             "update the value head only"
         } else {

@@ -7,21 +7,19 @@
 //! ```
 //!
 //! The learners run the calls of [`learner_calls`] and no others: their passes follow
-//! [`Signal`], and a test compares the calls that a step records with those of its plan.
+//! [`Signal`](crate::algorithm::Signal), and a test compares the calls that a step records with those of its plan.
 
 mod call;
 mod data;
 mod learners;
 mod planner;
 mod rollouts;
-mod signals;
 mod step;
 
 pub use call::{Call, Kind, LearnerCall, Model, Phase, Workers};
 pub use data::Data;
 pub use learners::learner_calls;
 pub use planner::{Lane, PlanError, Stage, stages};
-pub use signals::Signal;
 pub use step::{Plan, plan};
 
 #[cfg(test)]

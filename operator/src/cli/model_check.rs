@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::names::EXPORT_COMPLETE_FILE;
 
 use super::job_check;
@@ -41,7 +41,7 @@ fn check_job(job: &ValidatedJob, folder: &Path) -> anyhow::Result<()> {
     let model = folder.to_str().with_context(|| format!("{} is not UTF-8", folder.display()))?;
     job_check::check(job, model, "rljob-coordinator", &["--check-model"])?;
     // An earlier job of the file may write the teacher.
-    let teacher = job.spec.algorithm.resolve().and_then(Algorithm::teacher);
+    let teacher = job.spec.algorithm.capabilities().and_then(Capabilities::teacher);
     let has_teacher = teacher.is_none_or(|folder| Path::new(folder).is_dir());
     let has_reward_model = job.spec.served_reward_model().is_some();
     if has_teacher && (job.spec.algorithm.has_learners() || has_reward_model) {

@@ -19,7 +19,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::names::{
     COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME, LABEL_ROLE, VERIFIER_PORT,
 };
@@ -163,7 +163,7 @@ impl Servers {
                 http.or(reward.model.as_ref().and_then(|model| model.url.as_ref()))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
-            let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher_server);
+            let teacher = spec.algorithm.capabilities().and_then(Capabilities::teacher_server);
             ports.extend(teacher.map(|server| port_of(&server.url)));
             let workflow = spec.rollout.workflow.iter();
             ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));

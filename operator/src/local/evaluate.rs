@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kube::ResourceExt;
 use rljob_crds::RLJob;
-use rljob_crds::algorithm::{
-    AlgorithmSpec, EvaluationSpec, OptimizerSpec, RolloutSpec, TrainingSpec,
-};
+use rljob_crds::algorithm::evaluation::EvaluationSpec;
+use rljob_crds::algorithm::{AlgorithmSpec, OptimizerSpec, RolloutSpec, TrainingSpec};
 use rljob_crds::data::TrainDataset;
 use rljob_crds::job::{CheckpointSpec, WeightSyncSpec};
 use rljob_crds::model::{InitialWeights, ModelSpec};

@@ -76,7 +76,7 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 
 /// What the teacher's folder lacks, unless an earlier job of the file writes it.
 fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    let teacher = Path::new(job.spec.algorithm.resolve()?.teacher()?);
+    let teacher = Path::new(job.spec.algorithm.capabilities()?.teacher()?);
     if is_written_by(teacher, runs, earlier) {
         return None;
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use rljob_crds::RunConfig;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_protocol::metrics::EvaluationMetrics;
 use rljob_protocol::version::Version;
 
@@ -188,7 +188,7 @@ impl Evaluator {
     /// Prompts in progress beside training, with `samples` sampled completions and a greedy one.
     fn prompts_beside(&self, samples: u32) -> usize {
         let spec = &self.config.spec;
-        let group = spec.algorithm.resolve().map_or(1, Algorithm::group_size);
+        let group = spec.algorithm.capabilities().map_or(1, Capabilities::group_size);
         let step = u64::from(spec.rollout.batch_size).saturating_mul(u64::from(group));
         let completions = NonZeroU64::MIN.saturating_add(u64::from(samples));
         let prompts = step / BESIDE / completions;

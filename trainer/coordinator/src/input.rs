@@ -9,7 +9,7 @@ mod workflow_checks;
 
 use std::sync::Arc;
 
-use rljob_crds::algorithm::{Algorithm, DataKind};
+use rljob_crds::algorithm::{Capabilities, DataKind};
 use rljob_crds::data::Suite;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::ModelFolderWait;
@@ -165,8 +165,8 @@ fn teacher(
     tokenizer: &TextTokenizer,
     vocabulary: i64,
 ) -> Result<Option<Teacher>, InputError> {
-    let algorithm = config.spec.algorithm.resolve();
-    let Some(spec) = algorithm.and_then(Algorithm::teacher_server) else { return Ok(None) };
+    let algorithm = config.spec.algorithm.capabilities();
+    let Some(spec) = algorithm.and_then(Capabilities::teacher_server) else { return Ok(None) };
     let policy = config.model_directory.display().to_string();
     let probes = Probes::new(&policy, tokenizer)?;
     Teacher::new(spec, vocabulary, probes).map(Some).map_err(InputError::Teacher)
@@ -182,7 +182,7 @@ fn open_train(
     if train.is_absent() {
         return Ok(None);
     }
-    let open = match spec.algorithm.resolve().map(Algorithm::data) {
+    let open = match spec.algorithm.capabilities().map(Capabilities::data) {
         Some(DataKind::Demonstrations) => Dataset::open_demonstrations,
         _ => Dataset::open_train,
     };

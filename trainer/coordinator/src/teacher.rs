@@ -16,7 +16,7 @@ mod probes;
 
 use std::time::Duration;
 
-use rljob_crds::distillation::TeacherServer;
+use rljob_crds::algorithm::distillation::TeacherServer;
 use rljob_protocol::status::RewardOutage;
 use serde::Deserialize;
 use serde_json::{Value, json};

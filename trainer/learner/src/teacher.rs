@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use serde::Deserialize;
 use tch::Kind;
 
@@ -54,7 +54,7 @@ impl Teacher {
         policy: &Model,
         policy_folder: &Path,
     ) -> Result<Option<Self>, TeacherError> {
-        let teacher = spec.algorithm.resolve().and_then(Algorithm::teacher);
+        let teacher = spec.algorithm.capabilities().and_then(Capabilities::teacher);
         let Some(folder) = teacher.filter(|_| spec.frozen_group().is_none()) else {
             return Ok(None);
         };

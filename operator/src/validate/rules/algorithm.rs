@@ -1,14 +1,14 @@
 //! Rules of the algorithm, and of the dataset and rewards that it needs.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec, TrainingSpec};
-use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
 };
+use rljob_crds::algorithm::ppo::PpoSpec;
+use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec, TrainingSpec};
+use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
 use rljob_crds::model::InitialWeights;
-use rljob_crds::ppo::PpoSpec;
 use rljob_crds::reward::RewardSpec;
 
 use super::common::{check_optimizer, check_union};

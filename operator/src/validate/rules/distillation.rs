@@ -1,8 +1,8 @@
 //! Rules of `distillation`: its teacher, and the settings of off-policy distillation.
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::distillation::{DistillationSpec, TeacherSpec};
-use rljob_crds::grpo::LossAggregation;
+use rljob_crds::algorithm::distillation::{DistillationSpec, TeacherSpec};
+use rljob_crds::algorithm::grpo::LossAggregation;
 
 use super::common::check_union;
 use crate::validate::Problem;

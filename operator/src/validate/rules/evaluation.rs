@@ -1,7 +1,7 @@
 //! Rules of evaluations on separate engines.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::evaluation::SeparateEvaluationSpec;
 
@@ -17,13 +17,13 @@ pub(super) fn check_evaluation(
 ) {
     check_further_engines("evaluation.engines", &evaluation.engines, spec, problems);
     let mut problem = |path: String, message: &str| problems.push(Problem::new(path, message));
-    let algorithm = spec.algorithm.resolve();
+    let algorithm = spec.algorithm.capabilities();
     if !spec.algorithm.has_learners() {
         let message = "is not used by algorithm.evaluation, which has no training beside it: \
                        inference engines evaluate; remove it";
         return problem(PATH.to_owned(), message);
     }
-    if algorithm.is_some_and(Algorithm::trains_scores) {
+    if algorithm.is_some_and(Capabilities::trains_scores) {
         let message = "is not used by algorithm.rewardModel: engines serve language models only; \
                        remove it";
         return problem(PATH.to_owned(), message);

@@ -1,9 +1,9 @@
 //! Rules of preference pairs: algorithms that learn from them need them, others have no use for
 //! them.
 
+use rljob_crds::algorithm::dpo::{DpoLoss, DpoSpec};
 use rljob_crds::algorithm::{Algorithm, DataKind};
 use rljob_crds::data::DatasetSpec;
-use rljob_crds::dpo::{DpoLoss, DpoSpec};
 
 use crate::validate::Problem;
 

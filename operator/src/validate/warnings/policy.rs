@@ -3,11 +3,11 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     GrpoSpec, KlEstimator, KlTerm, NormalizationMean, NormalizationScale, NormalizationSpec,
     ProximalLogprobs, RatioLevel, Surrogate,
 };
-use rljob_crds::ppo::{AdvantageNormalization, PpoSpec};
+use rljob_crds::algorithm::ppo::{AdvantageNormalization, PpoSpec};
 
 use super::optimizer::check_optimizer;
 use crate::validate::Problem;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rljob_crds::RunConfig;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::data::ConversationSpec;
 
 use super::conversation::Use;
@@ -50,7 +50,7 @@ struct Source<'a> {
 /// # Errors
 /// What would fail a run that opens the data.
 pub fn first_rows(config: &RunConfig) -> Result<Vec<FirstRow>, DataError> {
-    let has_rollouts = config.spec.algorithm.resolve().is_some_and(Algorithm::has_rollouts);
+    let has_rollouts = config.spec.algorithm.capabilities().is_some_and(Capabilities::has_rollouts);
     let train = if has_rollouts { config.train_dataset().parts() } else { Vec::new() };
     let suites = config.suites();
     let of_training = train.iter().map(|part| Source {

@@ -218,7 +218,7 @@ impl Fleet {
         match &limits {
             Ok(Ok(Limits { requests })) => {
                 // SGLang's scheduler is Python, and its garbage collections visit the objects of
-                // its start (docs/training.md). Other servers lack the route.
+                // its start (docs/gpu-results.md). Other servers lack the route.
                 if let Err(error) = self.client.freeze_garbage_collector(url).await {
                     let error = crate::error_line(&error);
                     tracing::debug!(engine = name, error, "garbage collections are not shortened");

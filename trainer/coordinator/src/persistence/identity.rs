@@ -6,7 +6,7 @@
 //! with a fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -56,7 +56,7 @@ impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
         let algorithm = &config.spec.algorithm;
-        let kind = algorithm.resolve().map(Algorithm::name);
+        let kind = algorithm.capabilities().map(Capabilities::name);
         let mut model = config.spec.model.clone();
         model.path = config.model_identity.clone().or(model.path);
         if let Some(hub) = &mut model.hugging_face {
@@ -75,11 +75,11 @@ impl Identity {
         }?;
         let mut hash = Sha256::new_with_prefix(text);
         // Samples of a served teacher have its log-probabilities.
-        if algorithm.resolve().and_then(Algorithm::teacher_server).is_some() {
+        if algorithm.capabilities().and_then(Capabilities::teacher_server).is_some() {
             hash.update("teacher.server");
         }
         // Checkpoints of a value head have no model of the critic.
-        if algorithm.resolve().is_some_and(Algorithm::has_value_head) {
+        if algorithm.capabilities().is_some_and(Capabilities::has_value_head) {
             hash.update("ppo.valueHead");
         }
         if let Some(lora) = &config.spec.lora {

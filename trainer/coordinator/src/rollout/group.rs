@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use rljob_crds::RunConfig;
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agents;
@@ -87,7 +87,7 @@ impl Groups<'_> {
     /// Samples the missing samples of a group.
     pub async fn make(&self, request: GroupRequest) -> Result<FinishedGroup, WorkError> {
         let GroupRequest { position, weights, have } = request;
-        let size = self.config.spec.algorithm.resolve().map_or(0, Algorithm::group_size);
+        let size = self.config.spec.algorithm.capabilities().map_or(0, Capabilities::group_size);
         let missing: Vec<u32> =
             (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
         let mut samples = have;
@@ -106,7 +106,7 @@ impl Groups<'_> {
 
     /// The rewards as the learners normalize them.
     fn shaped_rewards(&self, samples: &[Pending]) -> Vec<f64> {
-        let policy = self.config.spec.algorithm.resolve().and_then(Algorithm::policy);
+        let policy = self.config.spec.algorithm.capabilities().and_then(Capabilities::policy);
         let max_tokens = self.config.spec.rollout.max_trained_tokens();
         let shaped = |sample: &Pending| match &policy {
             Some(policy) => policy.shaped_reward(sample.reward, sample.tokens, max_tokens),

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::names::INCIDENT_GPU_FAULT;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::{
@@ -161,8 +161,8 @@ pub async fn validation(
 ) -> Result<StatusCode, ApiError> {
     let measured = report.clone();
     if coordinator.run.change(|run, _| run.validation_done(step, measured)).await?? {
-        let algorithm = coordinator.config.spec.algorithm.resolve();
-        let group_size = algorithm.map_or(1, Algorithm::group_size);
+        let algorithm = coordinator.config.spec.algorithm.capabilities();
+        let group_size = algorithm.map_or(1, Capabilities::group_size);
         let prompts = report.sequences.checked_div(group_size).unwrap_or_default();
         let metrics =
             report.added_to(EvaluationMetrics { step, prompts, ..EvaluationMetrics::default() });

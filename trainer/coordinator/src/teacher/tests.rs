@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use rljob_crds::distillation::TeacherServer;
+use rljob_crds::algorithm::distillation::TeacherServer;
 use serde_json::{Value, json};
 
 use super::{Probes, Teacher};

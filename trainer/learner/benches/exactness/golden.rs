@@ -1,6 +1,8 @@
 //! Advantages and losses compared with AReaL's golden values.
 
-use rljob_crds::grpo::{BehaviorWeight, GrpoSpec, NormalizationScale, NormalizationSpec};
+use rljob_crds::algorithm::grpo::{
+    BehaviorWeight, GrpoSpec, NormalizationScale, NormalizationSpec,
+};
 use rljob_learner::objective::behavior::weights;
 use rljob_learner::objective::grpo::{LossInput, loss};
 use rljob_learner::objective::normalization::normalize;

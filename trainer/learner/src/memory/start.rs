@@ -2,7 +2,7 @@
 //! plan, and described for GPUs of another machine.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::{Algorithm, ModelRole, Sharding, TrainingSpec};
+use rljob_crds::algorithm::{Capabilities, ModelRole, Sharding, TrainingSpec};
 use rljob_kernels::device::{Capacity, capacity};
 use tch::{Device, Kind};
 
@@ -126,7 +126,7 @@ fn group_settings<'a>(
     size: GroupSize,
     compute: Kind,
 ) -> Settings<'a> {
-    let is_teacher = spec.algorithm.resolve().and_then(Algorithm::teacher).is_some();
+    let is_teacher = spec.algorithm.capabilities().and_then(Capabilities::teacher).is_some();
     Settings {
         config: model.config(),
         layout: model.layout(),
@@ -171,12 +171,12 @@ pub(super) fn with_settings<T>(
     compute: Kind,
     decide: impl FnOnce(Settings<'_>) -> T,
 ) -> T {
-    let algorithm = spec.algorithm.resolve();
+    let algorithm = spec.algorithm.capabilities();
     let has = |role| algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&role));
     let holds_reference = has(ModelRole::Reference) && spec.frozen_group().is_none();
     let critic_optimizer =
         algorithm.and_then(|algorithm| algorithm.critic_optimizer(&spec.optimizer));
-    let critic_layout = if algorithm.is_some_and(Algorithm::has_value_head) {
+    let critic_layout = if algorithm.is_some_and(Capabilities::has_value_head) {
         // Adapters do not replace it.
         model.clone().with_head(Head::Value).layout().clone()
     } else {

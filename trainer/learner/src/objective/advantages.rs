@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rljob_crds::algorithm::grpo::{GrpoSpec, LossAggregation, Surrogate};
 use rljob_crds::algorithm::{RolloutSpec, Truncated};
-use rljob_crds::grpo::{GrpoSpec, LossAggregation, Surrogate};
 use rljob_protocol::batch::{CHOSEN_REWARD, SampleRow};
 
 use super::normalization::{Grouped, normalize};

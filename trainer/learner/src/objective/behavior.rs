@@ -7,7 +7,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
 };
 use tch::{Kind, Tensor};
@@ -108,7 +108,7 @@ fn largest(values_N: &Tensor, sequence_N: &Tensor, sequences: i64) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::{Weights, weights};
-    use rljob_crds::grpo::{
+    use rljob_crds::algorithm::grpo::{
         BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
     };
     use tch::Tensor;

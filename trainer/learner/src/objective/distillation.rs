@@ -10,7 +10,7 @@
 //! of the reference model.
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::distillation::DistillationSpec;
+use rljob_crds::algorithm::distillation::DistillationSpec;
 use rljob_protocol::batch::SampleRow;
 use tch::Kind;
 
@@ -30,7 +30,7 @@ pub struct Distillation {
 impl Distillation {
     /// The objective of valid settings.
     pub fn new(spec: &DistillationSpec, rollout: &RolloutSpec) -> Self {
-        Self { policy: Grpo::new(&spec.policy(), rollout) }
+        Self { policy: Grpo::new(&spec.grpo(), rollout) }
     }
 }
 

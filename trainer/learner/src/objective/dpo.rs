@@ -13,7 +13,8 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::dpo::{DpoLoss, DpoSpec};
+use rljob_crds::algorithm::dpo::{DpoLoss, DpoSpec};
+use rljob_crds::algorithm::{Capabilities, RolloutSpec};
 use rljob_protocol::batch::SampleRow;
 
 use super::advantages::StepAdvantages;
@@ -62,8 +63,8 @@ impl Dpo {
 }
 
 impl Objective for Dpo {
-    fn signals(&self, _updates: u32) -> Vec<Signal> {
-        self.spec.signals()
+    fn signals(&self, updates: u32) -> Vec<Signal> {
+        self.spec.signals(&RolloutSpec::default(), updates)
     }
 
     fn compared_samples(&self) -> Option<usize> {
@@ -111,7 +112,7 @@ impl Objective for Dpo {
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::dpo::{DpoLoss, DpoSpec};
+    use rljob_crds::algorithm::dpo::{DpoLoss, DpoSpec};
     use rljob_protocol::metrics::{CHOSEN_REWARD, PAIR_ACCURACY, PAIR_MARGIN, REJECTED_REWARD};
     use tch::{Kind, Tensor};
 

@@ -9,8 +9,10 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::grpo::{GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs, Surrogate};
+use rljob_crds::algorithm::grpo::{
+    GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs, Surrogate,
+};
+use rljob_crds::algorithm::{Capabilities, RolloutSpec};
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::metrics::{
     BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,

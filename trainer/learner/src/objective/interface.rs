@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt::Debug;
 
-pub use rljob_crds::dataflow::Signal;
+pub use rljob_crds::algorithm::Signal;
 use rljob_kernels::KernelError;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;

@@ -6,7 +6,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::grpo::KlEstimator;
+use rljob_crds::algorithm::grpo::KlEstimator;
 use tch::Tensor;
 
 /// Bound on estimates, because a token that the reference excludes would outweigh all others.
@@ -52,7 +52,7 @@ pub fn to_go(rewards: &[f64], sequences: &[i64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::{estimate, to_go};
-    use rljob_crds::grpo::KlEstimator;
+    use rljob_crds::algorithm::grpo::KlEstimator;
     use tch::{Kind, Tensor};
 
     #[test]

@@ -5,7 +5,7 @@
 //! ```
 //! `samples ÷ horizon` is at most 1, so that the coefficient stays positive.
 
-use rljob_crds::ppo::AdaptiveKl;
+use rljob_crds::algorithm::ppo::AdaptiveKl;
 
 /// Bound of the relative error of the divergence.
 const MAX_ERROR: f64 = 0.2;
@@ -21,7 +21,7 @@ pub fn adapted(spec: &AdaptiveKl, coefficient: f64, kl: f64, samples: usize) -> 
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::ppo::AdaptiveKl;
+    use rljob_crds::algorithm::ppo::AdaptiveKl;
 
     use super::adapted;
 

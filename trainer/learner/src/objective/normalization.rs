@@ -8,7 +8,7 @@
 //! Computed from two sums, so that values can be distributed over ranks: [`totals`] of each group,
 //! then [`squares`] about their means.
 
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
 };
 
@@ -116,7 +116,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::{Totals, normalize, normalized, squares, totals};
-    use rljob_crds::grpo::{
+    use rljob_crds::algorithm::grpo::{
         NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
     };
 

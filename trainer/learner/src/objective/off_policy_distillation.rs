@@ -14,7 +14,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::distillation::OffPolicySpec;
+use rljob_crds::algorithm::distillation::OffPolicySpec;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::metrics::{TEACHER_KL, TEACHER_MASS};
 use tch::{Kind, Tensor};
@@ -112,7 +112,7 @@ impl Divergence {
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::distillation::OffPolicySpec;
+    use rljob_crds::algorithm::distillation::OffPolicySpec;
     use rljob_kernels::head::{Distribution, TokenGradient};
     use tch::{Device, Kind, Tensor};
 

@@ -23,8 +23,8 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::ppo::PpoSpec;
+use rljob_crds::algorithm::ppo::PpoSpec;
+use rljob_crds::algorithm::{Capabilities, RolloutSpec};
 use rljob_kernels::KernelError;
 use rljob_kernels::gae::{self, Discounts, Packed};
 use rljob_protocol::batch::SampleRow;
@@ -60,7 +60,7 @@ impl Ppo {
     /// The objective of valid settings.
     pub fn new(spec: &PpoSpec, rollout: &RolloutSpec) -> Self {
         let normalizer = spec.value_normalization.as_ref().map(ValueNormalizer::new);
-        Self { spec: spec.clone(), policy: Grpo::new(&spec.policy(), rollout), normalizer }
+        Self { spec: spec.clone(), policy: Grpo::new(&spec.grpo(), rollout), normalizer }
     }
 
     /// Replaces outputs of the critic by values in the unit of rewards; returns the outputs.

@@ -15,7 +15,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::ppo::ValueNormalization;
+use rljob_crds::algorithm::ppo::ValueNormalization;
 use rljob_protocol::checkpoint::RunningMoments;
 use tch::{Kind, Tensor};
 
@@ -81,7 +81,7 @@ impl ValueNormalizer {
 
 #[cfg(test)]
 mod tests {
-    use rljob_crds::ppo::ValueNormalization;
+    use rljob_crds::algorithm::ppo::ValueNormalization;
     use rljob_protocol::checkpoint::RunningMoments;
     use tch::{Kind, Tensor};
 

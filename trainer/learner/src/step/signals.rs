@@ -51,7 +51,7 @@ impl Trainer {
                     Signal::Policy => {}
                 }
             }
-            if let Some(call) = signal.call() {
+            if let Some(call) = LearnerCall::of_signal(*signal) {
                 wait(self.ranks.device());
                 self.calls.end(call, began);
             }

@@ -13,8 +13,8 @@ mod pairs;
 
 use inputs::{Golden, close, numbers};
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::grpo::{BehaviorWeight, GrpoSpec, KlEstimator};
-use rljob_crds::ppo::PpoSpec;
+use rljob_crds::algorithm::grpo::{BehaviorWeight, GrpoSpec, KlEstimator};
+use rljob_crds::algorithm::ppo::PpoSpec;
 use rljob_learner::objective::behavior::weights;
 use rljob_learner::objective::distillation::Distillation;
 use rljob_learner::objective::grpo::Grpo;

@@ -2,7 +2,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::distillation::OffPolicySpec;
+use rljob_crds::algorithm::distillation::OffPolicySpec;
 use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_learner::model::{TokenLogprobs, TopTokens};
 use rljob_learner::objective::dpo::Dpo;

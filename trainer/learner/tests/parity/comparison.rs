@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rljob_collective::{AdamW, fused_adamw};
-use rljob_crds::grpo::GrpoSpec;
+use rljob_crds::algorithm::grpo::GrpoSpec;
 use rljob_learner::model::{
     Model, ModelConfig, PackedTokens, Parameters, SharedPrefix, WholeParameters, hugging_face,
 };

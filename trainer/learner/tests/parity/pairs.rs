@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use rljob_crds::dpo::{DpoLoss, DpoSpec};
+use rljob_crds::algorithm::dpo::{DpoLoss, DpoSpec};
 use rljob_learner::model::{Head, Model, PackedTokens, WholeParameters, hugging_face};
 use rljob_learner::objective::dpo::Dpo;
 use rljob_learner::objective::reward_model::RewardModel;

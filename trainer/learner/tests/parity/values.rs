@@ -3,7 +3,7 @@
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::ppo::{PpoSpec, ValueHead as HeadSpec};
+use rljob_crds::algorithm::ppo::{PpoSpec, ValueHead as HeadSpec};
 use rljob_learner::model::{Chunk, Head, ValueHead, WholeParameters};
 use rljob_learner::objective::ppo::Ppo;
 use rljob_learner::objective::{Objective, TokenStreams};

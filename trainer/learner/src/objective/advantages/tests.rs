@@ -1,11 +1,11 @@
 //! Tests of advantages.
 
 use super::StepAdvantages;
-use rljob_crds::algorithm::{RolloutSpec, Truncated};
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     GrpoSpec, LossAggregation, NormalizationMean, NormalizationScale, NormalizationSpec,
     OverlongPenalty, RewardShaping, Surrogate,
 };
+use rljob_crds::algorithm::{RolloutSpec, Truncated};
 use rljob_protocol::batch::SampleRow;
 
 /// Prompt groups 7 (rewards 1, 0) and 3 (rewards 0.5, 0.5 truncated), one minibatch each.

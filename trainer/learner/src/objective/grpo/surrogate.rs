@@ -19,7 +19,7 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::grpo::{BehaviorAggregation, GrpoSpec, RatioLevel, Surrogate};
+use rljob_crds::algorithm::grpo::{BehaviorAggregation, GrpoSpec, RatioLevel, Surrogate};
 use tch::{Kind, Tensor};
 
 use super::tokens::{LossInput, LossSums};

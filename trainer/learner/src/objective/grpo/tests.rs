@@ -1,6 +1,6 @@
 //! The loss against AReaL's golden values, and its derivative against autograd.
 
-use rljob_crds::grpo::{
+use rljob_crds::algorithm::grpo::{
     BehaviorAction, BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, RatioLevel, SapoSpec, Surrogate,
 };
 use tch::{Kind, Tensor};

@@ -1,7 +1,7 @@
 //! The critic's loss against AReaL's golden value and autograd; advantages and returns of streams.
 
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::ppo::PpoSpec;
+use rljob_crds::algorithm::ppo::PpoSpec;
 use rljob_protocol::checkpoint::{ObjectiveState, RunningMoments};
 use rljob_protocol::metrics::{
     EXPLAINED_VARIANCE, RETURN_MEAN, RETURN_RUNNING_MEAN, RETURN_RUNNING_STD, VALUE_CLIP_FRACTION,

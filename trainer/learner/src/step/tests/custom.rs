@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rljob_crds::algorithm::grpo::GrpoSpec;
 use rljob_crds::algorithm::{ModelRole, RolloutSpec};
-use rljob_crds::grpo::GrpoSpec;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::metrics::{BEHAVIOR_WEIGHT, GRADIENT_NORM, LOSS};
 use serde_json::json;

@@ -3,7 +3,9 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::grpo::{NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec};
+use crate::algorithm::grpo::{
+    NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
+};
 
 /// (advantage − mean) ÷ (standard deviation + epsilon).
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -72,13 +74,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ppo::PpoSpec;
+    use crate::algorithm::ppo::PpoSpec;
 
     #[test]
     fn fields_that_are_left_out_have_the_defaults_of_ppo() {
         let of = |spec| {
             let spec: PpoSpec = serde_json::from_value(spec).unwrap();
-            spec.policy().advantage_normalization.unwrap()
+            spec.grpo().advantage_normalization.unwrap()
         };
         let batch = NormalizationSpec {
             mean: NormalizationMean::Batch,

@@ -1,7 +1,10 @@
-//! Settings of `dpo`.
+//! Settings and capabilities of `dpo`.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+
+use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
+use crate::rollout::RolloutSpec;
 
 /// Settings of `dpo`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -50,6 +53,28 @@ fn batch_size() -> u32 {
 
 fn beta() -> f64 {
     0.1
+}
+
+impl Capabilities for DpoSpec {
+    fn name(&self) -> &'static str {
+        "dpo"
+    }
+
+    fn data(&self) -> DataKind {
+        DataKind::Pairs
+    }
+
+    fn batch_size(&self, _rollout: &RolloutSpec) -> u32 {
+        self.batch_size
+    }
+
+    fn signals(&self, _rollout: &RolloutSpec, _updates: u32) -> Vec<Signal> {
+        vec![Signal::Reference, Signal::Policy]
+    }
+
+    fn frozen_model(&self) -> Option<FrozenModel> {
+        Some(FrozenModel::Reference)
+    }
 }
 
 impl Default for DpoSpec {

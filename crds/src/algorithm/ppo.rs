@@ -1,4 +1,4 @@
-//! Settings of `ppo`, in the order in which the learner's objective uses them.
+//! Settings and capabilities of `ppo`. Settings are in the order in which the learner's objective uses them.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
@@ -15,17 +15,21 @@
 mod advantages;
 mod critic;
 
+use std::borrow::Cow;
+
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
 
-use crate::grpo::{
+use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
+use super::grpo::{
     BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean,
     NormalizationScale, NormalizationSpec, OverlongPenalty, ProximalLogprobs, RewardShaping,
 };
 use crate::optimizer::OptimizerSpec;
+use crate::rollout::RolloutSpec;
 
 /// Settings of `ppo`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -204,16 +208,9 @@ fn clip() -> f64 {
 }
 
 impl PpoSpec {
-    /// Optimizer of the critic or value head, beside that of the policy.
-    pub fn critic_optimizer(&self, policy: &OptimizerSpec) -> OptimizerSpec {
-        let own = self.critic_optimizer.as_ref().unwrap_or(policy);
-        let of_head = self.value_head.as_ref().and_then(|head| head.learning_rate);
-        OptimizerSpec { learning_rate: of_head.unwrap_or(own.learning_rate), ..own.clone() }
-    }
-
     /// Settings of rewards and of the policy's loss, which are those of `grpo`: its advantages are
     /// replaced by the estimates of the critic.
-    pub fn policy(&self) -> GrpoSpec {
+    pub fn grpo(&self) -> GrpoSpec {
         let none = NormalizationSpec {
             mean: NormalizationMean::None,
             scale: NormalizationScale::None,
@@ -238,6 +235,67 @@ impl PpoSpec {
             behavior_weight: self.behavior_weight.clone(),
             ..GrpoSpec::default()
         }
+    }
+}
+
+impl Capabilities for PpoSpec {
+    fn name(&self) -> &'static str {
+        "ppo"
+    }
+
+    fn data(&self) -> DataKind {
+        DataKind::Prompts
+    }
+
+    fn batch_size(&self, rollout: &RolloutSpec) -> u32 {
+        rollout.batch_size
+    }
+
+    fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    fn epochs(&self) -> u32 {
+        self.epochs
+    }
+
+    fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
+        let mut signals = self.grpo().signals(rollout, updates);
+        if self.value_head.is_none() || !signals.contains(&Signal::Proximal) {
+            signals.push(Signal::Values);
+        }
+        signals
+    }
+
+    fn needs_reward(&self) -> bool {
+        true
+    }
+
+    fn policy(&self) -> Option<Cow<'_, GrpoSpec>> {
+        Some(Cow::Owned(self.grpo()))
+    }
+
+    fn frozen_model(&self) -> Option<FrozenModel> {
+        (self.kl_coefficient > 0.0).then_some(FrozenModel::Reference)
+    }
+
+    fn critic_optimizer(&self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
+        let own = self.critic_optimizer.as_ref().unwrap_or(policy);
+        let of_head = self.value_head.as_ref().and_then(|head| head.learning_rate);
+        let learning_rate = of_head.unwrap_or(own.learning_rate);
+        Some(OptimizerSpec { learning_rate, ..own.clone() })
+    }
+
+    fn critic_warmup_steps(&self) -> u32 {
+        self.critic_warmup_steps
+    }
+
+    fn has_value_head(&self) -> bool {
+        self.value_head.is_some()
+    }
+
+    fn normalizes_values(&self) -> bool {
+        self.value_normalization.is_some()
     }
 }
 

@@ -1,12 +1,16 @@
-//! Settings of `distillation`.
+//! Settings and capabilities of `distillation`.
+
+use std::borrow::Cow;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::grpo::{
+use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
+use super::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
+use crate::rollout::RolloutSpec;
 use crate::storage::SecretKeyReference;
 use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
@@ -132,7 +136,7 @@ fn batch_size() -> u32 {
 impl DistillationSpec {
     /// Settings of the policy's loss, which are those of `grpo` with the divergence from the
     /// teacher, in the place of the reference model, as the only reward.
-    pub fn policy(&self) -> GrpoSpec {
+    pub fn grpo(&self) -> GrpoSpec {
         GrpoSpec {
             group_size: self.group_size,
             loss_aggregation: self.loss_aggregation,
@@ -146,5 +150,51 @@ impl DistillationSpec {
             kl_term: KlTerm::Reward,
             ..GrpoSpec::default()
         }
+    }
+}
+
+impl Capabilities for DistillationSpec {
+    fn name(&self) -> &'static str {
+        "distillation"
+    }
+
+    fn data(&self) -> DataKind {
+        if self.off_policy.is_some() { DataKind::Demonstrations } else { DataKind::Prompts }
+    }
+
+    fn batch_size(&self, rollout: &RolloutSpec) -> u32 {
+        self.off_policy.as_ref().map_or(rollout.batch_size, |own| own.batch_size)
+    }
+
+    fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
+        match &self.off_policy {
+            Some(own) => vec![Signal::TopTokens(own.top_k)],
+            None => self.grpo().signals(rollout, updates),
+        }
+    }
+
+    fn policy(&self) -> Option<Cow<'_, GrpoSpec>> {
+        self.off_policy.is_none().then(|| Cow::Owned(self.grpo()))
+    }
+
+    fn frozen_model(&self) -> Option<FrozenModel> {
+        let is_off_policy = self.off_policy.is_some();
+        Some(if is_off_policy { FrozenModel::TeacherTopTokens } else { FrozenModel::Teacher })
+    }
+
+    fn teacher(&self) -> Option<&str> {
+        self.teacher.path.as_deref()
+    }
+
+    fn teacher_server(&self) -> Option<&TeacherServer> {
+        self.teacher.server.as_ref()
+    }
+
+    fn temperature(&self, rollout: &RolloutSpec) -> f64 {
+        self.off_policy.as_ref().map_or(rollout.temperature, |own| own.temperature)
     }
 }

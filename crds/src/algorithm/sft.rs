@@ -1,0 +1,35 @@
+//! Settings and capabilities of `sft`.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use super::capabilities::{Capabilities, DataKind};
+use crate::rollout::RolloutSpec;
+
+/// Settings of `sft`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SftSpec {
+    /// Sequences per step. Default 64.
+    #[serde(default = "batch_size")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub batch_size: u32,
+}
+
+fn batch_size() -> u32 {
+    64
+}
+
+impl Capabilities for SftSpec {
+    fn name(&self) -> &'static str {
+        "sft"
+    }
+
+    fn data(&self) -> DataKind {
+        DataKind::Demonstrations
+    }
+
+    fn batch_size(&self, _rollout: &RolloutSpec) -> u32 {
+        self.batch_size
+    }
+}
