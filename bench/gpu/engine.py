@@ -4,17 +4,17 @@
 SAMPLES = 512
 # SGLang admits one request less than its limit while a prompt is computed in parts: the last sample
 # of a step would begin when the first one ends.
-REQUESTS = SAMPLES + 32
-GRAPHS = [1, 4, 8, 16, *range(32, REQUESTS + 1, 32)]
+SPARE_REQUESTS = 32
 
 
-def flags(attention_backend):
-    """Flags of a server of one GPU of 80 GB or more for the 1.5B shape."""
+def flags(attention_backend, engines=1):
+    """Flags of each of the servers that share a GPU of 80 GB or more, for the 1.5B shape."""
+    requests = SAMPLES // engines + SPARE_REQUESTS
     return [
         f"--attention-backend={attention_backend}",
-        "--mem-fraction-static=0.8",
-        f"--max-running-requests={REQUESTS}",
+        f"--mem-fraction-static={0.8 / engines}",
+        f"--max-running-requests={requests}",
         "--disable-piecewise-cuda-graph",
         "--cuda-graph-bs",
-        *map(str, GRAPHS),
+        *map(str, [1, 4, 8, 16, *range(32, requests + 1, 32)]),
     ]

@@ -15,6 +15,7 @@ figures.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -38,8 +39,11 @@ PEER_SECONDS, RUN_SECONDS = 600, 240
 PARTS = ("rolloutSeconds", "trainSeconds", "syncSeconds", "waitSeconds", "computedTokens")
 
 # `running` is spec.weightSync.runningCompletions, `order` spec.rollout.batchOrder, `staleness`
-# spec.rollout.maxStaleness, 1 in mode `async`.
-Case = namedtuple("Case", "lengths mode running steps aim order staleness", defaults=["Data", 1])
+# spec.rollout.maxStaleness, 1 in mode `async`; `engines` share GPU 0 by NVIDIA's Multi-Process
+# Service, so that two schedulers of SGLang, each a Python process, launch work at once.
+Case = namedtuple(
+    "Case", "lengths mode running steps aim order staleness engines", defaults=["Data", 1, 1]
+)
 CASES = {
     "loop-sync": Case("fixed", "sync", None, 5, 1.25),
     "loop-async": Case("fixed", "async", "Keep", 12, 1.5),
@@ -50,6 +54,9 @@ CASES = {
     "loop-geometric-finished": Case("geometric", "async", "Keep", 10, None, "Finished"),
     "loop-geometric-two": Case("geometric", "async", "Keep", 12, 1.5, "Data", 2),
     "loop-geometric-finish": Case("geometric", "async", "Finish", 10, None),
+    "loop-two-engines-sync": Case("fixed", "sync", None, 5, None, engines=2),
+    "loop-two-engines-async": Case("fixed", "async", "Keep", 12, 1.5, engines=2),
+    "loop-two-engines-geometric": Case("geometric", "async", "Keep", 12, 1.5, engines=2),
 }
 # Of two cases of ours: the second is the one that is measured against.
 PAIRS = {
@@ -156,14 +163,40 @@ def steps(folder):
     return []
 
 
+@contextlib.contextmanager
+def process_service(engines):
+    """Environment of a job whose engines share a GPU: NVIDIA's Multi-Process Service runs for it."""
+    if engines == 1:
+        yield {}
+        return
+    folder = WORK / "mps"
+    folder.mkdir(exist_ok=True)
+    service = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    environment = {**os.environ, **service}
+    del environment["CUDA_VISIBLE_DEVICES"]
+    control = ["nvidia-cuda-mps-control"]
+    subprocess.run([*control, "-d"], env=environment, check=True)
+    try:
+        yield {**service, "CUDA_VISIBLE_DEVICES": ",".join(["0"] * engines + ["1"])}
+    finally:
+        subprocess.run(control, input="quit\n", text=True, env=environment, timeout=60)
+
+
 def ours(settings, name):
     """Figures of our job, which is killed after its steps."""
+    with process_service(CASES[name].engines) as environment:
+        return figures_of_job(settings, name, {**os.environ, **environment})
+
+
+def figures_of_job(settings, name, environment):
     case, folder = CASES[name], WORK / f"runs-{name}"
+    flags = engine.flags(settings.attention_backend, case.engines)
     shutil.rmtree(folder, ignore_errors=True)
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", settings.engine]
-    command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(settings.flags)}"]
-    command += ["--set", f"spec.inference.maxRunningRequests={SAMPLES}"]
+    command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(flags)}"]
+    command += ["--set", f"spec.inference.maxRunningRequests={SAMPLES // case.engines}"]
+    command += ["--set", f"spec.inference.replicas={case.engines}"]
     staleness = case.staleness if case.mode == "async" else 0
     command += ["--set", f"spec.rollout.maxStaleness={staleness}"]
     if case.running:
@@ -173,7 +206,7 @@ def ours(settings, name):
     if case.lengths == "geometric":
         command += ["--set", f"spec.model.path={WORK / 'model-geometric'}"]
         command += ["--set", f"spec.rollout.maxNewTokens={LONGEST}"]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
     deadline = time.monotonic() + RUN_SECONDS
     try:
         while len(steps(folder)) < case.steps:
@@ -238,6 +271,7 @@ def main():
         note += f", runningCompletions {case.running}" if case.running else ""
         note += f", batchOrder {case.order}" if case.order != "Data" else ""
         note += f", maxStaleness {case.staleness}" if case.staleness > 1 else ""
+        note += f", {case.engines} engines on a GPU" if case.engines > 1 else ""
         note += f", {settings.attention_backend}{settings.note}"
         ratio = per_token(other) / per_token(mine[name])
         write(settings, name, ratio, case.aim, note, dict(ours=mine[name], other=other))

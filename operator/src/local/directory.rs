@@ -28,6 +28,7 @@ use rljob_crds::names::{
     RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER,
     TOKEN_OPERATOR,
 };
+use rljob_dashboard::AcceptedChanges;
 use rljob_http::Role;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rustix::fs::{FlockOperation, flock};
@@ -60,6 +61,9 @@ pub struct State {
     /// Cause of a failure, until the run is restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Changes of the spec that starts accepted, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<AcceptedChanges>,
 }
 
 /// A run directory, locked until the value is dropped.
@@ -333,7 +337,8 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
         assert_eq!(directory.state().unwrap(), State::default());
-        let state = State { epoch: 3, succeeded: true, failure: None };
+        let changes = AcceptedChanges { step: 2, fields: vec!["spec.training.seed".to_owned()] };
+        let state = State { epoch: 3, succeeded: true, failure: None, changes: vec![changes] };
         directory.record(&state).unwrap();
         assert_eq!(directory.state().unwrap(), state);
     }

@@ -96,6 +96,7 @@ impl Run {
             coordinator: self.report.clone().filter(|_| self.running),
             memory: self.report.as_ref().and_then(|report| report.memory.clone()),
             incidents: Vec::new(),
+            changes: self.state.changes.clone(),
         })
     }
 }

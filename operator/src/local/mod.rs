@@ -190,7 +190,8 @@ fn record_start(
         opened.reject_changes(directory)?;
     }
     reject_fewer_steps(job, directory)?;
-    let state = directory.state()?;
+    let mut state = directory.state()?;
+    state.changes.extend(opened.accepted(directory)?);
     let previous = opened.previous.as_ref().map(|config| &config.spec.training);
     if state.succeeded && !is_longer(&job.spec.training, previous) {
         let field = if job.spec.training.epochs.is_some() { "epochs" } else { "steps" };
@@ -252,6 +253,9 @@ fn finish(config: &RunConfig, directory: &RunDirectory, seconds: f64) -> anyhow:
     let newest = results::newest_by_suite(&evaluations);
     for line in newest.as_ref().map(results::categories).unwrap_or_default() {
         print_line(&line)?;
+    }
+    for changes in directory.state()?.changes {
+        print_line(&results::changes(&config.name, &changes))?;
     }
     print_line(&format!("report: {}", path.display()))?;
     Ok(())

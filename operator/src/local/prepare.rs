@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::freeze::frozen_changes;
 use rljob_crds::names::METRICS_FILE;
 use rljob_crds::roles::{EngineKind, InferenceSpec};
 use rljob_crds::{BucketConfig, RunConfig};
-use rljob_dashboard::records;
+use rljob_dashboard::{AcceptedChanges, records};
 use rljob_protocol::status::StepMetrics;
 use rustix::fs::{Access, access};
 
@@ -150,10 +150,14 @@ fn engine_command(args: &RunArgs) -> anyhow::Result<Vec<String>> {
         .with_context(|| format!("--engine-command: `{text}` is not a command"))
 }
 
+fn steps_done(directory: &RunDirectory) -> anyhow::Result<u32> {
+    let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
+    Ok(newest.map_or(0, |newest| newest.step))
+}
+
 /// Rejects a spec with fewer steps than the run has done.
 pub fn reject_fewer_steps(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
-    let newest: Option<StepMetrics> = records::newest(&directory.path().join(METRICS_FILE))?;
-    let done = newest.map_or(0, |newest| newest.step);
+    let done = steps_done(directory)?;
     // The coordinator compares those of epochs.
     let Some(steps) = job.spec.training.known_steps().filter(|steps| done > *steps) else {
         return Ok(());
@@ -210,13 +214,26 @@ impl Start {
         Ok(Self { config, inputs, previous: Some(previous) })
     }
 
+    /// Fields that change the samples of the existing run and differ from its spec.
+    fn changed_fields(&self) -> anyhow::Result<Vec<String>> {
+        let Some(previous) = &self.previous else { return Ok(Vec::new()) };
+        let [before, now] =
+            [previous, &self.config].map(|config| serde_json::to_value(&config.spec));
+        Ok(frozen_changes(&before?, &now?))
+    }
+
+    /// Changes of a run that has done steps, which `--accept-changes` accepts.
+    pub fn accepted(&self, directory: &RunDirectory) -> anyhow::Result<Option<AcceptedChanges>> {
+        let step = steps_done(directory)?;
+        let fields = [self.changed_fields()?, self.inputs.edited.clone()].concat();
+        let has_changed = step > 0 && !fields.is_empty();
+        Ok(has_changed.then_some(AcceptedChanges { step, fields }))
+    }
+
     /// Rejects a spec that differs from that of the existing run in fields that change its samples,
     /// and edited programs and functions.
     pub fn reject_changes(&self, directory: &RunDirectory) -> anyhow::Result<()> {
-        let Some(previous) = &self.previous else { return Ok(()) };
-        let [before, now] =
-            [previous, &self.config].map(|config| serde_json::to_value(&config.spec));
-        let fields = frozen_changes(&before?, &now?);
+        let fields = self.changed_fields()?;
         let (directory, edited) = (directory.path().to_owned(), self.inputs.edited.clone());
         let error = match (fields.is_empty(), edited.is_empty()) {
             (true, true) => return Ok(()),
@@ -253,11 +270,13 @@ fn first_config(
 
 /// What differs between two configurations that cannot be of one run.
 fn mismatch(previous: &RunConfig, config: &RunConfig, inputs: &Located) -> Option<&'static str> {
-    let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
-    let has_head =
-        |config: &RunConfig| config.spec.algorithm.resolve().is_some_and(Algorithm::has_value_head);
+    let algorithm =
+        |config: &RunConfig| config.spec.algorithm.capabilities().map(Capabilities::name);
+    let has_head = |config: &RunConfig| {
+        config.spec.algorithm.capabilities().is_some_and(Capabilities::has_value_head)
+    };
     let normalizes = |config: &RunConfig| {
-        config.spec.algorithm.resolve().is_some_and(Algorithm::normalizes_values)
+        config.spec.algorithm.capabilities().is_some_and(Capabilities::normalizes_values)
     };
     if previous.bucket != config.bucket {
         return Some("bucket (--use-bucket, spec.storage.s3)");

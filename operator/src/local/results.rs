@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use rljob_crds::RLJobSpec;
+use rljob_dashboard::AcceptedChanges;
 use rljob_protocol::evaluation::CategoryMetrics;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
@@ -70,6 +71,12 @@ pub fn summary(
     }
     let _ = write!(line, ", {seconds:.0} s");
     line
+}
+
+/// Line about changes that a start of the run accepted.
+pub fn changes(name: &str, accepted: &AcceptedChanges) -> String {
+    let AcceptedChanges { step, fields } = accepted;
+    format!("{name}: since step {step} with accepted changes of {}", fields.join(", "))
 }
 
 /// Adds the first and the last results of each suite.

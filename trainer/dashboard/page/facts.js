@@ -82,6 +82,8 @@ function incidents(run) {
     null,
     it.time ? utc(it.time) : null,
   ]);
+  for (const it of run.changes ?? [])
+    found.push([`The run continued with changes that were accepted: ${it.fields.join(", ")}.`, it.step]);
   const attempts = column(run, "attempt");
   attempts.forEach(([step, attempt], index) => {
     const before = index > 0 ? attempts[index - 1][1] : 0;

@@ -24,7 +24,7 @@ mod routes;
 mod run;
 mod samples;
 
-pub use overview::RunInfo;
+pub use overview::{AcceptedChanges, RunInfo};
 pub use report::report;
 pub use routes::{MAX_RUNS, Source, router};
 pub use run::RunFiles;

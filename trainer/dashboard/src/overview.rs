@@ -7,7 +7,17 @@ use rljob_crds::status::Incident;
 use rljob_protocol::memory::MemoryPlan;
 use rljob_protocol::metrics::{EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// Changes that a start of a run accepted (`rljob run --accept-changes`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AcceptedChanges {
+    /// Steps that the run had done.
+    pub step: u32,
+    /// Fields of the spec that differ, or whose programs or functions have other contents.
+    pub fields: Vec<String>,
+}
 
 /// Facts about a run that its records do not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -37,6 +47,9 @@ pub struct RunInfo {
     /// Disruptions of pods, oldest first; of runs on a cluster while their coordinator runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incidents: Vec<Incident>,
+    /// Changes of the spec since the run began, oldest first; of runs by `rljob run`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<AcceptedChanges>,
 }
 
 /// What the page shows of a run.

@@ -81,7 +81,10 @@ fn restore_local(dir: &Path, step: u32, discard: bool) -> anyhow::Result<String>
     }
     // A succeeded run starts again only if this is recorded. A run that was not restored then finds
     // that it is finished.
-    directory.record(&State { succeeded: false, failure: None, ..directory.state()? })?;
+    let mut state = State { succeeded: false, failure: None, ..directory.state()? };
+    // The spec of the run is that of the newest changes, from this step on.
+    state.changes.iter_mut().for_each(|changes| changes.step = changes.step.min(step));
+    directory.record(&state)?;
     let discarded = roll_back(&config, step, &[])?;
     Ok(format!("discarded:\n{discarded}{end}"))
 }

@@ -44,6 +44,10 @@ pub enum Preset {
     /// REINFORCE++: one sample per prompt, normalized over the batch. On the data of `make
     /// quickstart`.
     ReinforcePlusPlus,
+    /// REINFORCE++ with the mean of a group as its baseline. On the data of `make quickstart`.
+    ReinforcePlusPlusBaseline,
+    /// LitePPO: mean of the group, deviation of the batch. On the data of `make quickstart`.
+    LitePpo,
     /// GSPO: the importance ratio of the whole completion. On the data of `make quickstart`.
     Gspo,
     /// GSPO-token: the same with advantages that differ by token. On the data of `make quickstart`.
@@ -61,6 +65,9 @@ pub enum Preset {
     Icepop,
     /// KPop: the same with bounds of a binary KL divergence. On the data of `make quickstart`.
     Kpop,
+    /// Truncated importance sampling: weights of the behavior policy are clamped. On the data of
+    /// `make quickstart`.
+    TruncatedImportanceSampling,
     /// M2PO: the tokens with the largest squared log-ratios are masked. On the data of `make
     /// quickstart`.
     M2po,
@@ -198,6 +205,9 @@ samples! {
     DrGrpo: "algorithms/dr-grpo", "dr-grpo";
     Rloo: "algorithms/rloo", "rloo";
     ReinforcePlusPlus: "algorithms/reinforce-plus-plus", "reinforce-plus-plus";
+    ReinforcePlusPlusBaseline:
+        "algorithms/reinforce-plus-plus-baseline", "reinforce-plus-plus-baseline";
+    LitePpo: "algorithms/lite-ppo", "lite-ppo";
     Gspo: "algorithms/gspo", "gspo";
     GspoToken: "algorithms/gspo-token", "gspo-token";
     Cispo: "algorithms/cispo", "cispo";
@@ -206,6 +216,8 @@ samples! {
     Decoupled: "algorithms/decoupled", "decoupled";
     Icepop: "algorithms/icepop", "icepop";
     Kpop: "algorithms/kpop", "kpop";
+    TruncatedImportanceSampling:
+        "algorithms/truncated-importance-sampling", "truncated-importance-sampling";
     M2po: "algorithms/m2po", "m2po";
     Ppo: "algorithms/ppo", "ppo";
     PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";

@@ -81,9 +81,14 @@ fn a_function_that_returns_no_number_fails_the_run_soon_until_it_is_fixed() {
     assert_eq!((code, output.lines().last()), (Some(1), Some(expected.as_str())), "{output}");
     let problem = validate(folder.path(), "--local").1;
     assert!(problem.contains("ahead: cannot resume: the contents of spec.rewards[0]"), "{problem}");
-    fs::write(&own, function("return -len(completion)")).unwrap();
-    let (code, output) = LocalRun::start(folder.path(), "runs").end();
-    assert_eq!(code, Some(0), "{output}");
+
+    let accepted = LocalRun::start_with(folder.path(), "runs", &["--accept-changes"]);
+    let (code, output) = accepted.end();
+    let expected = "ahead: since step 1 with accepted changes of spec.rewards[0].python.path";
+    assert_eq!((code, output.lines().rev().nth(1)), (Some(0), Some(expected)), "{output}");
+    let report = fs::read_to_string(folder.path().join("runs/default/ahead/report.html")).unwrap();
+    let changes = r#""changes":[{"step":1,"fields":["spec.rewards[0].python.path"]}]"#;
+    assert!(report.contains(changes), "the report has no {changes}");
 }
 
 /// The job file.
