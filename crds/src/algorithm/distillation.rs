@@ -1,16 +1,14 @@
-//! Settings and capabilities of `distillation`.
+//! Settings of `distillation`.
 
-use std::borrow::Cow;
+mod capabilities;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
 use super::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
-use crate::rollout::RolloutSpec;
 use crate::storage::SecretKeyReference;
 use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
@@ -150,51 +148,5 @@ impl DistillationSpec {
             kl_term: KlTerm::Reward,
             ..GrpoSpec::default()
         }
-    }
-}
-
-impl Capabilities for DistillationSpec {
-    fn name(&self) -> &'static str {
-        "distillation"
-    }
-
-    fn data(&self) -> DataKind {
-        if self.off_policy.is_some() { DataKind::Demonstrations } else { DataKind::Prompts }
-    }
-
-    fn batch_size(&self, rollout: &RolloutSpec) -> u32 {
-        self.off_policy.as_ref().map_or(rollout.batch_size, |own| own.batch_size)
-    }
-
-    fn group_size(&self) -> u32 {
-        self.group_size
-    }
-
-    fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
-        match &self.off_policy {
-            Some(own) => vec![Signal::TopTokens(own.top_k)],
-            None => self.grpo().signals(rollout, updates),
-        }
-    }
-
-    fn policy(&self) -> Option<Cow<'_, GrpoSpec>> {
-        self.off_policy.is_none().then(|| Cow::Owned(self.grpo()))
-    }
-
-    fn frozen_model(&self) -> Option<FrozenModel> {
-        let is_off_policy = self.off_policy.is_some();
-        Some(if is_off_policy { FrozenModel::TeacherTopTokens } else { FrozenModel::Teacher })
-    }
-
-    fn teacher(&self) -> Option<&str> {
-        self.teacher.path.as_deref()
-    }
-
-    fn teacher_server(&self) -> Option<&TeacherServer> {
-        self.teacher.server.as_ref()
-    }
-
-    fn temperature(&self, rollout: &RolloutSpec) -> f64 {
-        self.off_policy.as_ref().map_or(rollout.temperature, |own| own.temperature)
     }
 }

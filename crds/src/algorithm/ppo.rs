@@ -1,4 +1,5 @@
-//! Settings and capabilities of `ppo`. Settings are in the order in which the learner's objective uses them.
+//! Settings and capabilities of `ppo`. Settings are in the order in which the learner's objective
+//! uses them.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The learners run the calls of [`learner_calls`] and no others: their passes follow
-//! [`Signal`](crate::algorithm::Signal), and a test compares the calls that a step records with those of its plan.
+//! [`Signal`](crate::algorithm::Signal), and a test compares the calls that a step records with
+//! those of its plan.
 
 mod call;
 mod data;

@@ -243,7 +243,7 @@ impl<'a> Session<'a> {
         let epoch =
             assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref(), None);
         if epoch != self.recorded.epoch {
-            self.directory.record(&State { epoch: epoch.number, ..State::default() })?;
+            self.directory.record(&State { epoch: epoch.number, ..self.directory.state()? })?;
             self.recorded.epoch = epoch;
         }
         Ok(())

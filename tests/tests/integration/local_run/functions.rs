@@ -87,7 +87,7 @@ fn a_function_that_returns_no_number_fails_the_run_soon_until_it_is_fixed() {
     let expected = "ahead: since step 1 with accepted changes of spec.rewards[0].python.path";
     assert_eq!((code, output.lines().rev().nth(1)), (Some(0), Some(expected)), "{output}");
     let report = fs::read_to_string(folder.path().join("runs/default/ahead/report.html")).unwrap();
-    let changes = r#""changes":[{"step":1,"fields":["spec.rewards[0].python.path"]}]"#;
+    let changes = r#""changes":[{"fields":["spec.rewards[0].python.path"],"step":1}]"#;
     assert!(report.contains(changes), "the report has no {changes}");
 }
 
