@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::distillation::{DistillationSpec, TeacherServer};
+use crate::distillation::{DistillationSpec, TeacherSpec};
 use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
@@ -172,18 +172,20 @@ impl<'a> Algorithm<'a> {
         matches!(self, Self::RewardModel(_))
     }
 
-    /// Folder of the teacher, which takes the place of the reference model.
+    /// Folder of the teacher that learners hold in the place of the reference model.
     pub fn teacher(self) -> Option<&'a str> {
         match self {
-            Self::Distillation(distillation) => distillation.teacher.path.as_deref(),
+            Self::Distillation(distillation) => distillation.teacher.held(),
             _ => None,
         }
     }
 
-    /// Server of the teacher, whose log-probabilities take the place of the reference model.
-    pub fn teacher_server(self) -> Option<&'a TeacherServer> {
+    /// The teacher that a server or engines of the job serve, whose log-probabilities take the
+    /// place of the reference model.
+    pub fn served_teacher(self) -> Option<&'a TeacherSpec> {
         match self {
-            Self::Distillation(distillation) => distillation.teacher.server.as_ref(),
+            Self::Distillation(DistillationSpec { teacher, .. }) => Some(teacher)
+                .filter(|teacher| teacher.server.is_some() || teacher.engines.is_some()),
             _ => None,
         }
     }
