@@ -98,7 +98,13 @@ impl RLJobSpec {
 
     /// Engines of this purpose, if the job has them.
     pub fn engines(&self, purpose: EnginePurpose) -> Option<&InferenceSpec> {
-        self.engine_sets().find(|set| set.purpose == purpose).map(|set| set.engines)
+        match purpose {
+            EnginePurpose::Rollouts => Some(&self.inference),
+            EnginePurpose::Evaluation => self.evaluation.as_ref().map(|own| &own.engines),
+            EnginePurpose::Reward | EnginePurpose::Teacher => {
+                self.fixed_model(purpose).map(|model| model.engines)
+            }
+        }
     }
 
     /// As [`Self::engines`], to change them.
