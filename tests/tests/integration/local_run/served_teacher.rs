@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rljob_crds::names::{EXPORT_DIR, METRICS_FILE};
 use rljob_protocol::metrics::{LOSS, REFERENCE_KL, StepMetrics};
+use safetensors::Dtype;
+use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::Value;
 
+use super::data::validate;
 use super::served_model::ServedModel;
 use super::{LocalRun, folder_with};
 use crate::exact_recovery::{assert_same_result, untimed_lines};
@@ -92,4 +95,22 @@ fn a_served_teacher_with_another_tokenizer_fails_the_run() {
     let (code, output) = LocalRun::start(folder.path(), "runs").end();
     assert_eq!(code, Some(1), "{output}");
     assert_other_tokenizer(&output, folder.path());
+}
+
+#[test]
+fn validate_compares_the_tokenizer_and_the_weights_of_a_teacher_on_engines() {
+    let job = JOBS.split("---\n").nth(2).unwrap().replace("runs/default/teach/export", "teacher");
+    let folder = folder_with(&job);
+    let teacher = with_other_tokenizer(folder.path());
+    let tensor = TensorView::new(Dtype::F32, vec![2, 2], &[0; 16]).unwrap();
+    let weights = [("model.embed_tokens.weight", tensor)];
+    serialize_to_file(weights, None, &teacher.join("model.safetensors")).unwrap();
+    let (code, output) = validate(folder.path(), "--local");
+    assert_eq!(code, Some(1), "{output}");
+    assert_other_tokenizer(&output, Path::new("FOLDER"));
+    fs::copy(folder.path().join("model/tokenizer.json"), teacher.join("tokenizer.json")).unwrap();
+    let (code, output) = validate(folder.path(), "--local");
+    let expected = "the weights in FOLDER/teacher do not fit its config.json: \
+        `model.embed_tokens.weight` in model.safetensors is [2, 2], expected [";
+    assert!(code == Some(1) && output.contains(expected), "{output}");
 }
