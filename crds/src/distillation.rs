@@ -82,19 +82,19 @@ pub struct OffPolicySpec {
         .message("calls are those of engines: set engines, or remove calls")
 )]
 pub struct TeacherSpec {
-    /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as trainer pods, or those of
-    /// `engines`, see it. Its vocabulary is that of the policy; its shape may differ. `rljob run`
-    /// resolves a relative path against the job file. Without `engines`, learners hold the teacher beside the policy,
-    /// divided among themselves.
+    /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as trainer pods, or those
+    /// of `engines`, see it. Its vocabulary is that of the policy; its shape may differ. `rljob
+    /// run` resolves a relative path against the job file. Without `engines`, learners hold the
+    /// teacher beside the policy, divided among themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub path: Option<String>,
-    /// Engines of the job that serve the teacher in `path`, with the fields of `inference`, of which
-    /// nothing is inherited. They compute its log-probabilities of each finished sample, at
+    /// Engines of the job that serve the teacher in `path`, with the fields of `inference`, of
+    /// which nothing is inherited. They compute its log-probabilities of each finished sample, at
     /// temperature 1; learners do not hold it, and its weights never change. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engines: Option<Box<InferenceSpec>>,
-    /// Limits of calls of `engines`.
+    /// Limits of calls of `engines`. Default those of its fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<TeacherCalls>,
     /// Server of the teacher that the job does not start.
@@ -130,19 +130,21 @@ impl TeacherSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TeacherCalls {
-    /// Seconds per try.
+    /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try. A call that loses its engine is repeated on another one first.
+    /// Retries after a failed try, after growing waits of at most 30 s. A call that loses its
+    /// engine is repeated on another one first. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Concurrent requests, to all engines together.
+    /// Concurrent requests, to all engines together. Default 64.
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 4096))]
     pub concurrency: u32,
-    /// Seconds for which sampling waits while no engine is ready.
+    /// Seconds for which sampling waits while no engine is ready, with reason RewardUnavailable of
+    /// Ready. Then the run fails. Default 1800.
     #[serde(default = "max_outage_seconds")]
     #[schemars(range(min = 0, max = 604_800))]
     pub max_outage_seconds: u32,

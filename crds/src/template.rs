@@ -65,9 +65,9 @@ impl JsonSchema for PodTemplate {
     }
 }
 
-/// Description of a free-form object that stands alone. Fields in a pod template have none: it would
-/// stand at several hundred fields of the CRD, whose size is limited, and that of `spec` says whose
-/// they are.
+/// Description of a free-form object that stands alone. Fields in a pod template have none: it
+/// would stand at several hundred fields of the CRD, whose size is limited, and that of `spec` says
+/// whose they are.
 const CORE_FIELD: &str = "Core v1.";
 
 /// Items of a list, which bounds the cost of rules that compare templates.

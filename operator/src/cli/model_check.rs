@@ -1,6 +1,6 @@
 //! Check of the models of jobs on this machine: `rljob-coordinator --check-model` reads the
-//! tokenizer, also that of a teacher on engines, and `rljob-learner --check-model` the headers of the
-//! weights of the policy, of its teacher and of the models of embedded engines, as a run would.
+//! tokenizer, also that of a teacher on engines, and `rljob-learner --check-model` the headers of
+//! the weights of the policy, of its teacher and of the models of embedded engines, as a run would.
 
 use std::path::Path;
 

@@ -180,8 +180,8 @@ impl Teacher {
         logprobs.ok_or_else(|| unexpected(&body, EXPECTED, &"a token has no log-probability"))
     }
 
-    /// The tokens of a prompt of some `length` from `start` on with their log-probabilities, and the
-    /// response.
+    /// The tokens of a prompt of some `length` from `start` on with their log-probabilities, and
+    /// the response.
     async fn scored(
         &self,
         (mut prompt, length): (Value, usize),

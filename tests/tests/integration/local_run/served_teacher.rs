@@ -1,5 +1,6 @@
-//! Distillation from a served teacher: an engine of the job or a server, both `rljob-engine`, serves
-//! the export of an earlier job. The losses are those of a run whose learners hold the same teacher.
+//! Distillation from a served teacher: an engine of the job or a server, both `rljob-engine`,
+//! serves the export of an earlier job. The losses are those of a run whose learners hold the same
+//! teacher.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -19,8 +19,8 @@ pub(super) struct ModelConfig {
     pub vocab_size: i64,
 }
 
-/// Checks the tokenizer against the model, the spec and a teacher that engines of the job serve, and
-/// reads no data. Blocks.
+/// Checks the tokenizer against the model, the spec and a teacher that engines of the job serve,
+/// and reads no data. Blocks.
 ///
 /// # Errors
 /// What would fail a run at its start.
