@@ -1,4 +1,4 @@
-//! Sets of engines of a job: those of rollouts, of evaluations and of a reward model.
+//! Sets of engines of a job: those of rollouts, of evaluations, of a reward model and of a teacher.
 
 use crate::RLJobSpec;
 use crate::roles::InferenceSpec;
@@ -12,6 +12,8 @@ pub enum EnginePurpose {
     Evaluation,
     /// They serve the reward model.
     Reward,
+    /// They serve the teacher.
+    Teacher,
 }
 
 /// Engines of a job for one purpose.
@@ -25,11 +27,13 @@ pub struct EngineSet<'a> {
     pub engines: &'a InferenceSpec,
 }
 
-/// A reward model that engines of the job serve.
-#[derive(Clone, Copy, Debug)]
-pub struct ServedRewardModel<'a> {
-    /// Index of its entry in `rewards`.
-    pub index: usize,
+/// A model that engines of the job serve and that no step changes: a reward model or a teacher.
+#[derive(Clone, Debug)]
+pub struct FixedModel<'a> {
+    /// What its engines do.
+    pub purpose: EnginePurpose,
+    /// Field of the spec with `path` and `engines`, for example `rewards[0].model`.
+    pub field: String,
     /// Folder of the model.
     pub path: &'a str,
     /// Engines that serve it.
@@ -43,6 +47,16 @@ impl EnginePurpose {
             Self::Rollouts => "inference",
             Self::Evaluation => "evaluation",
             Self::Reward => "reward",
+            Self::Teacher => "teacher",
+        }
+    }
+
+    /// Name of their fixed model in messages; `None` of engines that get the weights of the policy.
+    pub fn fixed_model(self) -> Option<&'static str> {
+        match self {
+            Self::Rollouts | Self::Evaluation => None,
+            Self::Reward => Some("reward model"),
+            Self::Teacher => Some("teacher"),
         }
     }
 }
@@ -52,49 +66,67 @@ impl RLJobSpec {
     pub fn engine_sets(&self) -> impl Iterator<Item = EngineSet<'_>> {
         let set = |purpose, field: String, engines| EngineSet { purpose, field, engines };
         let rollouts = set(EnginePurpose::Rollouts, "inference".to_owned(), &self.inference);
-        let evaluation = self.evaluation_engines().map(|engines| {
-            set(EnginePurpose::Evaluation, "evaluation.engines".to_owned(), engines)
+        let evaluation = self.evaluation.as_ref().map(|evaluation| {
+            set(EnginePurpose::Evaluation, "evaluation.engines".to_owned(), &evaluation.engines)
         });
-        let reward =
-            self.served_reward_model().map(|ServedRewardModel { index, engines, .. }| {
-                set(EnginePurpose::Reward, format!("rewards[{index}].model.engines"), engines)
-            });
-        std::iter::once(rollouts).chain(evaluation).chain(reward)
+        let fixed = self.fixed_models();
+        let fixed = fixed.map(move |model| {
+            set(model.purpose, format!("{}.engines", model.field), model.engines)
+        });
+        std::iter::once(rollouts).chain(evaluation).chain(fixed)
     }
 
-    /// Engines that only evaluate, if the job has them.
-    pub fn evaluation_engines(&self) -> Option<&InferenceSpec> {
-        self.evaluation.as_ref().map(|evaluation| &evaluation.engines)
-    }
-
-    /// Engines of the reward model, if the job has them.
-    pub fn reward_engines(&self) -> Option<&InferenceSpec> {
-        self.served_reward_model().map(|model| model.engines)
-    }
-
-    /// As [`Self::reward_engines`], to change them.
-    pub fn reward_engines_mut(&mut self) -> Option<&mut InferenceSpec> {
-        let models = self.rewards.iter_mut().filter_map(|reward| reward.model.as_mut());
-        models
-            .filter(|model| model.served().is_some())
-            .find_map(|model| model.engines.as_deref_mut())
-    }
-
-    /// The reward model that engines of the job serve, if they do.
-    pub fn served_reward_model(&self) -> Option<ServedRewardModel<'_>> {
-        self.rewards.iter().enumerate().find_map(|(index, reward)| {
+    /// The models that engines of the job serve and that no step changes.
+    pub fn fixed_models(&self) -> impl Iterator<Item = FixedModel<'_>> {
+        let reward = self.rewards.iter().enumerate().find_map(|(index, reward)| {
             let (path, engines) = reward.model.as_ref()?.served()?;
-            Some(ServedRewardModel { index, path, engines })
-        })
+            let field = format!("rewards[{index}].model");
+            Some(FixedModel { purpose: EnginePurpose::Reward, field, path, engines })
+        });
+        let teacher = self.algorithm.distillation.as_ref().and_then(|own| own.teacher.served());
+        let teacher = teacher.map(|(path, engines)| {
+            let field = "algorithm.distillation.teacher".to_owned();
+            FixedModel { purpose: EnginePurpose::Teacher, field, path, engines }
+        });
+        reward.into_iter().chain(teacher)
     }
 
-    /// Number of engines that only evaluate.
-    pub fn num_evaluation_engines(&self) -> i32 {
-        self.evaluation_engines().map_or(0, |engines| engines.replicas)
+    /// The fixed model that engines of this purpose serve, if the job has them.
+    pub fn fixed_model(&self, purpose: EnginePurpose) -> Option<FixedModel<'_>> {
+        self.fixed_models().find(|model| model.purpose == purpose)
     }
 
-    /// Number of engines of the reward model.
-    pub fn num_reward_engines(&self) -> i32 {
-        self.reward_engines().map_or(0, |engines| engines.replicas)
+    /// Engines of this purpose, if the job has them.
+    pub fn engines(&self, purpose: EnginePurpose) -> Option<&InferenceSpec> {
+        match purpose {
+            EnginePurpose::Rollouts => Some(&self.inference),
+            EnginePurpose::Evaluation => self.evaluation.as_ref().map(|own| &own.engines),
+            EnginePurpose::Reward | EnginePurpose::Teacher => {
+                self.fixed_model(purpose).map(|model| model.engines)
+            }
+        }
+    }
+
+    /// As [`Self::engines`], to change them.
+    pub fn engines_mut(&mut self, purpose: EnginePurpose) -> Option<&mut InferenceSpec> {
+        match purpose {
+            EnginePurpose::Rollouts => Some(&mut self.inference),
+            EnginePurpose::Evaluation => Some(&mut self.evaluation.as_mut()?.engines),
+            EnginePurpose::Reward => {
+                let models = self.rewards.iter_mut().filter_map(|reward| reward.model.as_mut());
+                let mut served = models.filter(|model| model.served().is_some());
+                served.find_map(|model| model.engines.as_deref_mut())
+            }
+            EnginePurpose::Teacher => {
+                let teacher = &mut self.algorithm.distillation.as_mut()?.teacher;
+                teacher.served()?;
+                teacher.engines.as_deref_mut()
+            }
+        }
+    }
+
+    /// Number of engines of this purpose.
+    pub fn num_engines(&self, purpose: EnginePurpose) -> i32 {
+        self.engines(purpose).map_or(0, |engines| engines.replicas)
     }
 }

@@ -108,6 +108,8 @@ pub enum FailureRole {
     Evaluation,
     /// Engines of a reward model.
     Reward,
+    /// Engines of a teacher.
+    Teacher,
     /// The coordinator.
     Coordinator,
     /// Programs in verifier pods.

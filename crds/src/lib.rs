@@ -97,7 +97,7 @@ pub mod freeze;
 pub mod dataflow;
 
 pub use crd::crd;
-pub use engine_sets::{EnginePurpose, EngineSet, ServedRewardModel};
+pub use engine_sets::{EnginePurpose, EngineSet, FixedModel};
 pub use job::{RLJob, RLJobSpec};
 pub use run_config::{BucketConfig, RunConfig};
 pub use status::RLJobStatus;

@@ -6,7 +6,7 @@ pub const GROUP: &str = "rljob.dev";
 pub const MANAGED_BY: &str = "rljob.dev/operator";
 /// Label: the job's name.
 pub const LABEL_JOB: &str = "rljob.dev/job";
-/// Label: `inference`, `evaluation`, `reward`, `coordinator`, `trainer` or `verifier`.
+/// Label: `inference`, `evaluation`, `reward`, `teacher`, `coordinator`, `trainer` or `verifier`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
 /// Recommended label of Kubernetes: the application.
@@ -45,6 +45,8 @@ pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
 pub const CONDITION_EVALUATION_READY: &str = "EvaluationReady";
 /// Condition: every engine of the reward model is up; absent in jobs without them.
 pub const CONDITION_REWARD_READY: &str = "RewardReady";
+/// Condition: every engine of the teacher is up; absent in jobs without them.
+pub const CONDITION_TEACHER_READY: &str = "TeacherReady";
 /// Condition: every verifier pod is up; absent in jobs without them.
 pub const CONDITION_VERIFIERS_READY: &str = "VerifiersReady";
 /// Condition: some engine holds the current weights.

@@ -10,7 +10,7 @@ use crate::template::PodTemplate;
 use crate::topology::TopologySpec;
 use crate::trainer_groups::TrainerGroupSpec;
 
-/// Engines of `inference`, `evaluation` or a `model` reward. At most one of `sglang` and
+/// Engines of `inference`, `evaluation`, a `model` reward or a teacher. At most one of `sglang` and
 /// `embedded`. Default `sglang` if `resources.limits` has GPUs, else `embedded`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

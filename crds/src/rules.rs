@@ -51,8 +51,8 @@ const ALGORITHMS: [(&str, &str); 26] = [
     ),
     (
         "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.server) \
-         || self.rollout.temperature == 1.0",
-        "algorithm.distillation.teacher.server needs rollout.temperature 1",
+         && !has(self.algorithm.distillation.teacher.engines) || self.rollout.temperature == 1.0",
+        "algorithm.distillation.teacher.server and engines need rollout.temperature 1",
     ),
     (
         "!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
@@ -141,7 +141,7 @@ const ALGORITHMS: [(&str, &str); 26] = [
 ];
 
 /// What other parts need of each other.
-const PARTS: [(&str, &str); 11] = [
+const PARTS: [(&str, &str); 12] = [
     (
         "!has(self.storage.s3) || !has(self.rollbackTo)",
         "rollbackTo needs a run on a volume: create an RLJob with restoreFrom.rljob",
@@ -160,6 +160,11 @@ const PARTS: [(&str, &str); 11] = [
         "!has(self.rewards) || self.rewards.filter(r, has(r.model) && \
          has(r.model.engines)).size() <= 1",
         "at most one reward may have model.engines: serve the other reward models at a url",
+    ),
+    (
+        "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.engines) \
+         || !has(self.trainer.groups) || !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
+        "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups: remove one",
     ),
     (
         "!has(self.lora) || self.model.weights == 'Pretrained'",

@@ -50,8 +50,8 @@ pub const PROTOCOL: u32 = 2;
 /// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
 /// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools`, `rewards` or
 /// `rewardFields` of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of
-/// a reward model, `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and
-/// learners would ignore or not read.
+/// a reward model or a teacher, `trainer.groups`, `rollbackTo` or `verifiers`, which older
+/// coordinators and learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -69,7 +69,7 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
         && spec.inference.pods_per_engine() == 1
         && spec.verifiers.is_none()
         && spec.evaluation.is_none()
-        && spec.reward_engines().is_none()
+        && spec.fixed_models().next().is_none()
         && spec.rollback_to.is_none()
         && spec.trainer.groups.is_empty()
         && spec.training.epochs.is_none()

@@ -77,6 +77,9 @@ pub struct RLJobStatus {
     /// Engines of a reward model. Absent in jobs without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<RoleStatus>,
+    /// Engines of a teacher. Absent in jobs without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<RoleStatus>,
     /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,

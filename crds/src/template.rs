@@ -65,8 +65,9 @@ impl JsonSchema for PodTemplate {
     }
 }
 
-/// Description of a field that this project does not interpret. It stands at several hundred fields
-/// of the CRD, whose size is limited.
+/// Description of a free-form object that stands alone. Fields in a pod template have none: it
+/// would stand at several hundred fields of the CRD, whose size is limited, and that of `spec` says
+/// whose they are.
 const CORE_FIELD: &str = "Core v1.";
 
 /// Items of a list, which bounds the cost of rules that compare templates.
@@ -77,13 +78,13 @@ const MAX_ITEMS: u32 = 64;
 fn pod_spec() -> Value {
     let mut properties = Map::new();
     for name in ["nodeSelector", "affinity", "securityContext", "dnsConfig"] {
-        properties.insert(name.to_owned(), object());
+        properties.insert(name.to_owned(), free_form());
     }
     for name in ["tolerations", "topologySpreadConstraints", "imagePullSecrets", "resourceClaims"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["volumes", "hostAliases"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["containers", "initContainers"] {
         properties.insert(name.to_owned(), list(&container()));
@@ -106,8 +107,9 @@ fn pod_spec() -> Value {
     properties.insert("terminationGracePeriodSeconds".to_owned(), scalar("integer"));
     json!({
         "type": "object",
-        "description": "Partial core v1 PodSpec, without restartPolicy, and without command, \
-            ports, probes, image and resources of the main container.",
+        "description": "Partial core v1 PodSpec, whose fields are those of `kubectl explain \
+            pod.spec`, without restartPolicy, and without command, ports, probes, image and \
+            resources of the main container.",
         "properties": properties,
         "x-kubernetes-preserve-unknown-fields": true,
     })
@@ -119,7 +121,7 @@ fn container() -> Value {
         properties.insert(name.to_owned(), scalar("string"));
     }
     for name in ["env", "envFrom", "ports", "volumeMounts", "volumeDevices"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["command", "args"] {
         let item = json!({"type": "string"});
@@ -133,7 +135,7 @@ fn container() -> Value {
         "securityContext",
         "startupProbe",
     ] {
-        properties.insert(name.to_owned(), object());
+        properties.insert(name.to_owned(), free_form());
     }
     json!({
         "type": "object",
@@ -143,26 +145,23 @@ fn container() -> Value {
     })
 }
 
-/// Schema of a free-form object of the core API.
+/// Schema of a described free-form object of the core API.
 pub(crate) fn object() -> Value {
-    json!({
-        "type": "object",
-        "description": CORE_FIELD,
-        "x-kubernetes-preserve-unknown-fields": true,
-    })
+    let mut schema = free_form();
+    schema["description"] = CORE_FIELD.into();
+    schema
+}
+
+fn free_form() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 fn list(items: &Value) -> Value {
-    json!({
-        "type": "array",
-        "description": CORE_FIELD,
-        "items": items,
-        "maxItems": MAX_ITEMS,
-    })
+    json!({"type": "array", "items": items, "maxItems": MAX_ITEMS})
 }
 
 fn scalar(kind: &str) -> Value {
-    json!({"type": kind, "description": CORE_FIELD})
+    json!({"type": kind})
 }
 
 fn texts(description: &str) -> Value {

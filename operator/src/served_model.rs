@@ -1,4 +1,4 @@
-//! Model that engines of a job serve: the policy, or a reward model. Pure.
+//! Model that engines of a job serve: the policy, a reward model or a teacher. Pure.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1
 pub struct ServedModel<'a> {
     spec: &'a RLJobSpec,
     folder: &'a Path,
-    is_reward_model: bool,
+    purpose: EnginePurpose,
     /// Whether another job writes the folder.
     is_exported: bool,
 }
@@ -26,29 +26,38 @@ impl<'a> ServedModel<'a> {
     /// The model that engines of a purpose serve.
     pub fn new(config: &'a RunConfig, purpose: EnginePurpose) -> Self {
         let spec = &config.spec;
-        let served = spec.served_reward_model().filter(|_| purpose == EnginePurpose::Reward);
-        let reward_model = served.map(|model| Path::new(model.path));
-        let is_exported = match reward_model {
+        let fixed = spec.fixed_model(purpose).map(|model| Path::new(model.path));
+        let is_exported = match fixed {
             Some(folder) => is_export(folder, &config.run_directory),
             None => spec.model.rljob.is_some(),
         };
-        let folder = reward_model.unwrap_or(&config.model_directory);
-        Self { spec, folder, is_reward_model: reward_model.is_some(), is_exported }
+        Self { spec, folder: fixed.unwrap_or(&config.model_directory), purpose, is_exported }
     }
 
     /// Whether it scores texts instead of completing them.
-    pub fn is_reward_model(self) -> bool {
-        self.is_reward_model
+    fn is_reward_model(self) -> bool {
+        self.purpose == EnginePurpose::Reward
+    }
+
+    /// Whether it is the model that the run trains or evaluates.
+    fn is_policy(self) -> bool {
+        self.purpose.fixed_model().is_none()
+    }
+
+    /// Whether requests have texts: of a reward model, those to score, and of a teacher, those that
+    /// compare its tokenizer with the policy's.
+    pub fn is_given_texts(self) -> bool {
+        !self.is_policy()
     }
 
     /// Whether the coordinator downloads it while engines start.
     pub fn is_downloaded(self) -> bool {
-        !self.is_reward_model && self.spec.model.hugging_face.is_some()
+        self.is_policy() && self.spec.model.hugging_face.is_some()
     }
 
     /// Flags that SGLang and `rljob-engine` share.
     pub fn arguments(self, host: &str) -> Vec<String> {
-        let is_random = self.spec.model.weights == InitialWeights::Random && !self.is_reward_model;
+        let is_random = self.spec.model.weights == InitialWeights::Random && self.is_policy();
         let dtype = if self.spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" };
         let mut arguments = vec![
             format!("--model-path={}", self.folder.display()),
@@ -59,7 +68,7 @@ impl<'a> ServedModel<'a> {
             // The coordinator reads streams whose events have only new tokens.
             "--incremental-streaming-output".to_owned(),
         ];
-        if self.is_reward_model {
+        if self.is_reward_model() {
             arguments.push("--is-embedding".to_owned());
         }
         arguments
@@ -119,40 +128,51 @@ mod tests {
         }
     }
 
+    /// A job with engines of a reward model and of a teacher, both in this folder.
+    fn with_fixed_models(path: &str) -> RunConfig {
+        let model = json!({"path": path, "engines": {}, "text": "{{completion}}"});
+        run_config(&with_spec(&json!({
+            "model": {"weights": "Random"}, "rewards": [{"name": "scored", "model": model}],
+            "algorithm": {
+                "grpo": null, "distillation": {"teacher": {"path": path, "engines": {}}},
+            },
+        })))
+    }
+
+    const FIXED: [EnginePurpose; 2] = [EnginePurpose::Reward, EnginePurpose::Teacher];
+
     #[test]
-    fn a_server_of_a_reward_model_waits_for_the_export_of_another_job() {
-        let waits = |path: &str| {
-            let model = json!({"path": path, "engines": {}, "text": "{{completion}}"});
-            let config =
-                run_config(&with_spec(&json!({"rewards": [{"name": "scored", "model": model}]})));
-            let command = ServedModel::new(&config, EnginePurpose::Reward)
-                .when_complete(["serve".to_owned()]);
+    fn a_server_of_a_fixed_model_waits_for_the_export_of_another_job() {
+        let waits = |path: &str, purpose: EnginePurpose| {
+            let config = with_fixed_models(path);
+            let command = ServedModel::new(&config, purpose).when_complete(["serve".to_owned()]);
             let marker = format!("{path}/complete.json");
             command.len() > 1 && command.contains(&marker)
         };
         for path in ["/rljob/runs/lab/judge/export", "/rljob/runs/lab/judge/exports/step-20"] {
-            assert!(waits(path), "{path}");
+            assert_eq!(FIXED.map(|purpose| waits(path, purpose)), [true; 2], "{path}");
         }
         for path in ["/judge/export", "/rljob/runs/lab/judge", "/rljob/runs/lab/judge/export/a/b"] {
-            assert!(!waits(path), "{path}");
+            assert_eq!(FIXED.map(|purpose| waits(path, purpose)), [false; 2], "{path}");
         }
     }
 
     #[test]
-    fn a_reward_model_has_another_folder_and_another_head() {
-        let model = json!({"path": "/judge", "engines": {}, "text": "{{completion}}"});
-        let mut config = run_config(&with_spec(&json!({
-            "model": {"weights": "Random"}, "rewards": [{"name": "scored", "model": model}],
-        })));
-        config.model_directory = "/policy".into();
-        let of = |purpose| ServedModel::new(&config, purpose).arguments("::");
+    fn fixed_models_have_another_folder_and_only_a_reward_model_another_head() {
+        let config = RunConfig { model_directory: "/policy".into(), ..with_fixed_models("/fixed") };
+        let model = |purpose| ServedModel::new(&config, purpose);
+        let of = |purpose| model(purpose).arguments("::");
         let policy = of(EnginePurpose::Rollouts);
         assert_eq!(policy[0], "--model-path=/policy");
         assert_eq!(policy[2], "--load-format=dummy");
-        assert!(!policy.contains(&"--is-embedding".to_owned()));
-        let reward = of(EnginePurpose::Reward);
-        assert_eq!(reward[0], "--model-path=/judge");
-        assert_eq!(reward[2], "--load-format=auto");
-        assert_eq!(reward.last().unwrap(), "--is-embedding");
+        let scores = "--is-embedding".to_owned();
+        assert!(!policy.contains(&scores));
+        for purpose in FIXED {
+            let fixed = of(purpose);
+            assert_eq!([&fixed[0], &fixed[2]], ["--model-path=/fixed", "--load-format=auto"]);
+            assert_eq!(fixed.contains(&scores), purpose == EnginePurpose::Reward);
+        }
+        let texts = [EnginePurpose::Rollouts, EnginePurpose::Reward, EnginePurpose::Teacher];
+        assert_eq!(texts.map(|purpose| model(purpose).is_given_texts()), [false, true, true]);
     }
 }

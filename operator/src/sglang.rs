@@ -91,7 +91,7 @@ pub fn arguments(
         format!("--ssl-certfile={}", certificate.display()),
         format!("--ssl-keyfile={}", certificate.display()),
     ]);
-    if !model.is_reward_model() && !reads_text(spec) {
+    if !model.is_given_texts() && !reads_text(spec) {
         // Requests and answers are tokens: without its tokenizer, no process decodes their text.
         arguments.push("--skip-tokenizer-init".to_owned());
     }

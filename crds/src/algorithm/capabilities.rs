@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::distillation::TeacherServer;
+use super::distillation::TeacherSpec;
 use super::grpo::GrpoSpec;
 use crate::optimizer::OptimizerSpec;
 use crate::rollout::RolloutSpec;
@@ -104,13 +104,14 @@ pub trait Capabilities {
         None
     }
 
-    /// Folder of the teacher, which takes the place of the reference model.
+    /// Folder of the teacher that learners hold in the place of the reference model.
     fn teacher(&self) -> Option<&str> {
         None
     }
 
-    /// Server of the teacher, whose log-probabilities take the place of the reference model.
-    fn teacher_server(&self) -> Option<&TeacherServer> {
+    /// The teacher that a server or engines of the job serve, whose log-probabilities take the
+    /// place of the reference model.
+    fn served_teacher(&self) -> Option<&TeacherSpec> {
         None
     }
 
@@ -154,7 +155,7 @@ pub trait Capabilities {
         if self.data() == DataKind::None {
             return Vec::new();
         }
-        let is_held = self.frozen_model().is_some() && self.teacher_server().is_none();
+        let is_held = self.frozen_model().is_some() && self.served_teacher().is_none();
         let has_critic = self.critic_optimizer(&OptimizerSpec::default()).is_some();
         let roles = [
             Some(ModelRole::Policy),

@@ -43,6 +43,8 @@ pub enum Workers {
     Engines,
     /// Engines of the job that serve the reward model.
     RewardEngines,
+    /// Engines of the job that serve the teacher.
+    TeacherEngines,
     /// All ranks of the trainer together.
     Learners,
     /// All ranks of a group of `trainer.groups`, by its name.
@@ -62,6 +64,7 @@ impl fmt::Display for Workers {
         match self {
             Self::Engines => formatter.write_str("engines"),
             Self::RewardEngines => formatter.write_str("reward engines"),
+            Self::TeacherEngines => formatter.write_str("teacher engines"),
             Self::Learners => formatter.write_str("learners"),
             Self::Group(name) => write!(formatter, "group {name}"),
             Self::Coordinator => formatter.write_str("coordinator"),

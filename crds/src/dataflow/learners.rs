@@ -20,7 +20,7 @@ pub fn learner_calls(spec: &RLJobSpec, algorithm: Algorithm<'_>) -> Vec<LearnerC
     if !spec.algorithm.has_learners() {
         return Vec::new();
     }
-    let is_served = algorithm.teacher_server().is_some();
+    let is_served = algorithm.served_teacher().is_some();
     let signals = algorithm.signals(&spec.rollout, updates(spec, algorithm));
     let critic = algorithm.model_roles().contains(&ModelRole::Critic);
     let critic = critic && !algorithm.has_value_head();

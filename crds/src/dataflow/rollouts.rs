@@ -21,9 +21,10 @@ pub fn batch(spec: &RLJobSpec, algorithm: Algorithm<'_>, calls: &[Call]) -> Vec<
     let inputs = finished(calls).chain([Data::BehaviorLogprobs]);
     let samples = Call::new("assemble", Kind::Transform, Workers::Coordinator, Phase::Rollouts)
         .with(inputs, [Data::Samples]);
-    let server = Workers::Server("teacher".to_owned());
-    let teacher = algorithm.teacher_server().map(|_| {
-        Call::new("infer teacher", Kind::Inference, server, Phase::Rollouts)
+    let teacher = algorithm.served_teacher().map(|teacher| {
+        let server = || Workers::Server("teacher".to_owned());
+        let workers = teacher.served().map_or_else(server, |_| Workers::TeacherEngines);
+        Call::new("infer teacher", Kind::Inference, workers, Phase::Rollouts)
             .of(Model::Teacher)
             .with([Data::Samples], [Data::TeacherLogprobs])
     });

@@ -6,8 +6,8 @@ use super::call::{Call, Phase};
 use super::data::Data;
 use super::planner::{PlanError, Stage, stages};
 use super::{learners, rollouts};
-use crate::RLJobSpec;
 use crate::algorithm::{DataKind, ModelRole};
+use crate::{EnginePurpose, RLJobSpec};
 
 /// The calls of a step in their order. Not in it: evaluations, validations, checkpoints and
 /// exports, which follow a step.
@@ -30,6 +30,8 @@ pub struct Plan {
     pub evaluation_engines: u32,
     /// Engines of the spec that serve the reward model.
     pub reward_engines: u32,
+    /// Engines of the spec that serve the teacher.
+    pub teacher_engines: u32,
     /// Learners (FSDP ranks) of the spec.
     pub learners: u32,
     /// What exists before the step.
@@ -82,15 +84,17 @@ pub fn plan(spec: &RLJobSpec) -> Result<Plan, PlanError> {
     let critic = algorithm.model_roles().contains(&ModelRole::Critic);
     let weights = [Some(Data::PolicyWeights), critic.then_some(Data::CriticWeights)];
     let given: Vec<Data> = std::iter::once(rows).chain(weights.into_iter().flatten()).collect();
+    let engines = |purpose| spec.num_engines(purpose).max(0).unsigned_abs();
     Ok(Plan {
         algorithm: algorithm.name(),
         batch_size: algorithm.batch_size(&spec.rollout),
         group_size: algorithm.group_size(),
         updates: learners::updates(spec, algorithm),
         steps_ahead: if algorithm.has_rollouts() { spec.rollout.max_staleness } else { 0 },
-        engines: spec.inference.replicas.max(0).unsigned_abs(),
-        evaluation_engines: spec.num_evaluation_engines().max(0).unsigned_abs(),
-        reward_engines: spec.num_reward_engines().max(0).unsigned_abs(),
+        engines: engines(EnginePurpose::Rollouts),
+        evaluation_engines: engines(EnginePurpose::Evaluation),
+        reward_engines: engines(EnginePurpose::Reward),
+        teacher_engines: engines(EnginePurpose::Teacher),
         learners: if spec.algorithm.has_learners() { spec.trainer.world_size() } else { 0 },
         stages: stages(calls, &given)?,
         given,

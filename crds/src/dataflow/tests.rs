@@ -143,7 +143,7 @@ fn demonstrations_are_packed_and_trained_on() {
 }
 
 #[test]
-fn a_teacher_is_a_model_of_the_learners_or_a_server() {
+fn a_teacher_is_a_model_of_the_learners_of_engines_or_of_a_server() {
     let job = |teacher: Value| {
         let algorithm = json!({"distillation": {"teacher": teacher}});
         json!({"algorithm": algorithm, "rewards": [], "training": {"steps": 9}})
@@ -172,6 +172,11 @@ fn a_teacher_is_a_model_of_the_learners_or_a_server() {
     };
     assert_eq!(lines(job(json!({"path": "/t"}))), all(held));
     assert_eq!(lines(job(json!({"server": {"url": "http://t"}}))), all(served));
+    let on_engines = job(json!({"path": "/t", "engines": {"replicas": 2}}));
+    let line = "4a infer teacher (teacher engines): samples -> teacherLogprobs";
+    assert_eq!(lines(on_engines.clone()), all([line, served[1], served[2], served[3]]));
+    let plan = plan(&spec(on_engines)).unwrap();
+    assert_eq!((plan.engines, plan.teacher_engines, plan.reward_engines), (1, 2, 0));
 }
 
 #[test]

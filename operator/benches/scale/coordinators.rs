@@ -118,6 +118,7 @@ async fn status(
         supervisors: vec![],
         evaluation_engines: vec![],
         reward_engines: vec![],
+        teacher_engines: vec![],
         pending_evaluations: None,
         engines: desired
             .engines

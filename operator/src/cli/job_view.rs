@@ -7,8 +7,8 @@ use rljob_crds::RLJob;
 use rljob_crds::names::{
     CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY, CONDITION_METRICS_TRACKED,
     CONDITION_READY, CONDITION_REWARD_READY, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED,
-    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
-    CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
+    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, CONDITION_TEACHER_READY, CONDITION_TRAINER_READY,
+    CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED, LABEL_ROLE,
 };
 use rljob_crds::status::{
     CheckpointStatus, EngineStanding, EngineStatus, Failure, Incident, MemoryStatus, Progress,
@@ -114,6 +114,9 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         pods.is_ok() && !(job.spec.suspend || is_released(job) || outcome(job).is_some());
     let known = pods.as_ref().copied().unwrap_or_default();
     let role = |role: Role| role_view(role, has_pods, &status, known);
+    let further_engines = [Role::Evaluation, Role::Reward, Role::Teacher];
+    let further_engines =
+        further_engines.into_iter().filter(|role| role.engines(&job.spec).is_some());
     JobView {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
@@ -130,8 +133,7 @@ pub fn view(job: &RLJob, pods: Result<&[Pod], String>) -> JobView {
         completion_time: status.completion_time.as_ref().map(|time| time.0),
         roles: [Role::Coordinator, Role::Inference]
             .into_iter()
-            .chain(job.spec.evaluation.as_ref().map(|_| Role::Evaluation))
-            .chain(job.spec.reward_engines().map(|_| Role::Reward))
+            .chain(further_engines)
             .chain([Role::Trainer])
             .chain(job.spec.frozen_group().map(|_| Role::Group))
             .chain(job.spec.verifiers.as_ref().map(|_| Role::Verifier))
@@ -157,6 +159,7 @@ fn waits(status: &RLJobStatus) -> Vec<WaitView> {
         (CONDITION_INFERENCE_READY, "True"),
         (CONDITION_EVALUATION_READY, "True"),
         (CONDITION_REWARD_READY, "True"),
+        (CONDITION_TEACHER_READY, "True"),
         (CONDITION_TRAINER_READY, "True"),
         (CONDITION_VERIFIERS_READY, "True"),
         (CONDITION_WEIGHTS_SYNCED, "True"),
@@ -194,6 +197,7 @@ fn role_view(role: Role, has_pods: bool, status: &RLJobStatus, pods: &[Pod]) -> 
         }
         Role::Evaluation => status.evaluation.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Reward => status.reward.as_ref().map(|pods| (pods.desired, pods.ready)),
+        Role::Teacher => status.teacher.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Trainer => status.trainer.as_ref().map(|pods| (pods.desired, pods.ready)),
         Role::Group => status.trainer_groups.first().map(|group| (group.desired, group.ready)),
         Role::Verifier => status.verifiers.as_ref().map(|pods| (pods.desired, pods.ready)),

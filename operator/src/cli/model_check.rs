@@ -1,6 +1,6 @@
 //! Check of the models of jobs on this machine: `rljob-coordinator --check-model` reads the
-//! tokenizer, and `rljob-learner --check-model` the headers of the weights of the policy, of its
-//! teacher and of a reward model on embedded engines, as a run would.
+//! tokenizer, also that of a teacher on engines, and `rljob-learner --check-model` the headers of
+//! the weights of the policy, of its teacher and of the models of embedded engines, as a run would.
 
 use std::path::Path;
 
@@ -43,8 +43,8 @@ fn check_job(job: &ValidatedJob, folder: &Path) -> anyhow::Result<()> {
     // An earlier job of the file may write the teacher.
     let teacher = job.spec.algorithm.capabilities().and_then(Capabilities::teacher);
     let has_teacher = teacher.is_none_or(|folder| Path::new(folder).is_dir());
-    let has_reward_model = job.spec.served_reward_model().is_some();
-    if has_teacher && (job.spec.algorithm.has_learners() || has_reward_model) {
+    let has_fixed_model = job.spec.fixed_models().next().is_some();
+    if has_teacher && (job.spec.algorithm.has_learners() || has_fixed_model) {
         job_check::check(job, model, "rljob-learner", &["--check-model"])?;
     }
     Ok(())

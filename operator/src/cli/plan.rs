@@ -84,6 +84,7 @@ fn title(job: &JobPlan) -> String {
     let others = [
         (job.plan.evaluation_engines, "evaluation engine"),
         (job.plan.reward_engines, "reward engine"),
+        (job.plan.teacher_engines, "teacher engine"),
     ];
     let others = others.into_iter().filter(|(engines, _)| *engines > 0);
     let others: Vec<String> = others.map(|(engines, noun)| count(engines, noun)).collect();

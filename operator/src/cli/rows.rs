@@ -39,6 +39,9 @@ pub struct Row {
     /// Engines of a reward model, while the run has processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     reward_engines: Option<RoleStatus>,
+    /// Engines of a teacher, while the run has processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teacher_engines: Option<RoleStatus>,
     /// Groups of `trainer.groups`, while the run has processes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     trainer_groups: Vec<TrainerGroupStatus>,
@@ -74,6 +77,7 @@ fn run_row(run: &Run) -> Row {
         memory: plan.map(|plan| planned(plan, run.metrics.as_ref())),
         evaluation_engines: report.and_then(|report| ready_engines(&report.evaluation_engines)),
         reward_engines: report.and_then(|report| ready_engines(&report.reward_engines)),
+        teacher_engines: report.and_then(|report| ready_engines(&report.teacher_engines)),
         trainer_groups: report.iter().flat_map(|report| &report.groups).map(group).collect(),
         status: run.status().to_owned(),
         step: Some(run.metrics.as_ref().map_or(0, |metrics| metrics.step)),
@@ -111,6 +115,7 @@ fn unreadable_row(dir: &Path, directory: &Path, error: &anyhow::Error) -> Row {
         memory: None,
         evaluation_engines: None,
         reward_engines: None,
+        teacher_engines: None,
         trainer_groups: Vec::new(),
         status: "Unreadable".to_owned(),
         step: None,
@@ -141,6 +146,7 @@ pub fn job_row(job: &RLJob) -> Row {
         memory: status.memory.clone(),
         evaluation_engines: status.evaluation.clone(),
         reward_engines: status.reward.clone(),
+        teacher_engines: status.teacher.clone(),
         trainer_groups: status.trainer_groups.clone(),
     }
 }
@@ -169,9 +175,11 @@ pub fn table(rows: &[Row]) -> String {
 
 /// What a table has no column for.
 fn push_details(text: &mut String, row: &Row) {
-    for (noun, engines) in
-        [("evaluation", &row.evaluation_engines), ("reward", &row.reward_engines)]
-    {
+    for (noun, engines) in [
+        ("evaluation", &row.evaluation_engines),
+        ("reward", &row.reward_engines),
+        ("teacher", &row.teacher_engines),
+    ] {
         if let Some(RoleStatus { desired, ready }) = engines {
             let _ = write!(text, "\n\n{noun} engines  {ready} of {desired} ready");
         }

@@ -8,9 +8,11 @@ use crate::status::{failure_text, outage_text};
 /// What a run waits for.
 pub fn waits_for(report: &CoordinatorStatus) -> Option<String> {
     let outage = report.reward_outage.as_ref().map(outage_text);
-    let engines = ready_engines(&report.reward_engines).filter(|engines| engines.ready == 0);
-    let engines = engines.map(|RoleStatus { desired, .. }| {
-        format!("sampling waits for the reward model: 0 of {desired} engines are ready")
+    let sets = [("reward model", &report.reward_engines), ("teacher", &report.teacher_engines)];
+    let engines = sets.into_iter().find_map(|(model, engines)| {
+        let RoleStatus { desired, .. } =
+            ready_engines(engines).filter(|engines| engines.ready == 0)?;
+        Some(format!("sampling waits for the {model}: 0 of {desired} engines are ready"))
     });
     let failure = report.journal_failure.as_ref();
     let storage = failure.map(|cause| format!("the coordinator cannot write: {cause}"));
@@ -63,6 +65,12 @@ mod tests {
         let starting = with(EngineCondition::Unreachable);
         let expected = "sampling waits for the reward model: 0 of 1 engines are ready";
         assert_eq!(waits_for(&starting).as_deref(), Some(expected));
+        let teacher = CoordinatorStatus {
+            teacher_engines: vec![engine(EngineCondition::Unreachable)],
+            ..with(EngineCondition::Ready)
+        };
+        let expected = "sampling waits for the teacher: 0 of 1 engines are ready";
+        assert_eq!(waits_for(&teacher).as_deref(), Some(expected));
         let outage = RewardOutage {
             reward: "scored (model)".to_owned(),
             seconds: 3,

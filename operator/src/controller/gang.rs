@@ -55,8 +55,9 @@ fn members(observed: &Observed) -> impl Iterator<Item = &PodFacts> {
 
 fn has_members(observed: &Observed) -> bool {
     let roles = &observed.facts.roles;
-    let counted = [roles.inference, roles.evaluation, roles.reward, roles.trainer, roles.group];
-    let counted = counted.iter().any(|role| role.existing > 0);
+    let engines = [roles.inference, roles.evaluation, roles.reward, roles.teacher];
+    let learners = [roles.trainer, roles.group];
+    let counted = engines.iter().chain(&learners).any(|role| role.existing > 0);
     counted || members(observed).next().is_some()
 }
 

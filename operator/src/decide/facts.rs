@@ -58,6 +58,8 @@ pub struct Facts {
     pub evaluation_engines: Vec<EngineEndpoint>,
     /// Those that serve the reward model.
     pub reward_engines: Vec<EngineEndpoint>,
+    /// Those that serve the teacher.
+    pub teacher_engines: Vec<EngineEndpoint>,
     /// Every verifier pod that serves; empty in local runs.
     pub verifiers: Vec<VerifierEndpoint>,
     /// Every trainer pod that exists; empty in local runs.
@@ -209,6 +211,8 @@ pub struct Roles {
     pub evaluation: RoleCounts,
     /// Engines that serve the reward model.
     pub reward: RoleCounts,
+    /// Engines that serve the teacher.
+    pub teacher: RoleCounts,
     /// 0 or 1.
     pub coordinator: RoleCounts,
     /// Supervisors.
@@ -220,9 +224,10 @@ pub struct Roles {
 
 impl Roles {
     /// The counts of all roles.
-    pub fn all(&self) -> [RoleCounts; 7] {
-        let Self { inference, evaluation, reward, coordinator, trainer, group, verifier } = *self;
-        [inference, evaluation, reward, coordinator, trainer, group, verifier]
+    pub fn all(&self) -> [RoleCounts; 8] {
+        let Self { inference, evaluation, reward, teacher, coordinator, trainer, group, verifier } =
+            *self;
+        [inference, evaluation, reward, teacher, coordinator, trainer, group, verifier]
     }
 }
 

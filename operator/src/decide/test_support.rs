@@ -45,6 +45,7 @@ pub fn report() -> CoordinatorStatus {
         verifiers: None,
         evaluation_engines: vec![],
         reward_engines: vec![],
+        teacher_engines: vec![],
         pending_evaluations: None,
         groups: vec![],
         activity: None,
@@ -87,6 +88,7 @@ pub fn facts() -> Facts {
         engines: vec![engine(0), engine(1)],
         evaluation_engines: vec![],
         reward_engines: vec![],
+        teacher_engines: vec![],
         verifiers: vec![],
         supervisors: vec![SupervisorIdentity {
             name: "sums-trainer-0".to_owned(),
@@ -96,6 +98,7 @@ pub fn facts() -> Facts {
             inference: all(2),
             evaluation: RoleCounts::default(),
             reward: RoleCounts::default(),
+            teacher: RoleCounts::default(),
             coordinator: all(1),
             trainer: all(1),
             group: RoleCounts::default(),

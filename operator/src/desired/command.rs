@@ -25,7 +25,9 @@ pub(super) fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         return sglang_command(job, role, engines);
     }
     let arguments = match role {
-        Role::Inference | Role::Evaluation | Role::Reward => engine_arguments(job, role),
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
+            engine_arguments(job, role)
+        }
         Role::Coordinator => {
             let mut arguments = config_arguments();
             arguments.extend([
@@ -48,7 +50,9 @@ pub(super) fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Verifier => runner::arguments(job),
     };
     let program = match role {
-        Role::Inference | Role::Evaluation | Role::Reward => embedded_engine::PROGRAM,
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
+            embedded_engine::PROGRAM
+        }
         Role::Coordinator => "rljob-coordinator",
         Role::Trainer | Role::Group => "rljob-supervisor",
         Role::Verifier => runner::PROGRAM,

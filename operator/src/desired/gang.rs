@@ -20,8 +20,8 @@ const LABEL_COSCHEDULING: &str = "scheduling.x-k8s.io/pod-group";
 /// Annotation of pods for Volcano.
 const ANNOTATION_VOLCANO: &str = "scheduling.k8s.io/group-name";
 /// Roles whose pods are members.
-pub const MEMBERS: [Role; 5] =
-    [Role::Inference, Role::Evaluation, Role::Reward, Role::Trainer, Role::Group];
+pub const MEMBERS: [Role; 6] =
+    [Role::Inference, Role::Evaluation, Role::Reward, Role::Teacher, Role::Trainer, Role::Group];
 
 /// Name of the PodGroup, whatever its kind.
 pub fn name(job: &Job) -> String {
@@ -41,7 +41,7 @@ pub fn size(job: &Job) -> i32 {
 /// Members of a role.
 pub fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference | Role::Evaluation | Role::Reward => {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
             role.engines(&job.spec).map_or(0, InferenceSpec::pods)
         }
         Role::Trainer => job.spec.trainers(),

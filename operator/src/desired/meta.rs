@@ -24,6 +24,8 @@ pub enum Role {
     Evaluation,
     /// Engines that serve the reward model.
     Reward,
+    /// Engines that serve the teacher.
+    Teacher,
     Coordinator,
     Trainer,
     /// Trainer pods of the group of `trainer.groups` that holds the algorithm's frozen model.
@@ -33,10 +35,11 @@ pub enum Role {
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Inference,
         Self::Evaluation,
         Self::Reward,
+        Self::Teacher,
         Self::Coordinator,
         Self::Trainer,
         Self::Group,
@@ -45,12 +48,14 @@ impl Role {
 
     /// The roles of a job.
     pub fn of(spec: &RLJobSpec) -> impl Iterator<Item = Self> + use<> {
-        let (evaluates, has_verifiers) = (spec.evaluation.is_some(), spec.verifiers.is_some());
-        let has_reward_engines = spec.reward_engines().is_some();
-        let has_group = spec.frozen_group().is_some();
+        let has = |purpose| spec.engines(purpose).is_some();
+        let evaluates = has(EnginePurpose::Evaluation);
+        let (scores, teaches) = (has(EnginePurpose::Reward), has(EnginePurpose::Teacher));
+        let (has_group, has_verifiers) = (spec.frozen_group().is_some(), spec.verifiers.is_some());
         Self::ALL.into_iter().filter(move |role| match role {
             Self::Evaluation => evaluates,
-            Self::Reward => has_reward_engines,
+            Self::Reward => scores,
+            Self::Teacher => teaches,
             Self::Group => has_group,
             Self::Verifier => has_verifiers,
             Self::Inference | Self::Coordinator | Self::Trainer => true,
@@ -63,9 +68,12 @@ impl Role {
         match self {
             Self::Inference => spec.inference.replicas > 0,
             Self::Trainer => spec.trainers() > 0,
-            Self::Evaluation | Self::Reward | Self::Coordinator | Self::Group | Self::Verifier => {
-                true
-            }
+            Self::Evaluation
+            | Self::Reward
+            | Self::Teacher
+            | Self::Coordinator
+            | Self::Group
+            | Self::Verifier => true,
         }
     }
 
@@ -80,14 +88,14 @@ impl Role {
             Self::Inference => Some(EnginePurpose::Rollouts),
             Self::Evaluation => Some(EnginePurpose::Evaluation),
             Self::Reward => Some(EnginePurpose::Reward),
+            Self::Teacher => Some(EnginePurpose::Teacher),
             Self::Coordinator | Self::Trainer | Self::Group | Self::Verifier => None,
         }
     }
 
     /// Engines of the role.
     pub fn engines(self, spec: &RLJobSpec) -> Option<&InferenceSpec> {
-        let purpose = self.purpose()?;
-        spec.engine_sets().find(|set| set.purpose == purpose).map(|set| set.engines)
+        spec.engines(self.purpose()?)
     }
 
     /// Whether the role's pods are engines.
@@ -98,7 +106,7 @@ impl Role {
     /// Whether the role's pods download the model of the Hugging Face Hub: the coordinator does,
     /// and in a run in a bucket every pod that reads it.
     pub fn downloads_model(self, spec: &RLJobSpec) -> bool {
-        let reads_model = !matches!(self, Self::Reward | Self::Verifier);
+        let reads_model = !matches!(self, Self::Reward | Self::Teacher | Self::Verifier);
         let is_needed = self == Self::Coordinator || (spec.storage.s3.is_some() && reads_model);
         is_needed && spec.model.hugging_face.is_some()
     }
@@ -109,6 +117,7 @@ impl Role {
             Self::Inference => "inference",
             Self::Evaluation => "evaluation",
             Self::Reward => "reward",
+            Self::Teacher => "teacher",
             Self::Coordinator => "coordinator",
             Self::Trainer => "trainer",
             Self::Group => "trainer-group",
@@ -119,7 +128,9 @@ impl Role {
     /// Name of the main container of the role's pods.
     pub fn container(self) -> &'static str {
         match self {
-            Self::Inference | Self::Evaluation | Self::Reward => names::CONTAINER_ENGINE,
+            Self::Inference | Self::Evaluation | Self::Reward | Self::Teacher => {
+                names::CONTAINER_ENGINE
+            }
             Self::Coordinator => names::CONTAINER_COORDINATOR,
             Self::Trainer | Self::Group => names::CONTAINER_TRAINER,
             Self::Verifier => names::CONTAINER_REWARDS,
@@ -139,7 +150,7 @@ impl Role {
     /// Port that the role's pods serve.
     pub fn port(self) -> u16 {
         match self {
-            Self::Inference | Self::Evaluation | Self::Reward => names::ENGINE_PORT,
+            Self::Inference | Self::Evaluation | Self::Reward | Self::Teacher => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
             Self::Trainer | Self::Group => names::SUPERVISOR_PORT,
             Self::Verifier => names::VERIFIER_PORT,
@@ -153,6 +164,7 @@ impl From<Role> for FailureRole {
             Role::Inference => Self::Inference,
             Role::Evaluation => Self::Evaluation,
             Role::Reward => Self::Reward,
+            Role::Teacher => Self::Teacher,
             Role::Coordinator => Self::Coordinator,
             Role::Trainer | Role::Group => Self::Trainer,
             Role::Verifier => Self::Verifier,

@@ -5,6 +5,7 @@
 //!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
 //!  Secret tokens               StatefulSet <job>-evaluation   the same, if it has them
 //!                              StatefulSet <job>-reward       the same, if it has them
+//!                              StatefulSet <job>-teacher      the same, if it has them
 //!                              StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
 //!  run store                   StatefulSet <job>-trainer-<g>  headless Service, of a group

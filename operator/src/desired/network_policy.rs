@@ -163,8 +163,9 @@ impl Servers {
                 http.or(reward.model.as_ref().and_then(|model| model.url.as_ref()))
             });
             ports.extend(verifiers.map(|url| port_of(url)));
-            let teacher = spec.algorithm.capabilities().and_then(Capabilities::teacher_server);
-            ports.extend(teacher.map(|server| port_of(&server.url)));
+            let teacher = spec.algorithm.capabilities().and_then(Capabilities::served_teacher);
+            let server = teacher.and_then(|teacher| teacher.server.as_ref());
+            ports.extend(server.map(|server| port_of(&server.url)));
             let workflow = spec.rollout.workflow.iter();
             ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));
             ports.extend(spec.tracking.iter().flat_map(TrackingSpec::urls).map(port_of));

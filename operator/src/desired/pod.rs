@@ -118,10 +118,12 @@ pub(super) fn container_port(role: Role) -> ContainerPort {
 fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, ResourceRequirements) {
     let spec = &job.spec;
     let (image, resources) = match role {
-        Role::Inference | Role::Evaluation | Role::Reward => match role.engines(spec) {
-            Some(engines) => (&engines.image, &engines.resources),
-            None => return (None, ResourceRequirements::default()),
-        },
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
+            match role.engines(spec) {
+                Some(engines) => (&engines.image, &engines.resources),
+                None => return (None, ResourceRequirements::default()),
+            }
+        }
         Role::Coordinator => (&spec.coordinator.image, &spec.coordinator.resources),
         Role::Trainer => (&spec.trainer.image, &spec.trainer.resources),
         Role::Group => match spec.frozen_group() {
@@ -225,9 +227,12 @@ pub(super) fn with_default_requests(
     resources: &ResourceRequirements,
 ) -> ResourceRequirements {
     let (cpu, memory) = match role {
-        Role::Inference | Role::Evaluation | Role::Reward | Role::Trainer | Role::Group => {
-            ("250m", "1Gi")
-        }
+        Role::Inference
+        | Role::Evaluation
+        | Role::Reward
+        | Role::Teacher
+        | Role::Trainer
+        | Role::Group => ("250m", "1Gi"),
         Role::Coordinator | Role::Verifier => ("100m", "256Mi"),
     };
     let mut resources = resources.clone();

@@ -44,7 +44,7 @@ pub(super) fn with_probes(job: &ValidatedJob, role: Role) -> Container {
         ..Probe::default()
     };
     match role {
-        Role::Inference | Role::Evaluation | Role::Reward => Container {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => Container {
             startup_probe: Some(if spans_pods {
                 Probe { period_seconds: Some(2), failure_threshold: Some(1800), ..connect.clone() }
             } else {

@@ -54,10 +54,10 @@ pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> Vec<&'static str> {
     let engines = role.engines(&job.spec);
     let is_sglang = engines.is_some_and(|engines| engines.engine() == EngineKind::SGLang);
     let (tokens, certificate): (&[_], _) = match role {
-        Role::Inference | Role::Evaluation | Role::Reward if is_sglang => {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher if is_sglang => {
             (&[SGLANG_CONFIG_FILE], tls::Role::Inference)
         }
-        Role::Inference | Role::Evaluation | Role::Reward => {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
             (&[TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN], tls::Role::Inference)
         }
         Role::Coordinator => (

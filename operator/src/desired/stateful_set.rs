@@ -69,7 +69,9 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
             WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,
         }),
-        Role::Evaluation | Role::Reward => role.engines(&job.spec).map_or(0, InferenceSpec::pods),
+        Role::Evaluation | Role::Reward | Role::Teacher => {
+            role.engines(&job.spec).map_or(0, InferenceSpec::pods)
+        }
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainers(),
         Role::Group => job.spec.group_replicas(),
@@ -80,7 +82,7 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
 /// GPUs of each pod.
 fn gpus(job: &ValidatedJob, role: Role) -> u32 {
     match role {
-        Role::Inference | Role::Evaluation | Role::Reward => {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
             role.engines(&job.spec).map_or(0, InferenceSpec::gpus)
         }
         Role::Coordinator | Role::Verifier => 0,

@@ -36,7 +36,9 @@ pub(super) fn merge(ours: PodTemplateSpec, job: &ValidatedJob, role: Role) -> Va
 pub(super) fn of_role(job: &ValidatedJob, role: Role) -> Option<&PodTemplate> {
     let spec = &job.spec;
     match role {
-        Role::Inference | Role::Evaluation | Role::Reward => role.engines(spec)?.template.as_ref(),
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
+            role.engines(spec)?.template.as_ref()
+        }
         Role::Coordinator => spec.coordinator.template.as_ref(),
         Role::Trainer => spec.trainer.template.as_ref(),
         Role::Group => spec.frozen_group()?.template.as_ref(),

@@ -33,7 +33,9 @@ pub fn hint(spec: &RLJobSpec, role: Role) -> Option<Hint<'_>> {
             required.or(trainer.preferred.as_deref().map(Hint::Preferred))
         }
         Role::Inference => Some(Hint::Preferred(&topology.inference.as_ref()?.preferred)),
-        Role::Evaluation | Role::Reward | Role::Coordinator | Role::Verifier => None,
+        Role::Evaluation | Role::Reward | Role::Teacher | Role::Coordinator | Role::Verifier => {
+            None
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
     Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use rljob_crds::algorithm::Capabilities;
 use rljob_crds::names::{
     CONFIG_MOUNT, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, S3_KEYS_MOUNT, SECRETS_MOUNT, STORAGE_MOUNT,
     TOKENS_MOUNT,
@@ -101,16 +102,15 @@ fn storage(job: &ValidatedJob, role: Role) -> (Volume, Vec<VolumeMount>) {
 }
 
 /// The runs of the job's namespace whose export or checkpoint it starts from, or whose reward model
-/// it serves.
+/// or teacher it uses.
 fn other_runs(job: &ValidatedJob) -> BTreeSet<&str> {
     let restore = job.spec.restore_from.as_ref();
     let namespace = Path::new(STORAGE_MOUNT).join(&job.namespace);
-    let paths = [
-        job.spec.model.path.as_deref(),
-        restore.and_then(|from| from.path.as_deref()),
-        job.spec.served_reward_model().map(|model| model.path),
-    ];
-    let in_storage = paths.into_iter().flatten().filter_map(|path| {
+    let held = job.spec.algorithm.capabilities().and_then(Capabilities::teacher);
+    let paths =
+        [job.spec.model.path.as_deref(), restore.and_then(|from| from.path.as_deref()), held];
+    let paths = paths.into_iter().flatten().chain(job.spec.fixed_models().map(|model| model.path));
+    let in_storage = paths.filter_map(|path| {
         let mut parts = Path::new(path).strip_prefix(&namespace).ok()?.components();
         parts.next()?.as_os_str().to_str()
     });
@@ -260,6 +260,14 @@ mod tests {
             mounts(&others, Role::Coordinator),
             [mounted("sums", false), mounted("base", true), mounted("older", true)]
         );
+        // A teacher of the learners, and one of engines.
+        for engines in [json!(null), json!({})] {
+            let teacher = json!({"path": "/rljob/runs/lab/teach/export", "engines": engines});
+            let taught = json!({"algorithm": {"grpo": null, "distillation": {"teacher": teacher}}});
+            let expected = [mounted("sums", false), mounted("teach", true)];
+            assert_eq!(mounts(&taught, Role::Coordinator), expected);
+            assert_eq!(mounts(&taught, Role::Trainer), expected);
+        }
         let of_another_namespace = json!({
             "restoreFrom": {"path": "/rljob/runs/other/older/checkpoints/step-4.attempt-0"},
         });

@@ -77,6 +77,7 @@ impl Demand {
                 EnginePurpose::Rollouts => "engine",
                 EnginePurpose::Evaluation => "evaluation engine",
                 EnginePurpose::Reward => "reward engine",
+                EnginePurpose::Teacher => "teacher engine",
             };
             let (role, own) = (Role::Engine(set.purpose), set.engines);
             demand(role, process, &set.field, own.replicas, own.gpus())

@@ -3,16 +3,16 @@
 
 use std::path::Path;
 
-use rljob_crds::ServedRewardModel;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE};
 use rljob_crds::restore::JobCheckpoint;
 use rljob_crds::reward::RewardSpec;
+use rljob_crds::{EnginePurpose, FixedModel};
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 
 use super::jobs::{has_finished, model_directory, run_directory};
 use super::model_folder::{
-    incomplete_model, missing_template, missing_weights, not_a_reward_model,
+    incomplete_model, missing_template, missing_weights, not_a_language_model, not_a_reward_model,
 };
 use super::{programs, secrets};
 use crate::validate::ValidatedJob;
@@ -26,7 +26,7 @@ pub fn missing(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
         let problems = missing_model(runs, job, earlier)
             .into_iter()
             .chain(missing_teacher(runs, job, earlier))
-            .chain(missing_reward_model(runs, job, earlier))
+            .chain(missing_fixed_models(runs, job, earlier))
             .chain(missing_data(job))
             .chain(programs::missing(&job.spec))
             .chain(missing_functions(job))
@@ -74,7 +74,8 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
     }
 }
 
-/// What the teacher's folder lacks, unless an earlier job of the file writes it.
+/// What the folder of a teacher that learners hold lacks, unless an earlier job of the file writes
+/// it.
 fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let teacher = Path::new(job.spec.algorithm.capabilities()?.teacher()?);
     if is_written_by(teacher, runs, earlier) {
@@ -85,22 +86,27 @@ fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) ->
         .map(|what| format!("spec.algorithm.distillation.teacher.path: {what}"))
 }
 
-/// What the folder of a reward model that engines of the job serve lacks, or why it has another
-/// model, unless an earlier job of the file writes it.
-fn missing_reward_model(
+/// What the folders of fixed models that engines of the job serve lack, or why they have another
+/// kind of model, unless an earlier job of the file writes it.
+fn missing_fixed_models(
     runs: &Path,
     job: &ValidatedJob,
     earlier: &[ValidatedJob],
-) -> Option<String> {
-    let ServedRewardModel { index, path, .. } = job.spec.served_reward_model()?;
-    let folder = Path::new(path);
-    if is_written_by(folder, runs, earlier) {
-        return None;
-    }
-    incomplete_model(folder)
-        .or_else(|| missing_weights(folder, InitialWeights::Pretrained))
-        .or_else(|| not_a_reward_model(folder))
-        .map(|what| format!("spec.rewards[{index}].model.path: {what}"))
+) -> impl Iterator<Item = String> {
+    let missing = |model: FixedModel<'_>| {
+        let folder = Path::new(model.path);
+        if is_written_by(folder, runs, earlier) {
+            return None;
+        }
+        incomplete_model(folder)
+            .or_else(|| missing_weights(folder, InitialWeights::Pretrained))
+            .or_else(|| match model.purpose {
+                EnginePurpose::Teacher => not_a_language_model(folder),
+                _ => not_a_reward_model(folder),
+            })
+            .map(|what| format!("spec.{}.path: {what}", model.field))
+    };
+    job.spec.fixed_models().filter_map(missing)
 }
 
 /// Whether a folder is in the run directory of one of these jobs.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rljob_crds::RLJobSpec;
 use rljob_crds::data::PromptFormat;
 use rljob_crds::model::InitialWeights;
-use rljob_protocol::classifier::check_reward_model;
+use rljob_protocol::classifier::{check_language_model, check_reward_model};
 use serde_json::Value;
 
 use crate::validate::Problem;
@@ -60,7 +60,7 @@ fn read_json(path: &Path) -> serde_json::Result<Value> {
     serde_json::from_reader(io::BufReader::new(file.take(MAX_CONFIG)))
 }
 
-/// Weights that learners, or engines of a reward model, read.
+/// Weights that learners, or engines of a fixed model, read.
 pub fn missing_weights(folder: &Path, weights: InitialWeights) -> Option<String> {
     let files = ["model.safetensors", "model.safetensors.index.json"];
     let is_there = || files.iter().any(|file| folder.join(file).is_file());
@@ -95,8 +95,17 @@ pub fn missing_template(folder: &Path, spec: &RLJobSpec) -> Option<String> {
 
 /// Why a folder with a `config.json` has no reward model.
 pub fn not_a_reward_model(folder: &Path) -> Option<String> {
+    rejected_by(check_reward_model, folder)
+}
+
+/// Why a folder with a `config.json` has no language model.
+pub fn not_a_language_model(folder: &Path) -> Option<String> {
+    rejected_by(check_language_model, folder)
+}
+
+fn rejected_by(check: fn(&Value) -> Result<(), String>, folder: &Path) -> Option<String> {
     let path = folder.join("config.json");
-    let checked = check_reward_model(&read_json(&path).ok()?);
+    let checked = check(&read_json(&path).ok()?);
     checked.err().map(|what| format!("{} {what}", path.display()))
 }
 

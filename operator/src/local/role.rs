@@ -21,6 +21,7 @@ impl From<Role> for FailureRole {
             Role::Engine(EnginePurpose::Rollouts) => Self::Inference,
             Role::Engine(EnginePurpose::Evaluation) => Self::Evaluation,
             Role::Engine(EnginePurpose::Reward) => Self::Reward,
+            Role::Engine(EnginePurpose::Teacher) => Self::Teacher,
             Role::Trainer | Role::Group => Self::Trainer,
         }
     }

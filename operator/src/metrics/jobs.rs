@@ -111,10 +111,11 @@ impl JobMetrics {
         let evaluation =
             status.evaluation.as_ref().map(|pods| (Role::Evaluation, pods.desired, pods.ready));
         let reward = status.reward.as_ref().map(|pods| (Role::Reward, pods.desired, pods.ready));
+        let teacher = status.teacher.as_ref().map(|pods| (Role::Teacher, pods.desired, pods.ready));
         let group = status.trainer_groups.first();
         let group = group.map(|group| (Role::Group, group.desired, group.ready));
         for (role, desired, ready) in
-            [inference, evaluation, reward, trainer, group, verifier].into_iter().flatten()
+            [inference, evaluation, reward, teacher, trainer, group, verifier].into_iter().flatten()
         {
             let labels = [namespace, name, role.as_str()];
             self.desired.with_label_values(&labels).set(desired.into());

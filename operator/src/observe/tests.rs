@@ -128,6 +128,7 @@ fn only_own_pods_count_and_terminating_engines_are_not_listed() {
         inference: counts(3, 3, 2),
         evaluation: counts(0, 0, 0),
         reward: counts(0, 0, 0),
+        teacher: counts(0, 0, 0),
         coordinator: counts(1, 1, 1),
         trainer: counts(0, 0, 0),
         group: counts(0, 0, 0),

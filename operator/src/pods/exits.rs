@@ -50,7 +50,7 @@ fn failure(pod: &PodFacts, last: &ContainerExit) -> Failure {
     let exit = &last.exit;
     let reason = match pod.role {
         _ if exit.reason == OUT_OF_MEMORY => FAILURE_OUT_OF_MEMORY,
-        Role::Inference | Role::Evaluation | Role::Reward => FAILURE_ENGINE_EXITED,
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => FAILURE_ENGINE_EXITED,
         Role::Coordinator => FAILURE_COORDINATOR_EXITED,
         Role::Trainer | Role::Group => FAILURE_SUPERVISOR_EXITED,
         Role::Verifier => FAILURE_VERIFIER_EXITED,

@@ -6,6 +6,7 @@
 //! itself before it routes to an engine, and later weight syncs do not change the gate.
 
 use jiff::{SignedDuration, Timestamp};
+use rljob_crds::EnginePurpose;
 use rljob_crds::names::{REASON_SYNCED, REASON_SYNCING};
 use rljob_protocol::status::{EngineCondition, EngineState};
 
@@ -61,11 +62,11 @@ pub(super) fn changes(
     (changes, next)
 }
 
-/// Whether an engine of the role has what it serves: weights of a version, or a reward model, which
+/// Whether an engine of the role has what it serves: weights of a version, or a fixed model, which
 /// has none.
 fn holds_weights(role: Role, state: &EngineState) -> bool {
-    let is_reward_model = role == Role::Reward && state.state == EngineCondition::Ready;
-    is_reward_model || state.version.is_some()
+    let is_fixed = role.purpose().and_then(EnginePurpose::fixed_model).is_some();
+    (is_fixed && state.state == EngineCondition::Ready) || state.version.is_some()
 }
 
 fn change(pod: &PodFacts, gate: Gate, reason: &'static str) -> GateChange {

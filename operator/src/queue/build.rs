@@ -94,7 +94,7 @@ fn topology_request(set: &Value) -> Option<Value> {
 
 fn replicas(job: &Job, role: Role) -> i32 {
     match role {
-        Role::Inference | Role::Evaluation | Role::Reward => {
+        Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
             role.engines(&job.spec).map_or(0, InferenceSpec::pods)
         }
         Role::Coordinator => 1,

@@ -80,10 +80,11 @@ pub fn placements(
 /// name has nodes.
 pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let verifiers = spec.verifiers.as_ref();
-    let templates = [
-        (Role::Inference, spec.inference.template.as_ref()),
-        (Role::Evaluation, spec.evaluation_engines().and_then(|engines| engines.template.as_ref())),
-        (Role::Reward, spec.reward_engines().and_then(|engines| engines.template.as_ref())),
+    let engines = Role::ALL.into_iter().filter_map(|role| {
+        let engines = role.engines(spec)?;
+        Some((role, engines.template.as_ref()))
+    });
+    let others = [
         (Role::Coordinator, spec.coordinator.template.as_ref()),
         (Role::Trainer, spec.trainer.template.as_ref()),
         (Role::Group, spec.frozen_group().and_then(|group| group.template.as_ref())),
@@ -93,7 +94,7 @@ pub fn requested(name: &str, spec: &RLJobSpec) -> Placements {
     let is_requested = |template: &PodTemplate| {
         requests.iter().any(|request| template.metadata.annotations.contains_key(request))
     };
-    let requested = templates.into_iter().filter(|(role, template)| {
+    let requested = engines.chain(others).filter(|(role, template)| {
         hint(spec, *role).is_some() || template.is_some_and(is_requested)
     });
     let gated = |(role, _): (Role, _)| {
@@ -158,15 +159,13 @@ pub fn place(spec: &mut RLJobSpec, placements: &Placements) {
     for (role, placement) in placements {
         let has_hint = hint(spec, *role).is_some();
         let template = match role {
-            Role::Inference => &mut spec.inference.template,
-            Role::Evaluation => match &mut spec.evaluation {
-                Some(evaluation) => &mut evaluation.engines.template,
-                None => continue,
-            },
-            Role::Reward => match spec.reward_engines_mut() {
-                Some(engines) => &mut engines.template,
-                None => continue,
-            },
+            Role::Inference | Role::Evaluation | Role::Reward | Role::Teacher => {
+                let purpose = role.purpose();
+                match purpose.and_then(|purpose| spec.engines_mut(purpose)) {
+                    Some(engines) => &mut engines.template,
+                    None => continue,
+                }
+            }
             Role::Coordinator => &mut spec.coordinator.template,
             Role::Trainer => &mut spec.trainer.template,
             Role::Group => match spec.frozen_group_mut() {

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use rljob_crds::EnginePurpose;
 use serde_json::{Value, json};
 
 use super::queue_name;
@@ -96,12 +97,14 @@ fn not_ready(reason: &str) -> Condition {
 /// Reports ready pods, and engines that the job no longer wants.
 fn pods_report(job: &Job, workload: &Workload, roles: &Roles, now: Timestamp) -> WorkloadAction {
     let wants = |counts: RoleCounts, wanted: i32| counts.ready >= wanted;
+    let engines = |purpose| job.spec.num_engines(purpose);
     let is_ready = wants(roles.coordinator, 1)
         && wants(roles.trainer, job.spec.trainers())
         && wants(roles.group, job.spec.group_replicas())
-        && wants(roles.inference, job.spec.inference.replicas)
-        && wants(roles.evaluation, job.spec.num_evaluation_engines())
-        && wants(roles.reward, job.spec.num_reward_engines());
+        && wants(roles.inference, engines(EnginePurpose::Rollouts))
+        && wants(roles.evaluation, engines(EnginePurpose::Evaluation))
+        && wants(roles.reward, engines(EnginePurpose::Reward))
+        && wants(roles.teacher, engines(EnginePurpose::Teacher));
     let old = workload.condition(PODS_READY);
     let was_ready = old.is_some_and(|old| old.status == "True");
     let recovers = old.is_some_and(|old| ["WaitForRecovery", "Recovered"].contains(&&*old.reason));

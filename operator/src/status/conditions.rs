@@ -8,14 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_EVALUATION_READY, CONDITION_INFERENCE_READY,
     CONDITION_METRICS_TRACKED, CONDITION_REWARD_READY, CONDITION_SETTINGS_EFFECTIVE,
-    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_VERIFIERS_READY,
-    CONDITION_WEIGHTS_SYNCED, REASON_AWAITING_DELETION, REASON_CHECKPOINT_COMPLETE,
-    REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NO_PROGRESS,
-    REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY,
-    REASON_PODS_READY, REASON_QUEUED, REASON_RELEASING, REASON_RESTARTING,
-    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_STORAGE_UNAVAILABLE,
-    REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_TRACKER_UNAVAILABLE, REASON_UNKNOWN,
-    REASON_WITHOUT_EFFECT,
+    CONDITION_SUSPENDED, CONDITION_TEACHER_READY, CONDITION_TRAINER_READY,
+    CONDITION_VERIFIERS_READY, CONDITION_WEIGHTS_SYNCED, REASON_AWAITING_DELETION,
+    REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
+    REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
+    REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_QUEUED, REASON_RELEASING,
+    REASON_RESTARTING, REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING,
+    REASON_STORAGE_UNAVAILABLE, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING,
+    REASON_TRACKER_UNAVAILABLE, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::roles::InferenceSpec;
 use rljob_crds::status::RLJobStatus;
@@ -193,15 +193,14 @@ fn set_roles(conditions: &mut Conditions<'_>, job: &Job, facts: &Facts, keeps_ru
     };
     let num_trainers = spec.trainers().saturating_add(spec.group_replicas());
     let trainers = roles.trainer.plus(roles.group);
-    let evaluation = spec.evaluation_engines().map(engines);
-    let reward = spec.reward_engines().map(engines);
+    let of = |role: Role| role.engines(spec).map(engines);
     let verifiers = spec.verifiers.as_ref().map(|_| (num_verifiers(job, facts), "pods"));
-    let inference = Some(engines(&spec.inference));
     for (type_, role, counts, wanted) in [
-        (CONDITION_INFERENCE_READY, Role::Inference, roles.inference, inference),
+        (CONDITION_INFERENCE_READY, Role::Inference, roles.inference, of(Role::Inference)),
         (CONDITION_TRAINER_READY, Role::Trainer, trainers, Some((num_trainers, "pods"))),
-        (CONDITION_EVALUATION_READY, Role::Evaluation, roles.evaluation, evaluation),
-        (CONDITION_REWARD_READY, Role::Reward, roles.reward, reward),
+        (CONDITION_EVALUATION_READY, Role::Evaluation, roles.evaluation, of(Role::Evaluation)),
+        (CONDITION_REWARD_READY, Role::Reward, roles.reward, of(Role::Reward)),
+        (CONDITION_TEACHER_READY, Role::Teacher, roles.teacher, of(Role::Teacher)),
         (CONDITION_VERIFIERS_READY, Role::Verifier, roles.verifier, verifiers),
     ] {
         match wanted {

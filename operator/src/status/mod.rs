@@ -17,6 +17,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::EnginePurpose;
 use rljob_crds::names::{
     CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED, REASON_INVALID_SPEC,
     REASON_PODS_CANNOT_START,
@@ -126,6 +127,9 @@ fn compute(
         desired: if keeps_running { wanted } else { 0 },
         ready: role.ready,
     };
+    let of_engines = |purpose, role: RoleCounts| {
+        job.spec.engines(purpose).map(|engines| counts(role, engines.replicas))
+    };
     let inference = engines::inference(job, old, facts, keeps_running);
     let verifiers = || counts(facts.roles.verifier, num_verifiers(job, facts));
     let (checkpoint, checkpoints) = checkpoints::checkpoints(old, report, now);
@@ -146,14 +150,9 @@ fn compute(
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress::progress(old, report, &inference, now),
         inference: Some(inference),
-        evaluation: job
-            .spec
-            .evaluation_engines()
-            .map(|engines| counts(facts.roles.evaluation, engines.replicas)),
-        reward: job
-            .spec
-            .reward_engines()
-            .map(|engines| counts(facts.roles.reward, engines.replicas)),
+        evaluation: of_engines(EnginePurpose::Evaluation, facts.roles.evaluation),
+        reward: of_engines(EnginePurpose::Reward, facts.roles.reward),
+        teacher: of_engines(EnginePurpose::Teacher, facts.roles.teacher),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainers())),
         trainer_groups: groups::groups(job, old, facts, keeps_running),
         verifiers: job.spec.verifiers.as_ref().map(|_| verifiers()),

@@ -1,7 +1,7 @@
 //! Message parts of the status: missing pods and their causes, and the length limit.
 
-use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
+use rljob_crds::{EnginePurpose, RLJobSpec};
 use rljob_protocol::status::{Activity, CoordinatorStatus, RewardFailure, RewardOutage};
 
 use crate::decide::{Facts, Silence, num_verifiers};
@@ -143,13 +143,15 @@ pub(super) fn silence(facts: &Facts) -> String {
 pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     let engines =
         if job.spec.inference.pods_per_engine() > 1 { "engines" } else { "inference pods" };
+    let of = |purpose| job.spec.num_engines(purpose);
     let roles = [
         ("coordinator pods", facts.roles.coordinator, 1),
         ("trainer pods", facts.roles.trainer, job.spec.trainers()),
         ("pods of trainer.groups", facts.roles.group, job.spec.group_replicas()),
         (engines, facts.roles.inference, job.spec.inference.replicas),
-        ("evaluation engines", facts.roles.evaluation, job.spec.num_evaluation_engines()),
-        ("reward engines", facts.roles.reward, job.spec.num_reward_engines()),
+        ("evaluation engines", facts.roles.evaluation, of(EnginePurpose::Evaluation)),
+        ("reward engines", facts.roles.reward, of(EnginePurpose::Reward)),
+        ("teacher engines", facts.roles.teacher, of(EnginePurpose::Teacher)),
         ("verifier pods", facts.roles.verifier, num_verifiers(job, facts)),
     ];
     let missing: Vec<String> = roles

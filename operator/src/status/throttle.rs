@@ -93,6 +93,7 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     };
     let evaluation = with_old(new.evaluation, &old.evaluation);
     let reward = with_old(new.reward, &old.reward);
+    let teacher = with_old(new.teacher, &old.teacher);
     let trainer = with_old(new.trainer, &old.trainer);
     let trainer_groups = new.trainer_groups.into_iter().map(|group| {
         let known = old.trainer_groups.iter().find(|known| known.name == group.name);
@@ -115,6 +116,7 @@ fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
         inference,
         evaluation,
         reward,
+        teacher,
         trainer,
         trainer_groups,
         verifiers,

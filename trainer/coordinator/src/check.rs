@@ -8,6 +8,7 @@ use rljob_crds::RunConfig;
 
 use crate::core::record::StepsOfEpochs;
 use crate::data::{Dataset, FilterReason, Part};
+use crate::engines::FixedFleets;
 use crate::input::{Input, InputError, check_epochs, steps_of_epochs};
 use crate::reward::Runner;
 
@@ -20,7 +21,7 @@ const SHOWN: usize = 10;
 /// What would fail a run at its start.
 pub fn check(config: &RunConfig) -> Result<String, InputError> {
     // Nothing is scored.
-    let input = Input::open(config, &Runner::Program(PathBuf::new()), None)?;
+    let input = Input::open(config, &Runner::Program(PathBuf::new()), &FixedFleets::default())?;
     let mut text = String::new();
     for part in input.datasets().flat_map(Dataset::parts) {
         describe(&mut text, part);

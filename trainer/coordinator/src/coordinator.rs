@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batches::Batches;
 use crate::clock::Clock;
 use crate::core::Run;
-use crate::engines::Fleet;
+use crate::engines::{FixedFleets, Fleet};
 use crate::evaluation::Evaluator;
 use crate::inference::Collector;
 use crate::input::Input;
@@ -47,8 +47,8 @@ pub struct Coordinator {
     pub fleet: Arc<Fleet>,
     /// Engines that only evaluate, if the job has them.
     pub evaluation_fleet: Option<Arc<Fleet>>,
-    /// Engines that serve the reward model, if the job has them.
-    pub reward_fleet: Option<Arc<Fleet>>,
+    /// Engines of models that no step changes.
+    pub fixed_fleets: FixedFleets,
     pub recorder: Recorder,
     pub batches: Batches,
     /// Parts of the batch that a group infers.
@@ -105,9 +105,9 @@ impl Coordinator {
             status.evaluation_engines = fleet.evaluation_states(current);
             status.pending_evaluations = Some(pending);
         }
-        if let Some(fleet) = &self.reward_fleet {
-            status.reward_engines = fleet.states(None);
-        }
+        let states = |fleet: &Arc<Fleet>| fleet.states(None);
+        status.reward_engines = self.fixed_fleets.reward.iter().flat_map(states).collect();
+        status.teacher_engines = self.fixed_fleets.teacher.iter().flat_map(states).collect();
         status.verifiers = self.verifier_pods().map(VerifierPods::load);
         status
     }
@@ -177,7 +177,8 @@ impl Coordinator {
 
     /// All sets of engines.
     pub fn fleets(&self) -> impl Iterator<Item = &Arc<Fleet>> {
-        std::iter::once(&self.fleet).chain(&self.evaluation_fleet).chain(&self.reward_fleet)
+        let updated = std::iter::once(&self.fleet).chain(&self.evaluation_fleet);
+        updated.chain(self.fixed_fleets.iter())
     }
 
     fn weight_sync_of(

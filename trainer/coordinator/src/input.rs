@@ -7,21 +7,19 @@ pub mod hub;
 mod model;
 mod workflow_checks;
 
-use std::sync::Arc;
-
 use rljob_crds::algorithm::{Capabilities, DataKind};
 use rljob_crds::data::Suite;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::ModelFolderWait;
 
 use crate::data::{DataError, Dataset, KeptFields};
-use crate::engines::Fleet;
+use crate::engines::FixedFleets;
 use crate::persistence::data_identity::{DataIdentity, DataIdentityError};
 use crate::reward::{Rewards, Runner};
-use crate::teacher::{Probes, Teacher};
+use crate::teacher::Teacher;
 use crate::text::{TextTokenizer, ToolCallFormat};
 use crate::workflow::{Lengths, ToolSet, Workflow};
-use model::open_model;
+use model::{open_model, probes};
 use workflow_checks::{check_workflow, tool_call_format};
 
 pub use epochs::{check_epochs, steps_of_epochs};
@@ -53,7 +51,7 @@ pub struct Input {
     pub evaluation: Vec<SuiteData>,
     /// The reward; none for `sft` without a reward.
     pub rewards: Option<Rewards>,
-    /// Server of the teacher, if it is served.
+    /// The teacher, if a server or engines of the job serve it.
     pub teacher: Option<Teacher>,
     /// Turns of a sample.
     pub workflow: Workflow,
@@ -70,14 +68,14 @@ impl Input {
     pub fn open(
         config: &RunConfig,
         runner: &Runner,
-        reward_engines: Option<&Arc<Fleet>>,
+        engines: &FixedFleets,
     ) -> Result<Self, InputError> {
         let spec = &config.spec;
         let (tokenizer, model) = open_model(config)?;
         let rewards = (!spec.rewards.is_empty())
-            .then(|| Rewards::new(&spec.rewards, runner, reward_engines))
+            .then(|| Rewards::new(&spec.rewards, runner, engines.reward.as_ref()))
             .transpose()?;
-        let teacher = teacher(config, &tokenizer, model.vocab_size)?;
+        let teacher = open_teacher(config, &tokenizer, model.vocab_size, engines)?;
         let workflow = Workflow::new(&spec.rollout, &config.uid, runner)?;
         let tool_call_format = tool_call_format(&workflow, &tokenizer)?;
         let tools = workflow.tools().map(ToolSet::described).unwrap_or_default();
@@ -159,17 +157,17 @@ impl Input {
     }
 }
 
-/// The server of the teacher, if it is served.
-fn teacher(
+/// The teacher, if a server or engines of the job serve it.
+fn open_teacher(
     config: &RunConfig,
     tokenizer: &TextTokenizer,
     vocabulary: i64,
+    engines: &FixedFleets,
 ) -> Result<Option<Teacher>, InputError> {
     let algorithm = config.spec.algorithm.capabilities();
-    let Some(spec) = algorithm.and_then(Capabilities::teacher_server) else { return Ok(None) };
-    let policy = config.model_directory.display().to_string();
-    let probes = Probes::new(&policy, tokenizer)?;
-    Teacher::new(spec, vocabulary, probes).map(Some).map_err(InputError::Teacher)
+    let Some(spec) = algorithm.and_then(Capabilities::served_teacher) else { return Ok(None) };
+    let probes = probes(config, tokenizer)?;
+    Ok(Teacher::new(spec, engines.teacher.as_ref(), vocabulary, probes)?)
 }
 
 /// Opens the training data, which an evaluation lacks.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rljob_crds::{RLJobSpec, RunConfig};
+use rljob_crds::{EnginePurpose, RLJobSpec, RunConfig};
 use rljob_protocol::status::{COORDINATOR_INPUT, LearnerFailure};
 use rljob_storage::{RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::coordinator::Coordinator;
 use crate::core::learner_failure::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
-use crate::engines::{EngineClient, Fleet};
+use crate::engines::{EngineClient, FixedFleets, Fleet};
 use crate::files::Files;
 use crate::inference::Collector;
 use crate::input::InputError;
@@ -73,7 +73,9 @@ pub(crate) async fn open(
     }
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
-    let (evaluation_fleet, reward_fleet) = other_fleets(&config.spec, &client, clock);
+    let evaluation = config.spec.engines(EnginePurpose::Evaluation);
+    let evaluation = evaluation.map(|engines| Fleet::new(engines, client.separate(), clock));
+    let fixed_fleets = FixedFleets::new(&config.spec, &client, clock);
     let fleet = Fleet::new(&config.spec.inference, client, clock);
     let recorder = Recorder::new(journal.clone(), files, metrics(&config.spec)?, clock, newest);
     let rejections = RejectionLimit::new(config.spec.rollout.max_rejected_share);
@@ -87,8 +89,8 @@ pub(crate) async fn open(
         run: RunHandle::new(run, journal.clone(), clock),
         journal,
         fleet: Arc::new(fleet),
-        evaluation_fleet,
-        reward_fleet,
+        evaluation_fleet: evaluation.map(Arc::new),
+        fixed_fleets,
         recorder,
         batches: Batches::default(),
         inference: Collector::default(),
@@ -114,18 +116,6 @@ fn too_few_steps(settings: &Settings, done: u32) -> Option<LearnerFailure> {
 fn metrics(spec: &RLJobSpec) -> anyhow::Result<Metrics> {
     let pods = u32::try_from(spec.trainers()).unwrap_or_default();
     Ok(Metrics::new(spec.trainer.gpus().saturating_mul(pods))?)
-}
-
-/// The fleets of the engines that only evaluate, and of those that serve the reward model.
-fn other_fleets(
-    spec: &RLJobSpec,
-    client: &EngineClient,
-    clock: Clock,
-) -> (Option<Arc<Fleet>>, Option<Arc<Fleet>>) {
-    let evaluation = |spec| Fleet::new(spec, client.separate(), clock);
-    let reward = |spec| Fleet::with_fixed_weights(spec, client.separate(), clock);
-    let evaluation = spec.evaluation_engines().map(evaluation);
-    (evaluation.map(Arc::new), spec.reward_engines().map(reward).map(Arc::new))
 }
 
 /// Place in the training data after the checkpoint that the run starts from.

@@ -1,5 +1,5 @@
 //! Served teacher of `distillation`: its log-probabilities of the tokens of a finished sample, from
-//! SGLang or `rljob-engine`.
+//! SGLang or `rljob-engine`, at a URL or on engines of the job.
 //!
 //! ```text
 //!  tokens   p0 p1 p2   c0 c1 c2   t0 t1   d0 d1         c, d: trained
@@ -14,18 +14,25 @@
 
 mod probes;
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rljob_crds::algorithm::distillation::TeacherServer;
+use rljob_crds::EnginePurpose;
+use rljob_crds::algorithm::distillation::{TeacherCalls, TeacherSpec};
+use rljob_protocol::classifier::check_language_model;
 use rljob_protocol::status::RewardOutage;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::engines::Fleet;
 use crate::persistence::journal::Sample;
 use crate::reward::{
-    RewardError, Server, Service, TokenizerMismatch, VerifierError, unexpected, without_secrets,
+    self, ModelEngines, RewardError, Server, Service, TokenizerMismatch, VerifierError, unexpected,
+    without_secrets,
 };
+use crate::text::{TextError, TextTokenizer};
 
 pub use probes::Probes;
 
@@ -33,18 +40,40 @@ pub use probes::Probes;
 const MAX_RESPONSE: usize = 64 << 20;
 const EXPECTED: &str = "{\"meta_info\": {\"input_token_logprobs\": [[number, token id, text]]}}";
 
-/// The server of a teacher.
+/// A teacher that a server or engines of the job serve.
 #[derive(Debug)]
 pub struct Teacher {
-    server: Server,
-    /// Without a slash at the end.
-    url: String,
+    backend: Backend,
     service: Service,
     /// Token that SGLang returns as 0: the last one of the vocabulary.
     last_token: i64,
     probes: Probes,
     /// Set once the server has a language model with the policy's tokenizer.
     checked: OnceCell<()>,
+}
+
+/// What serves the model.
+#[derive(Debug)]
+enum Backend {
+    /// A server outside the job, at a URL without a slash at the end.
+    Server { server: Server, url: String },
+    /// Engines of the job, with the model in a folder.
+    Engines { engines: ModelEngines, path: String },
+}
+
+/// A teacher that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TeacherError {
+    #[error("failed to create the client of the teacher's server")]
+    Client(#[source] reqwest::Error),
+    /// The folder of engines has no language model.
+    #[error("{0}")]
+    Folder(String),
+    /// The tokenizer in the folder of engines.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerMismatch),
 }
 
 /// Fields of `GET /model_info`.
@@ -70,25 +99,40 @@ struct ScoredPrompt {
 type ScoredToken = (Option<f64>, i64, Option<String>);
 
 impl Teacher {
-    /// A teacher of a policy with `vocab_size` tokens, whose tokenizer `probes` have.
+    /// The teacher of a policy with `vocab_size` tokens, whose tokenizer `probes` have; `None` if
+    /// learners hold it. `fleet` has the engines of the job that serve a teacher.
     pub fn new(
-        spec: &TeacherServer,
+        spec: &TeacherSpec,
+        fleet: Option<&Arc<Fleet>>,
         vocab_size: i64,
         probes: Probes,
-    ) -> Result<Self, reqwest::Error> {
-        let url = spec.url.trim_end_matches('/').to_owned();
-        let label = format!("teacher {}", without_secrets(&url));
-        let max_outage = Duration::from_secs(spec.max_outage_seconds.into());
-        Ok(Self {
-            server: Server::new(spec.timeout_seconds, spec.concurrency)?
-                .with_max_response(MAX_RESPONSE)
-                .with_token(spec.token_secret_ref.as_ref()),
-            url,
-            service: Service::new(label, spec.retries, max_outage),
+    ) -> Result<Option<Self>, TeacherError> {
+        let calls = spec.calls();
+        let backend = match (&spec.server, spec.served()) {
+            (Some(server), _) => Backend::Server {
+                server: Server::new(calls.timeout_seconds, calls.concurrency)
+                    .map_err(TeacherError::Client)?
+                    .with_max_response(MAX_RESPONSE)
+                    .with_token(server.token_secret_ref.as_ref()),
+                url: server.url.trim_end_matches('/').to_owned(),
+            },
+            (None, Some((path, _))) => {
+                check_folder(Path::new(path), &probes)?;
+                let TeacherCalls { timeout_seconds, concurrency, .. } = calls;
+                let (purpose, fleet) = (EnginePurpose::Teacher, fleet.cloned());
+                let engines = ModelEngines::new(purpose, fleet, timeout_seconds, concurrency);
+                Backend::Engines { engines, path: path.to_owned() }
+            }
+            (None, None) => return Ok(None),
+        };
+        let max_outage = Duration::from_secs(calls.max_outage_seconds.into());
+        Ok(Some(Self {
+            service: Service::new(backend.label(), calls.retries, max_outage),
+            backend,
             last_token: vocab_size.saturating_sub(1),
             probes,
             checked: OnceCell::new(),
-        })
+        }))
     }
 
     /// Adds the teacher's log-probabilities to the trained segments of a sample.
@@ -123,7 +167,8 @@ impl Teacher {
     /// Log-probabilities of the tokens after `start`.
     async fn logprobs(&self, tokens: &[i64], start: usize) -> Result<Vec<f32>, VerifierError> {
         self.checked.get_or_try_init(|| self.check()).await?;
-        let (scored, body) = self.scored(json!({"input_ids": tokens}), start).await?;
+        let prompt = (json!({"input_ids": tokens}), tokens.len());
+        let (scored, body) = self.scored(prompt, start).await?;
         let asked = tokens.get(start..).unwrap_or_default();
         let found: Vec<i64> = scored.iter().map(|(_, token, _)| *token).collect();
         if !self.are_same(&found, asked) {
@@ -135,10 +180,11 @@ impl Teacher {
         logprobs.ok_or_else(|| unexpected(&body, EXPECTED, &"a token has no log-probability"))
     }
 
-    /// The tokens of `prompt` from `start` on with their log-probabilities, and the response.
+    /// The tokens of a prompt of some `length` from `start` on with their log-probabilities, and
+    /// the response.
     async fn scored(
         &self,
-        mut prompt: Value,
+        (mut prompt, length): (Value, usize),
         start: usize,
     ) -> Result<(Vec<ScoredToken>, Vec<u8>), VerifierError> {
         let settings = json!({
@@ -149,8 +195,14 @@ impl Teacher {
         if let (Value::Object(prompt), Value::Object(settings)) = (&mut prompt, settings) {
             prompt.extend(settings);
         }
-        let url = format!("{}/generate", self.url);
-        let body = self.server.call(self.server.client.post(url).json(&prompt)).await?;
+        let body = match &self.backend {
+            Backend::Server { server, url } => {
+                server.call(server.client.post(format!("{url}/generate")).json(&prompt)).await?
+            }
+            Backend::Engines { engines, .. } => {
+                engines.generate(&prompt, length as u64, MAX_RESPONSE).await?
+            }
+        };
         let scored: Scored =
             serde_json::from_slice(&body).map_err(|error| unexpected(&body, EXPECTED, &error))?;
         Ok((scored.meta_info.input_token_logprobs, body))
@@ -165,8 +217,11 @@ impl Teacher {
     }
 
     async fn check(&self) -> Result<(), VerifierError> {
-        let body = self.server.call(self.server.client.get(format!("{}/model_info", self.url)));
-        let body = body.await?;
+        let (server, url) = match &self.backend {
+            Backend::Server { server, url } => (server, url),
+            Backend::Engines { path, .. } => return self.check_tokenizer(path.clone()).await,
+        };
+        let body = server.call(server.client.get(format!("{url}/model_info"))).await?;
         let info: ModelInfo = serde_json::from_slice(&body)
             .map_err(|error| unexpected(&body, "{\"is_generation\": true}", &error))?;
         if !info.is_generation {
@@ -179,7 +234,8 @@ impl Teacher {
     /// takes no texts, such as SGLang with `--skip-tokenizer-init`, is not checked.
     async fn check_tokenizer(&self, teacher: String) -> Result<(), VerifierError> {
         for (text, expected) in self.probes.iter() {
-            let scored = match self.scored(json!({"text": text}), 0).await {
+            let prompt = (json!({"text": text}), text.len());
+            let scored = match self.scored(prompt, 0).await {
                 Err(VerifierError::Status { status, excerpt }) if status.as_u16() == 400 => {
                     let reason =
                         "the teacher's server takes no texts: its tokenizer is not compared";
@@ -190,13 +246,43 @@ impl Teacher {
             };
             let found: Vec<i64> = scored.into_iter().map(|(_, token, _)| token).collect();
             if !found.windows(expected.len()).any(|part| self.are_same(part, expected)) {
-                let (policy, expected) = (self.probes.policy().to_owned(), expected.to_vec());
-                let mismatch = TokenizerMismatch { teacher, policy, text, found, expected };
+                let mismatch = self.probes.mismatch(teacher, text, found, expected);
                 return Err(VerifierError::Tokenizer(Box::new(mismatch)));
             }
         }
         Ok(())
     }
+}
+
+impl Backend {
+    /// Name of the teacher for messages, without secrets.
+    fn label(&self) -> String {
+        match self {
+            Self::Server { url, .. } => format!("teacher {}", without_secrets(url)),
+            Self::Engines { path, .. } => format!("teacher {path} on engines of the job"),
+        }
+    }
+}
+
+/// Checks the folder of a teacher that engines of the job serve: it has a language model with the
+/// tokenizer of the policy. Files that do not exist yet are not checked. Blocks.
+///
+/// # Errors
+/// A file cannot be read, or is another model's.
+pub fn check_folder(folder: &Path, probes: &Probes) -> Result<(), TeacherError> {
+    reward::check_folder(folder, check_language_model).map_err(TeacherError::Folder)?;
+    if !folder.join("tokenizer.json").is_file() {
+        return Ok(());
+    }
+    let tokenizer = TextTokenizer::open(folder)?;
+    for (text, expected) in probes.iter() {
+        let found = tokenizer.encode(text)?;
+        if found != expected {
+            let teacher = folder.display().to_string();
+            return Err(probes.mismatch(teacher, text, found, expected).into());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use prometheus::{IntCounter, Registry};
 use reqwest::{Client, Response, StatusCode};
 use rljob_coordinator::clock::Clock;
-use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
+use rljob_coordinator::engines::{EngineClient, FixedFleets, Fleet, Weights};
 use rljob_coordinator::input::Input;
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::proxy::request::Rules;
@@ -132,7 +132,9 @@ async fn play<T>(
 ) -> (T, Conversations, u64) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), engine.model.path(), temperature);
-    let input = Arc::new(Input::open(&config, &Runner::Program(PathBuf::new()), None).unwrap());
+    let input = Arc::new(
+        Input::open(&config, &Runner::Program(PathBuf::new()), &FixedFleets::default()).unwrap(),
+    );
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "test", 1, 1).unwrap();

@@ -10,7 +10,8 @@ function drawNow(run) {
   const report = run.isRunning ? run.coordinator : null;
   byId("now").hidden = !report;
   if (!report) return;
-  const all = [report.engines, report.evaluationEngines ?? [], report.rewardEngines ?? []];
+  const further = [report.evaluationEngines, report.rewardEngines, report.teacherEngines];
+  const all = [report.engines, ...further.map((engines) => engines ?? [])];
   const engines = all.flat().map((engine) => [
     engine.name,
     engine.state,

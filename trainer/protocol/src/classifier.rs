@@ -1,4 +1,5 @@
-//! Checks of a reward model by its `config.json`, which coordinators and `rljob` read.
+//! Checks of a reward model and of a teacher by their `config.json`, which coordinators and `rljob`
+//! read.
 
 use serde_json::Value;
 
@@ -13,8 +14,7 @@ const DEFAULT_LABELS: u64 = 2;
 /// # Errors
 /// What it is instead, as the end of a sentence about the configuration.
 pub fn check_reward_model(config: &Value) -> Result<(), String> {
-    let architecture =
-        config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
+    let architecture = architecture(config);
     if !architecture.ends_with(CLASSIFIER) {
         return Err(format!(
             "has the architecture \"{architecture}\": a reward model is a sequence classifier \
@@ -26,6 +26,23 @@ pub fn check_reward_model(config: &Value) -> Result<(), String> {
         1 => Ok(()),
         labels => Err(format!("has a classifier with {labels} labels: a reward model has one")),
     }
+}
+
+/// Checks that a model with this `config.json` is no sequence classifier, which has no
+/// log-probabilities of tokens.
+///
+/// # Errors
+/// What it is instead, as the end of a sentence about the configuration.
+pub fn check_language_model(config: &Value) -> Result<(), String> {
+    let architecture = architecture(config);
+    if !architecture.ends_with(CLASSIFIER) {
+        return Ok(());
+    }
+    Err(format!("has the architecture \"{architecture}\": a teacher is a language model"))
+}
+
+fn architecture(config: &Value) -> &str {
+    config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -51,5 +68,14 @@ mod tests {
         let message = check_reward_model(&json!({"architectures": ["Qwen3ForCausalLM"]}));
         let message = message.unwrap_err();
         assert!(message.starts_with("has the architecture \"Qwen3ForCausalLM\": a reward"));
+    }
+
+    #[test]
+    fn a_teacher_is_no_classifier() {
+        let of = |name: &str| check_language_model(&json!({"architectures": [name]}));
+        assert_eq!(of("Qwen3ForCausalLM"), Ok(()));
+        let name = "Qwen3ForSequenceClassification";
+        let message = format!("has the architecture \"{name}\": a teacher is a language model");
+        assert_eq!(of(name), Err(message));
     }
 }

@@ -26,6 +26,10 @@ pub struct Desired {
     /// version 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reward_engines: Vec<EngineEndpoint>,
+    /// Existing engines that serve the teacher. Empty in jobs without them. Since protocol version
+    /// 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub teacher_engines: Vec<EngineEndpoint>,
     /// Existing trainer pods. Of two supervisors of one name, that of the listed pod is accepted.
     /// Empty in local runs, and from operators of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -100,6 +104,7 @@ impl Desired {
             self.verifiers.clear();
             self.evaluation_engines.clear();
             self.reward_engines.clear();
+            self.teacher_engines.clear();
             self.incidents.clear();
         }
         self

@@ -91,6 +91,9 @@ pub struct CoordinatorStatus {
     /// Engines of the desired state that serve the reward model. Since protocol version 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reward_engines: Vec<EngineState>,
+    /// Engines of the desired state that serve the teacher. Since protocol version 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub teacher_engines: Vec<EngineState>,
     /// Evaluations that wait or run on such engines; absent in jobs without them. Since protocol
     /// version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,9 +109,11 @@ impl CoordinatorStatus {
         self.supervisors.iter().chain(self.groups.iter().flat_map(|group| &group.supervisors))
     }
 
-    /// Engines of rollouts, those that only evaluate, and those of the reward model.
+    /// Engines of all sets: those of rollouts, of evaluations, of the reward model and of the
+    /// teacher.
     pub fn all_engines(&self) -> impl Iterator<Item = &EngineState> {
-        self.engines.iter().chain(&self.evaluation_engines).chain(&self.reward_engines)
+        let updated = self.engines.iter().chain(&self.evaluation_engines);
+        updated.chain(&self.reward_engines).chain(&self.teacher_engines)
     }
 }
 
@@ -190,6 +195,7 @@ impl CoordinatorStatus {
             (self.memory, self.requests, self.verifiers) = (None, None, None);
             self.evaluation_engines.clear();
             self.reward_engines.clear();
+            self.teacher_engines.clear();
             self.pending_evaluations = None;
             self.groups.clear();
             self.supervisors.iter_mut().for_each(|supervisor| {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{DistillationSpec, TeacherServer};
+use super::{DistillationSpec, TeacherSpec};
 use crate::algorithm::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
 use crate::algorithm::grpo::GrpoSpec;
 use crate::rollout::RolloutSpec;
@@ -41,11 +41,12 @@ impl Capabilities for DistillationSpec {
     }
 
     fn teacher(&self) -> Option<&str> {
-        self.teacher.path.as_deref()
+        self.teacher.held()
     }
 
-    fn teacher_server(&self) -> Option<&TeacherServer> {
-        self.teacher.server.as_ref()
+    fn served_teacher(&self) -> Option<&TeacherSpec> {
+        let is_served = self.teacher.server.is_some() || self.teacher.engines.is_some();
+        is_served.then_some(&self.teacher)
     }
 
     fn temperature(&self, rollout: &RolloutSpec) -> f64 {

@@ -100,6 +100,8 @@ pub enum Preset {
     HttpReward,
     /// On-policy distillation from a teacher, on the data of `make quickstart`.
     Distillation,
+    /// The same from a teacher on engines of the job.
+    TeacherEngines,
     /// Distillation of a teacher's top tokens at given completions, on the data of `make
     /// quickstart`.
     OffPolicyDistillation,
@@ -233,6 +235,7 @@ samples! {
     CommandReward: "command-reward", "command-reward";
     HttpReward: "http-reward", "http-reward";
     Distillation: "algorithms/distillation", "distillation";
+    TeacherEngines: "algorithms/teacher-engines", "teacher-engines";
     OffPolicyDistillation: "algorithms/off-policy-distillation", "off-policy-distillation";
     Lora: "algorithms/lora", "lora";
     MultiTurn: "multi-turn", "multi-turn";

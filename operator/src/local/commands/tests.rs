@@ -96,6 +96,23 @@ fn engines_of_a_reward_model_are_processes_that_serve_its_folder() {
 }
 
 #[test]
+fn engines_of_a_teacher_are_processes_that_serve_its_folder() {
+    let runs = tempfile::tempdir().unwrap();
+    let directory = RunDirectory::open(runs.path()).unwrap();
+    let teacher = json!({"path": "/teacher", "engines": {"replicas": 2}});
+    let job = with_spec(&json!({
+        "inference": {"replicas": 1}, "rewards": [],
+        "algorithm": {"grpo": null, "distillation": {"teacher": teacher}},
+    }));
+    let all = process_specs(&run_config(&job), &directory, &Machine::default(), 1234);
+    let names: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["coordinator", "inference-0", "teacher-0", "teacher-1", "trainer-0"]);
+    assert_eq!(all[2].role, Role::Engine(EnginePurpose::Teacher));
+    assert!(all[2].arguments.contains(&"--model-path=/teacher".into()), "{:?}", all[2]);
+    assert!(!all[2].arguments.contains(&"--is-embedding".into()), "{:?}", all[2]);
+}
+
+#[test]
 fn sglang_command_has_the_runs_flags_and_no_key() {
     let runs = tempfile::tempdir().unwrap();
     let directory = RunDirectory::open(runs.path()).unwrap();

@@ -147,6 +147,12 @@ fn other_engines_have_the_gpus_between_those_of_engines_and_trainers() {
     ];
     assert_eq!(gpus(7, None).lines(spec), expected);
     assert_eq!(gpus(7, None).visible(spec, Role::Engine(EnginePurpose::Reward), 0), "8");
+    let teacher = json!({"path": "/teacher", "engines": {"resources": limits(1)}});
+    let mut taught = spec.clone();
+    let distillation = json!({"distillation": {"teacher": teacher}});
+    taught.algorithm = serde_json::from_value(distillation).unwrap();
+    let lines = gpus(8, None).lines(&taught);
+    assert_eq!(lines[2..4], ["reward engines run on GPUs [8]", "teacher engines run on GPUs [9]"]);
     let problem = gpus(5, None).shortage(spec).unwrap();
     assert!(problem.contains("2 evaluation engines with 1 GPU each"), "{problem}");
     assert!(problem.contains("spec.rewards[0].model.engines.resources.limits"), "{problem}");

@@ -1,32 +1,54 @@
 //! Rules of `distillation`: its teacher, and the settings of off-policy distillation.
 
-use rljob_crds::algorithm::RolloutSpec;
+use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::distillation::{DistillationSpec, TeacherSpec};
 use rljob_crds::algorithm::grpo::LossAggregation;
 
 use super::common::check_union;
+use super::roles::check_further_engines;
+use super::sources::check_run_path;
 use crate::validate::Problem;
+
+/// Field of the teacher.
+const TEACHER: &str = "algorithm.distillation.teacher";
 
 /// Rules of the settings.
 pub(super) fn check(
     distillation: &DistillationSpec,
-    rollout: &RolloutSpec,
+    spec: &RLJobSpec,
     problems: &mut Vec<Problem>,
 ) {
-    check_teacher(&distillation.teacher, rollout, problems);
+    check_teacher(&distillation.teacher, spec, problems);
     check_off_policy(distillation, problems);
 }
 
-fn check_teacher(teacher: &TeacherSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
-    let path = "spec.algorithm.distillation.teacher";
-    check_union(path, teacher, problems);
-    if teacher.server.is_some() && rollout.temperature.to_bits() != 1.0_f64.to_bits() {
+fn check_teacher(teacher: &TeacherSpec, spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let path = format!("spec.{TEACHER}");
+    check_union(&path, teacher, problems);
+    if let Some(folder) = &teacher.path {
+        check_run_path(&format!("{path}.path"), folder, problems);
+    }
+    if let Some(engines) = &teacher.engines {
+        check_further_engines(&format!("{TEACHER}.engines"), engines, spec, problems);
+    }
+    let mut problem = |own: &str, message: String| {
+        problems.push(Problem::new(format!("{path}.{own}"), message));
+    };
+    if teacher.engines.is_some() && teacher.path.is_none() {
+        problem("path", "is missing: the folder of the model of engines".to_owned());
+    }
+    if teacher.calls.is_some() && teacher.engines.is_none() {
+        problem("calls", "are those of engines: set engines, or remove it".to_owned());
+    }
+    let sources = [("server", teacher.server.is_some()), ("engines", teacher.engines.is_some())];
+    let served = sources.into_iter().find(|(_, is_set)| *is_set);
+    let temperature = spec.rollout.temperature;
+    if let Some((own, _)) = served.filter(|_| temperature.to_bits() != 1.0_f64.to_bits()) {
         let message = format!(
-            "needs rollout.temperature 1, at which servers compute log-probabilities of given \
-                tokens; found {}",
-            rollout.temperature
+            "needs rollout.temperature 1, at which a served teacher computes log-probabilities of \
+                given tokens; found {temperature}"
         );
-        problems.push(Problem::new(format!("{path}.server"), message));
+        problem(own, message);
     }
 }
 
@@ -35,8 +57,9 @@ fn check_off_policy(distillation: &DistillationSpec, problems: &mut Vec<Problem>
         return;
     }
     let path = "spec.algorithm.distillation";
-    if distillation.teacher.path.is_none() {
-        let message = "needs teacher.path: learners compute the teacher's most likely tokens";
+    if distillation.teacher.held().is_none() {
+        let message = "needs teacher.path without teacher.engines: learners compute the teacher's \
+                       most likely tokens";
         problems.push(Problem::new(format!("{path}.offPolicy"), message));
     }
     for (field, is_set) in [

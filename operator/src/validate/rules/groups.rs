@@ -3,6 +3,7 @@
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
 use rljob_crds::data::EvaluationDataset;
+use rljob_crds::algorithm::distillation::TeacherSpec;
 use rljob_crds::trainer_groups::{GroupRole, MAX_GROUPS, TrainerGroupSpec};
 
 use super::common::{Role, TRAINER, is_dns_label};
@@ -16,8 +17,8 @@ const FIELDS: [&str; MAX_GROUPS] =
 const NAME_LIMIT: usize = 52;
 
 /// Roles of pods. In the name of a pod, a group named like one would be taken for it.
-const POD_ROLES: [&str; 6] =
-    ["inference", "evaluation", "reward", "coordinator", "trainer", "verifier"];
+const POD_ROLES: [&str; 7] =
+    ["inference", "evaluation", "reward", "teacher", "coordinator", "trainer", "verifier"];
 
 /// Checks the groups of a job of this name.
 pub(super) fn check_groups(
@@ -113,8 +114,10 @@ fn missing(role: GroupRole, algorithm: Algorithm<'_>) -> String {
     let (name, has) = (algorithm.name(), GroupRole::frozen(algorithm));
     let instead = match has {
         Some(other) => format!("its learners hold {other:?}; set that role"),
-        None if role == GroupRole::Teacher && algorithm.teacher_server().is_some() => {
-            "its teacher is a server, which needs no group; remove it".to_owned()
+        None if role == GroupRole::Teacher && algorithm.served_teacher().is_some() => {
+            let source = algorithm.served_teacher().and_then(TeacherSpec::served);
+            let source = source.map_or("is a server", |_| "is on engines of the job");
+            format!("its teacher {source}, which needs no group; remove it")
         }
         None if role == GroupRole::Teacher && algorithm.teacher().is_some() => {
             "with offPolicy its learners hold the teacher; remove the group".to_owned()

@@ -19,7 +19,7 @@ const HOST_NAMESPACES: [(&str, &str); 3] = [
 ];
 
 /// Names that stand for the main container of a role: those of all roles, and what they run.
-const MEANT: [&str; 13] = [
+const MEANT: [&str; 14] = [
     CONTAINER_COORDINATOR,
     CONTAINER_ENGINE,
     CONTAINER_REWARDS,
@@ -31,6 +31,7 @@ const MEANT: [&str; 13] = [
     "reward",
     "sglang",
     "supervisor",
+    "teacher",
     "trainer-group",
     "verifier",
 ];

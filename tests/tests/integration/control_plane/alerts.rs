@@ -111,6 +111,14 @@ impl Watched {
         let conditions = ["ContainersReady", "Ready"].map(condition);
         set_status(&self.fixture.namespace, pod, &json!({ "conditions": conditions }));
     }
+
+    /// Checks that an alert fires while a pod is not ready.
+    fn lose(&self, pod: &str, alert: &str) {
+        self.set_pod(pod, "False");
+        self.wait_for(&[(alert, json!({}))], Self::train);
+        self.set_pod(pod, "True");
+        self.wait_for(&[], Self::train);
+    }
 }
 
 #[test]
@@ -188,14 +196,22 @@ fn further_engines_and_groups_fire_their_alerts_until_they_are_back() {
         ("RLJobRewardEngineLost", "sample-reward-0"),
         ("RLJobGroupLost", "sample-trainer-frozen-0"),
     ] {
-        watched.set_pod(pod, "False");
-        watched.wait_for(&[(alert, json!({}))], Watched::train);
-        watched.set_pod(pod, "True");
-        watched.wait_for(&[], Watched::train);
+        watched.lose(pod, alert);
     }
     watched.fixture.pods.run.lock().groups = group(3);
     let loops = ("RLJobGroupRestartLoop", json!({"group": "frozen"}));
     watched.wait_for(&[loops], Watched::train);
+}
+
+#[test]
+fn an_engine_of_a_teacher_that_is_lost_fires_its_alert_until_it_is_back() {
+    let mut patch = watched_job();
+    let teacher = json!({"path": "/data/teacher", "engines": {"replicas": 1}});
+    let algorithm = json!({"grpo": null, "distillation": {"teacher": teacher}});
+    super::merge(&mut patch, &json!({"spec": {"algorithm": algorithm}}));
+    let mut fixture = Fixture::new("alerts-teacher", &patch);
+    fixture.start_operator();
+    Watched::of(fixture).lose("sample-teacher-0", "RLJobTeacherEngineLost");
 }
 
 #[test]

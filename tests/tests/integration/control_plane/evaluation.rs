@@ -1,5 +1,5 @@
-//! Engines that only evaluate, and engines of a reward model: their objects, the addresses that the
-//! coordinator gets, and the status.
+//! Engines that only evaluate, and engines of a reward model and of a teacher: their objects, the
+//! addresses that the coordinator gets, and the status.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
@@ -65,4 +65,11 @@ fn engines_of_a_reward_model_are_a_role_with_pods() {
     });
     let spec = json!({"rewards": [{"name": "scored", "model": model}]});
     check("reward", "RewardReady", &spec);
+}
+
+#[test]
+fn engines_of_a_teacher_are_a_role_with_pods() {
+    let teacher = json!({"path": "/data/teacher", "engines": {"replicas": 2}});
+    let algorithm = json!({"grpo": null, "distillation": {"teacher": teacher}});
+    check("teacher", "TeacherReady", &json!({"algorithm": algorithm, "rewards": null}));
 }

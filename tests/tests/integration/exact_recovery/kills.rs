@@ -34,6 +34,8 @@ pub enum Victim {
     Engine,
     /// An engine that serves the reward model.
     RewardEngine(u32),
+    /// An engine that serves the teacher.
+    TeacherEngine(u32),
     Supervisor,
     /// The judge of a `code` reward.
     Judge,
@@ -300,6 +302,7 @@ impl RunUnderFaults {
                 Victim::Coordinator => self.local.find("rljob-coordinator", ""),
                 Victim::Engine => self.local.find("rljob-engine", ""),
                 Victim::RewardEngine(index) => self.local.find_by_log(&format!("reward-{index}")),
+                Victim::TeacherEngine(index) => self.local.find_by_log(&format!("teacher-{index}")),
                 Victim::Judge => self.local.find("rljob-sandbox", " judge "),
                 Victim::Function => self.local.find("python3", "Calls a reward function"),
                 Victim::Supervisor => self.local.find("rljob-supervisor", "--name trainer-0"),

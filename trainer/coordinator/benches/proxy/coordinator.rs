@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use prometheus::{IntCounter, Registry};
 use rljob_coordinator::clock::Clock;
-use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
+use rljob_coordinator::engines::{EngineClient, FixedFleets, Fleet, Weights};
 use rljob_coordinator::input::Input;
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::proxy::request::Rules;
@@ -92,7 +92,9 @@ impl Drop for Coordinator {
 pub async fn serve(engine: &str, model: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), model);
-    let input = Arc::new(Input::open(&config, &Runner::Program(PathBuf::new()), None).unwrap());
+    let input = Arc::new(
+        Input::open(&config, &Runner::Program(PathBuf::new()), &FixedFleets::default()).unwrap(),
+    );
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();

@@ -60,6 +60,7 @@ impl Run {
             verifiers: None,
             evaluation_engines: Vec::new(),
             reward_engines: Vec::new(),
+            teacher_engines: Vec::new(),
             pending_evaluations: None,
             groups: self.group_states(now),
             activity: self.position.and(self.activity),

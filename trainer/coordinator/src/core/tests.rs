@@ -61,6 +61,7 @@ pub(super) fn desired() -> Desired {
         engines: Vec::new(),
         evaluation_engines: Vec::new(),
         reward_engines: Vec::new(),
+        teacher_engines: Vec::new(),
         supervisors: Vec::new(),
         verifiers: Vec::new(),
         incidents: Vec::new(),

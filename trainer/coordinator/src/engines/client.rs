@@ -18,7 +18,7 @@ use crate::engines::completions::Completions;
 use crate::engines::error::{CONTROL_TIMEOUT, EngineError, SCHEDULER_TIMEOUT};
 use crate::engines::output::Output;
 use crate::engines::streams::OpenStream;
-use crate::engines::transport::{Call, Transport};
+use crate::engines::transport::{Call, MAX_RESPONSE, Transport};
 use crate::tokens::Token;
 
 const POLL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -76,7 +76,13 @@ impl EngineClient {
     /// the server's processes.
     pub async fn freeze_garbage_collector(&self, url: &str) -> Result<(), EngineError> {
         let token = &self.admin;
-        let call = Call { method: Method::POST, route: "/freeze_gc", token, body: Bytes::new() };
+        let call = Call {
+            method: Method::POST,
+            route: "/freeze_gc",
+            token,
+            body: Bytes::new(),
+            max_response: MAX_RESPONSE,
+        };
         // The response is text.
         self.transport.exchange(url, &call, CONTROL_TIMEOUT).await.map(drop)
     }
@@ -103,6 +109,18 @@ impl EngineClient {
         let route = "/classify";
         let call = Call::post(route, &self.api, &ClassifyRequest { text: text.to_owned() })?;
         parse(route, &self.transport.exchange(url, &call, deadline).await?)
+    }
+
+    /// `POST /generate` without a stream: the response, of up to `max_response` bytes.
+    pub async fn generated(
+        &self,
+        url: &str,
+        request: &impl Serialize,
+        deadline: Duration,
+        max_response: usize,
+    ) -> Result<Vec<u8>, EngineError> {
+        let call = Call::post("/generate", &self.api, request)?.up_to(max_response);
+        self.transport.exchange(url, &call, deadline).await
     }
 
     /// `POST /abort_request` for all requests. Returns before their streams have ended.
@@ -186,7 +204,13 @@ impl EngineClient {
         route: &'static str,
         deadline: Duration,
     ) -> Result<T, EngineError> {
-        let call = Call { method: Method::GET, route, token: &self.api, body: Bytes::new() };
+        let call = Call {
+            method: Method::GET,
+            route,
+            token: &self.api,
+            body: Bytes::new(),
+            max_response: MAX_RESPONSE,
+        };
         parse(route, &self.transport.exchange(url, &call, deadline).await?)
     }
 

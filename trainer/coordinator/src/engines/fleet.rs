@@ -28,7 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent polls.
 const CONCURRENT_POLLS: usize = 64;
 
-/// Engines of one purpose. Shared by the monitor, weight sync, and rollouts, evaluation or rewards.
+/// Engines of one purpose. Shared by the monitor, weight sync, and rollouts, evaluation, rewards or
+/// the teacher.
 pub struct Fleet {
     pub client: EngineClient,
     reservations: Reservations,

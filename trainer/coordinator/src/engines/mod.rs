@@ -13,6 +13,7 @@ pub mod client;
 mod completions;
 pub mod connection;
 pub mod error;
+pub mod fixed;
 pub mod fleet;
 pub mod live;
 pub mod output;
@@ -31,6 +32,7 @@ pub mod weights;
 
 pub use client::EngineClient;
 pub use error::EngineError;
+pub use fixed::FixedFleets;
 pub use fleet::{Fleet, check_epoch};
 pub use queue::{Place, Wanted};
 pub use reservations::Lease;

@@ -15,7 +15,7 @@ use crate::engines::connection::{Connection, ConnectionError, Connections};
 use crate::engines::error::EngineError;
 use crate::tokens::Token;
 
-/// Maximum size of a response that is not a stream, in bytes.
+/// Maximum size of a response that is not a stream, in bytes, unless the call has another.
 pub const MAX_RESPONSE: usize = 1 << 20;
 /// Maximum length of an error body in messages, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -26,6 +26,8 @@ pub struct Call<'a> {
     pub route: &'static str,
     pub token: &'a Token,
     pub body: Bytes,
+    /// Maximum size of the response, in bytes, unless it is a stream.
+    pub max_response: usize,
 }
 
 /// Connections to all engines.
@@ -59,9 +61,9 @@ impl Transport {
     ) -> Result<Vec<u8>, EngineError> {
         let answered = async {
             let (mut connection, mut body) = self.accepted(url, call).await?;
-            let bytes = collect(call.route, &mut connection, &mut body).await?;
-            if bytes.len() > MAX_RESPONSE {
-                let message = format!("more than {MAX_RESPONSE} bytes");
+            let bytes = collect(call, &mut connection, &mut body).await?;
+            if bytes.len() > call.max_response {
+                let message = format!("more than {} bytes", call.max_response);
                 return Err(EngineError::InvalidResponse { route: call.route, message });
             }
             self.connections.put(url, connection);
@@ -106,7 +108,7 @@ impl Transport {
         if status.is_success() {
             return Ok((connection, body));
         }
-        let bytes = collect(call.route, &mut connection, &mut body).await?;
+        let bytes = collect(call, &mut connection, &mut body).await?;
         Err(EngineError::Rejected {
             route: call.route,
             status,
@@ -145,7 +147,14 @@ impl<'a> Call<'a> {
     ) -> Result<Self, EngineError> {
         let body = serde_json::to_vec(body)
             .map_err(|error| EngineError::InvalidResponse { route, message: error.to_string() })?;
-        Ok(Self { method: Method::POST, route, token, body: body.into() })
+        let body = body.into();
+        Ok(Self { method: Method::POST, route, token, body, max_response: MAX_RESPONSE })
+    }
+
+    /// A call whose response has up to so many bytes.
+    #[must_use]
+    pub fn up_to(self, max_response: usize) -> Self {
+        Self { max_response, ..self }
     }
 
     fn request(&self) -> Result<Request<Full<Bytes>>, EngineError> {
@@ -176,15 +185,16 @@ async fn within<T>(
     tokio::time::timeout(deadline, asked).await.map_err(late)?
 }
 
-/// Reads a body, up to the chunk that exceeds `MAX_RESPONSE`.
+/// Reads a body, up to the chunk that exceeds the size of responses.
 async fn collect(
-    route: &'static str,
+    call: &Call<'_>,
     connection: &mut Connection,
     body: &mut Incoming,
 ) -> Result<Vec<u8>, EngineError> {
     let mut bytes = Vec::new();
-    while bytes.len() <= MAX_RESPONSE
-        && let Some(chunk) = connection.chunk(body).await.map_err(|error| broken(route, error))?
+    while bytes.len() <= call.max_response
+        && let Some(chunk) =
+            connection.chunk(body).await.map_err(|error| broken(call.route, error))?
     {
         bytes.extend_from_slice(&chunk);
     }

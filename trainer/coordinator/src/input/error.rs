@@ -8,6 +8,7 @@ use super::hub;
 use crate::data::{DataError, FeedbackError};
 use crate::persistence::data_identity::DataIdentityError;
 use crate::reward::RewardError;
+use crate::teacher::TeacherError;
 use crate::text::TextError;
 use crate::workflow::WorkflowError;
 
@@ -20,8 +21,9 @@ pub enum InputError {
     /// The verifier.
     #[error(transparent)]
     Reward(#[from] RewardError),
-    #[error("failed to create the client of the teacher's server")]
-    Teacher(#[source] reqwest::Error),
+    /// A served teacher.
+    #[error(transparent)]
+    Teacher(#[from] TeacherError),
     /// A data file.
     #[error(transparent)]
     Data(#[from] DataError),

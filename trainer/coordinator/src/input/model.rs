@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use rljob_crds::data::PromptFormat;
-use rljob_crds::{RLJobSpec, RunConfig};
+use rljob_crds::{EnginePurpose, RLJobSpec, RunConfig};
 use serde::Deserialize;
 
 use super::error::InputError;
 use crate::model_config;
 use crate::pack::cost::{CostModel, ModelShape};
+use crate::teacher::{self, Probes};
 use crate::text::{TextError, TextTokenizer};
 
 /// Sizes of `config.json`.
@@ -18,12 +19,24 @@ pub(super) struct ModelConfig {
     pub vocab_size: i64,
 }
 
-/// Checks the tokenizer against the model and the spec, and reads no data. Blocks.
+/// Checks the tokenizer against the model, the spec and a teacher that engines of the job serve,
+/// and reads no data. Blocks.
 ///
 /// # Errors
 /// What would fail a run at its start.
 pub fn check_model(config: &RunConfig) -> Result<(), InputError> {
-    open_model(config).map(|_| ())
+    let (tokenizer, _) = open_model(config)?;
+    match config.spec.fixed_model(EnginePurpose::Teacher) {
+        None => Ok(()),
+        Some(teacher) => {
+            Ok(teacher::check_folder(Path::new(teacher.path), &probes(config, &tokenizer)?)?)
+        }
+    }
+}
+
+/// Texts that tell the tokenizer of the policy from others.
+pub(super) fn probes(config: &RunConfig, tokenizer: &TextTokenizer) -> Result<Probes, TextError> {
+    Probes::new(&config.model_directory.display().to_string(), tokenizer)
 }
 
 /// The tokenizer and the sizes of the model, checked.

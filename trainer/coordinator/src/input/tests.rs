@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rljob_crds::RunConfig;
 use serde_json::{Value, json};
 
+use crate::engines::FixedFleets;
 use crate::reward::Runner;
 
 use super::Input;
@@ -70,7 +71,7 @@ impl Run {
             },
         }))
         .unwrap();
-        match Input::open(&config, &Runner::Program(PathBuf::new()), None) {
+        match Input::open(&config, &Runner::Program(PathBuf::new()), &FixedFleets::default()) {
             Ok(_) => "accepted".to_owned(),
             Err(error) => {
                 crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER")

@@ -75,7 +75,7 @@ impl Identity {
         }?;
         let mut hash = Sha256::new_with_prefix(text);
         // Samples of a served teacher have its log-probabilities.
-        if algorithm.capabilities().and_then(Capabilities::teacher_server).is_some() {
+        if algorithm.capabilities().and_then(Capabilities::served_teacher).is_some() {
             hash.update("teacher.server");
         }
         // Checkpoints of a value head have no model of the critic.

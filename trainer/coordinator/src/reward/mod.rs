@@ -50,6 +50,9 @@ pub use verifier::{Question, TokenizerMismatch, VerifierError};
 
 pub use connection::Runner;
 pub use conversation::{Conversation, Conversations};
+#[cfg(test)]
+pub use engines::test_support as engines_for_tests;
+pub use engines::{ModelEngines, check_folder};
 pub use error::{FailedCall, RewardError};
 pub use external::{MAX_RESPONSE, excerpt, unexpected};
 pub use pool::Pool;

@@ -5,12 +5,12 @@
 //!  prompt, completion ─▶ template ─▶ POST /classify {"text"} ─▶ {"embedding": [score]}
 //! ```
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use minijinja::Environment;
+use rljob_crds::EnginePurpose;
 use rljob_crds::model_reward::ModelReward;
 use rljob_protocol::classifier::check_reward_model;
 use rljob_protocol::sglang::{Classified, ClassifyRequest};
@@ -20,8 +20,7 @@ use tokio::sync::OnceCell;
 
 use crate::engines::Fleet;
 use crate::jinja::strict_environment;
-use crate::model_config;
-use crate::reward::engines::RewardEngines;
+use crate::reward::engines::{ModelEngines, check_folder};
 use crate::reward::external::unexpected;
 use crate::reward::server::{Server, without_secrets};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
@@ -43,7 +42,7 @@ enum Backend {
     /// A server outside the job, at a URL without a slash at the end.
     Server { server: Server, url: String },
     /// Engines of the job, with the model in a folder.
-    Engines { engines: RewardEngines, path: String },
+    Engines { engines: ModelEngines, path: String },
 }
 
 /// The field of `GET /model_info` that tells a classifier.
@@ -61,11 +60,16 @@ impl ModelVerifier {
         let mut text = strict_environment();
         text.add_template_owned(TEMPLATE, spec.text.clone())?;
         if let Some((path, _)) = spec.served() {
-            check_folder(Path::new(path))?;
+            check_folder(Path::new(path), check_reward_model)?;
         }
         let backend = match (spec.served(), &spec.url) {
             (Some((path, _)), _) => Backend::Engines {
-                engines: RewardEngines::new(fleet.cloned(), spec.timeout_seconds, spec.concurrency),
+                engines: ModelEngines::new(
+                    EnginePurpose::Reward,
+                    fleet.cloned(),
+                    spec.timeout_seconds,
+                    spec.concurrency,
+                ),
                 path: path.to_owned(),
             },
             (None, Some(url)) => Backend::Server {
@@ -109,18 +113,6 @@ impl ModelVerifier {
             many => Err(VerifierError::Labels(many.len())),
         }
     }
-}
-
-/// Checks the model that engines of the job serve. They wait for a folder that does not exist yet,
-/// and may have volumes that this process lacks.
-fn check_folder(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let path = folder.join("config.json");
-    let config = match model_config::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        config => config,
-    };
-    let config = config.map_err(|error| format!("failed to read {}: {error}", path.display()))?;
-    check_reward_model(&config).map_err(|what| format!("{} {what}", path.display()).into())
 }
 
 impl Verifier for ModelVerifier {

@@ -94,12 +94,12 @@ pub enum VerifierError {
     /// The authority of the server's certificate is unknown. Has what to do about it.
     #[error("{0}")]
     Untrusted(&'static str),
-    /// No engine of the job that serves the reward model.
-    #[error("no engine of the reward model was ready within {} s", .0.as_secs())]
-    NoEngine(Duration),
-    /// An engine of the job failed to score a text.
-    #[error("engine {engine} of the reward model failed")]
-    Engine { engine: String, source: Box<EngineError> },
+    /// No engine of the job that serves the model.
+    #[error("no engine of the {model} was ready within {} s", .waited.as_secs())]
+    NoEngine { model: &'static str, waited: Duration },
+    /// An engine of the job failed to score a text or a sample.
+    #[error("engine {engine} of the {model} failed")]
+    Engine { model: &'static str, engine: String, source: Box<EngineError> },
     /// The token of a request, which was not sent.
     #[error(transparent)]
     TokenFile(#[from] TokenError),
@@ -159,14 +159,14 @@ pub enum VerifierError {
     Pipe(#[source] std::io::Error),
 }
 
-/// A text with other tokens at a teacher's server than in the policy.
+/// A text with other tokens at a teacher than in the policy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the teacher {teacher} has another tokenizer than the policy {policy}: the tokens of {text:?} \
      are {found:?} there and {expected:?} here; serve a teacher with the tokenizer of the policy"
 )]
 pub struct TokenizerMismatch {
-    /// Model of the server.
+    /// Its model, as its server names it, or its folder.
     pub teacher: String,
     /// Model folder of the policy.
     pub policy: String,
@@ -182,7 +182,7 @@ impl VerifierError {
             Self::Unreachable(_)
             | Self::McpUnreachable(_)
             | Self::Runner(_)
-            | Self::NoEngine(_)
+            | Self::NoEngine { .. }
             | Self::TokenFile(_) => true,
             // A Secret may be rotated before or after the server.
             Self::Token { status, .. } => status.as_u16() == 401,
@@ -219,7 +219,7 @@ impl VerifierError {
     /// Value of the label `cause` of the metric of rejected samples.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::NoEngine(_) => "unreachable",
+            Self::Unreachable(_) | Self::McpUnreachable(_) | Self::NoEngine { .. } => "unreachable",
             Self::Engine { .. } => "engine",
             Self::Untrusted(_) => "untrusted",
             Self::Timeout(_) => "timeout",

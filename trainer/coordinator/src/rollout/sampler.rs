@@ -15,9 +15,9 @@ use futures::Stream;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 use prometheus::IntCounter;
-use rljob_crds::RunConfig;
 use rljob_crds::job::RunningCompletions;
 use rljob_crds::roles::EngineKind;
+use rljob_crds::{EnginePurpose, RunConfig};
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 
 use super::completion::Completion;
@@ -103,7 +103,8 @@ impl<'s> Sampler<'s> {
         interrupted: IntCounter,
     ) -> Self {
         let training = &config.spec.training;
-        let engines = [Some(&config.spec.inference), config.spec.evaluation_engines()];
+        let engines =
+            [Some(&config.spec.inference), config.spec.engines(EnginePurpose::Evaluation)];
         let mut engines = engines.into_iter().flatten();
         Self {
             fleet,

@@ -34,8 +34,8 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
     let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
-    let engines = coordinator.reward_fleet.clone();
-    let open = move || Input::open(&config, &runner, engines.as_ref());
+    let engines = coordinator.fixed_fleets.clone();
+    let open = move || Input::open(&config, &runner, &engines);
     let input = tokio::task::spawn_blocking(open).await??;
     check_rewards(coordinator, &input).await?;
     let (Some(train), Some(identity)) = (&input.train, input.train_identity.clone()) else {

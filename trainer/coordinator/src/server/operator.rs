@@ -22,7 +22,8 @@ pub async fn desired(
     let (engines, verifiers) = (desired.engines.clone(), desired.verifiers.clone());
     let further_engines = [
         (&coordinator.evaluation_fleet, desired.evaluation_engines.clone()),
-        (&coordinator.reward_fleet, desired.reward_engines.clone()),
+        (&coordinator.fixed_fleets.reward, desired.reward_engines.clone()),
+        (&coordinator.fixed_fleets.teacher, desired.teacher_engines.clone()),
     ];
     let (epoch, fence) = (desired.epoch, coordinator.journal.fence().clone());
     tokio::task::spawn_blocking(move || fence.raise(epoch))

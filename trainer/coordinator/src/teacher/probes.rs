@@ -1,5 +1,6 @@
 //! Texts with their tokens, which tell the tokenizer of a policy from others.
 
+use crate::reward::TokenizerMismatch;
 use crate::text::{TextError, TextTokenizer};
 
 /// Letters, digits, spaces and symbols that tokenizers split differently. Each fits a short
@@ -40,8 +41,16 @@ impl Probes {
         Self { policy: policy.to_owned(), texts }
     }
 
-    pub fn policy(&self) -> &str {
-        &self.policy
+    /// The error of a teacher with other tokens of a text.
+    pub(super) fn mismatch(
+        &self,
+        teacher: String,
+        text: &'static str,
+        found: Vec<i64>,
+        expected: &[i64],
+    ) -> TokenizerMismatch {
+        let (policy, expected) = (self.policy.clone(), expected.to_vec());
+        TokenizerMismatch { teacher, policy, text, found, expected }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[i64])> {

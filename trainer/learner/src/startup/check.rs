@@ -4,21 +4,21 @@ use std::path::Path;
 
 use rljob_crds::model::InitialWeights;
 use rljob_crds::roles::EngineKind;
-use rljob_crds::{RLJobSpec, RunConfig};
+use rljob_crds::{EnginePurpose, FixedModel, RLJobSpec, RunConfig};
 
 use super::error::StartError;
 use super::heads::headed;
 use crate::model::{Head, Model, ModelConfig, ModelError, ModelLayout, hugging_face};
 use crate::teacher::Teacher;
 
-/// Checks the models that learners and embedded engines of a reward model load, by their
+/// Checks the models that learners and embedded engines of fixed models load, by their
 /// configurations and the headers of their weights.
 ///
 /// # Errors
 /// A file cannot be read, or weights do not fit their configuration.
 pub fn check_models(config: &RunConfig) -> Result<(), StartError> {
     let RunConfig { spec, model_directory, .. } = config;
-    check_reward_model(spec)?;
+    check_fixed_models(spec)?;
     // Engines may serve architectures that learners do not have.
     if !spec.algorithm.has_learners() {
         return Ok(());
@@ -33,14 +33,17 @@ pub fn check_models(config: &RunConfig) -> Result<(), StartError> {
     }
 }
 
-/// Checks the reward model of embedded engines, unless an earlier job of the file will write it.
-fn check_reward_model(spec: &RLJobSpec) -> Result<(), ModelError> {
-    let served = spec.served_reward_model();
-    let served = served.filter(|model| model.engines.engine() == EngineKind::Embedded);
-    let Some(folder) = served.map(|model| Path::new(model.path)).filter(|path| path.is_dir())
-    else {
-        return Ok(());
+/// Checks the fixed models of embedded engines, unless an earlier job of the file will write them.
+fn check_fixed_models(spec: &RLJobSpec) -> Result<(), ModelError> {
+    let is_here = |model: &FixedModel<'_>| {
+        model.engines.engine() == EngineKind::Embedded && Path::new(model.path).is_dir()
     };
-    let config = ModelConfig::with_head(folder, Head::Scalar)?;
-    hugging_face::check_tensors(folder, &ModelLayout::with_head(&config, Head::Scalar))
+    for FixedModel { purpose, path, .. } in spec.fixed_models().filter(is_here) {
+        let folder = Path::new(path);
+        let head =
+            if purpose == EnginePurpose::Reward { Head::Scalar } else { Head::LanguageModel };
+        let config = ModelConfig::with_head(folder, head)?;
+        hugging_face::check_tensors(folder, &ModelLayout::with_head(&config, head))?;
+    }
+    Ok(())
 }

@@ -23,9 +23,57 @@ fn a_teacher_has_one_source_and_a_served_one_computes_at_temperature_1() {
         [format!("{field}: set exactly one of path and server, found path and server")]
     );
     let found = with(json!({"server": server}), 0.5);
-    let expected = "needs rollout.temperature 1, at which servers compute log-probabilities of \
-        given tokens; found 0.5";
+    let expected = "needs rollout.temperature 1, at which a served teacher computes \
+        log-probabilities of given tokens; found 0.5";
     assert_eq!(found, [format!("{field}.server: {expected}")]);
+    let on_engines = json!({"path": path, "engines": {}, "calls": {"timeoutSeconds": 60}});
+    assert_eq!(with(on_engines.clone(), 1.0), Vec::<String>::new());
+    assert_eq!(with(on_engines, 0.5), [format!("{field}.engines: {expected}")]);
+}
+
+#[test]
+fn engines_of_a_teacher_serve_its_folder_and_hold_it_alone() {
+    let of = |teacher: Value, parts: Value| {
+        let mut spec = json!({
+            "algorithm": {"grpo": null, "distillation": {"teacher": {
+                "path": "/t", "engines": {},
+            }}},
+        });
+        merge(&mut spec["algorithm"]["distillation"]["teacher"], &teacher);
+        merge(&mut spec, &parts);
+        problems_with(&spec)
+    };
+    let field = "spec.algorithm.distillation.teacher";
+    let none = || json!({});
+    for (teacher, expected) in [
+        (
+            json!({"path": null, "server": {"url": "http://t"}}),
+            ".path: is missing: the folder of the model of engines",
+        ),
+        (json!({"engines": {"replicas": 0}}), ".engines.replicas: must be at least 1"),
+        (
+            json!({"engines": {"minReplicas": 1}}),
+            ".engines.minReplicas: has no effect: a queue admits all of them; remove it",
+        ),
+        (
+            json!({"engines": null, "calls": {"retries": 1}}),
+            ".calls: are those of engines: set engines, or remove it",
+        ),
+        (
+            json!({"path": "/rljob/runs/lab/../x/export"}),
+            ".path: must not contain `..` below /rljob/runs",
+        ),
+    ] {
+        assert_eq!(of(teacher, none()), [format!("{field}{expected}")]);
+    }
+    let group = json!({"trainer": {"groups": [{"name": "frozen", "roles": ["Teacher"]}]}});
+    let held = "algorithm.distillation has no Teacher model: its teacher is on engines of the \
+        job, which needs no group; remove it";
+    assert_eq!(of(none(), group), [format!("spec.trainer.groups[0].roles[0]: {held}")]);
+    let sglang = json!({"inference": {"sglang": {}}});
+    let unset = "must set sglang, or embedded for a small model on CPUs: inference runs SGLang, \
+        and nothing is inherited";
+    assert_eq!(of(none(), sglang), [format!("{field}.engines: {unset}")]);
 }
 
 #[test]
@@ -51,7 +99,10 @@ fn off_policy_distillation_needs_given_completions_and_a_teacher_in_the_learners
             format!("{path}.lossAggregation: is not used with offPolicy; remove it"),
         ]
     );
-    let needs = "needs teacher.path: learners compute the teacher's most likely tokens";
+    let needs = "needs teacher.path without teacher.engines: learners compute the teacher's most \
+        likely tokens";
+    let on_engines = json!({"teacher": {"engines": {}}});
+    assert_eq!(of(off(on_engines)), [format!("{path}.offPolicy: {needs}")]);
     let served = json!({"teacher": {"path": null, "server": {"url": "http://t"}}});
     assert_eq!(of(off(served)), [format!("{path}.offPolicy: {needs}")]);
     let split = "6 sequences cannot be split into training.minibatches = 4 equal parts";

@@ -103,7 +103,41 @@ pub(super) fn cases() -> Vec<Case> {
                 },
                 "rollout": {"temperature": 0.5},
             }}),
-            "algorithm.distillation.teacher.server needs rollout.temperature 1",
+            "algorithm.distillation.teacher.server and engines need rollout.temperature 1",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {
+                    "grpo": null, "distillation": {"teacher": {"path": "/t", "engines": {}}},
+                },
+                "rollout": {"temperature": 0.5},
+            }}),
+            "algorithm.distillation.teacher.server and engines need rollout.temperature 1",
+        ),
+        (
+            distillation(json!({"teacher": {"server": {"url": "http://t"}, "engines": {}}})),
+            "engines serve the model in path: set path",
+        ),
+        (
+            distillation(json!({"teacher": {"path": "/t", "engines": {"replicas": 0}}})),
+            "engines.replicas must be at least 1",
+        ),
+        (
+            distillation(json!({"teacher": {"path": "/t", "calls": {"retries": 1}}})),
+            "calls are those of engines: set engines, or remove calls",
+        ),
+        (
+            distillation(json!({"teacher": {"path": "/t", "engines": {}}, "offPolicy": {}})),
+            "offPolicy needs teacher.path without teacher.engines",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {
+                    "grpo": null, "distillation": {"teacher": {"path": "/t", "engines": {}}},
+                },
+                "trainer": {"groups": [{"name": "frozen", "roles": ["Teacher"]}]},
+            }}),
+            "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups",
         ),
         (
             distillation(json!({"teacher": {"server": {"url": "http://t"}}, "offPolicy": {}})),
