@@ -4,8 +4,8 @@
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
 //!    ─▶ reward of the last token
 //!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
-//!    ─ discount, gaeLambda, values of the critic, or of valueHead
-//!    ─▶ return of each token ─ valueNormalization ─ valueClip
+//!    ─ discount, gaeLambda or adaptiveLambda, values of the critic, or of valueHead
+//!    ─▶ return of each token, with criticLambda ─ valueNormalization ─ valueClip
 //!       ─▶ loss of the critic, × valueHead.lossWeight
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh,
 //!       cClip, behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
@@ -14,12 +14,14 @@
 
 mod advantages;
 mod critic;
+mod gae;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
+pub use gae::{AdaptiveLambda, LengthLambda, PositionLambda};
 
 use crate::grpo::{
     BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean,
@@ -57,6 +59,10 @@ use crate::optimizer::OptimizerSpec;
         .message("adaptiveKl needs a klCoefficient above 0, with which it begins")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.adaptiveLambda) || self.gaeLambda == 1.0")
+        .message("gaeLambda is not used with adaptiveLambda; remove it")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.valueHead) || !has(self.criticOptimizer)")
         .message("criticOptimizer is not used with valueHead, which has the settings of \
                  spec.optimizer and valueHead.learningRate; remove it")
@@ -79,6 +85,14 @@ pub struct PpoSpec {
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gae_lambda: f64,
+    /// λ of each sample as a function of its length, in place of `gaeLambda`. Default that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive_lambda: Option<AdaptiveLambda>,
+    /// λ of the returns that the critic learns (decoupled GAE, arXiv 2503.01491); VAPO has 1.
+    /// Default that of the advantages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub critic_lambda: Option<f64>,
     /// Bound of a value's change from the critic before the step, beyond which its loss has no
     /// gradient; 0 disables it. In the unit of rewards, or with `valueNormalization` in standard
     /// deviations. Default 0.5.
@@ -248,6 +262,8 @@ impl Default for PpoSpec {
             epochs: one(),
             discount: unity(),
             gae_lambda: unity(),
+            adaptive_lambda: None,
+            critic_lambda: None,
             value_clip: value_clip(),
             value_normalization: None,
             value_head: None,

@@ -68,6 +68,8 @@ pub enum Preset {
     Ppo,
     /// PPO with a value head on the policy, on the data of `make quickstart`.
     PpoValueHead,
+    /// PPO with a λ that grows with the length of a completion, on the data of `make quickstart`.
+    AdaptiveLambda,
     /// GRPO with an entropy bonus. On the data of `make quickstart`.
     Entropy,
     /// GRPO with two passes over the samples of a step. On the data of `make quickstart`.
@@ -209,6 +211,7 @@ samples! {
     M2po: "algorithms/m2po", "m2po";
     Ppo: "algorithms/ppo", "ppo";
     PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";
+    AdaptiveLambda: "algorithms/adaptive-lambda", "adaptive-lambda";
     Entropy: "algorithms/entropy", "entropy";
     Epochs: "algorithms/epochs", "epochs";
     Dpo: "algorithms/dpo", "dpo";

@@ -49,6 +49,13 @@ pub(super) fn check_policy(
             of the critic before the step";
         warnings.push(Problem::new(format!("{path}.valueClip"), message));
     }
+    let length = ppo.adaptive_lambda.as_ref().and_then(|adaptive| adaptive.length.as_ref());
+    let most = spec.rollout.max_trained_tokens();
+    if length.is_some_and(|length| length.alpha * f64::from(most) <= 1.0) {
+        let message =
+            format!("makes every λ 0: alpha · L is at most 1 for samples of up to {most} tokens");
+        warnings.push(Problem::new(format!("{path}.adaptiveLambda.length.alpha"), message));
+    }
     if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer(&format!("{path}.criticOptimizer"), optimizer, spec, warnings);
     }
@@ -255,6 +262,10 @@ mod tests {
         );
         let passes = json!({"valueClip": 0.2, "clipHigh": 0.3, "epochs": 2});
         assert_eq!(found(&ppo(passes), 1), Vec::<String>::new());
+        let length = |alpha: f64| ppo(json!({"adaptiveLambda": {"length": {"alpha": alpha}}}));
+        assert_eq!(found(&length(0.01), 1), Vec::<String>::new());
+        let alpha = "spec.algorithm.ppo.adaptiveLambda.length.alpha";
+        assert_eq!(found(&length(0.000_9), 1), [alpha]);
         let critic = json!({"klTerm": "Loss", "criticOptimizer": {"minimumLearningRate": 0.1}});
         assert_eq!(
             found(&ppo(critic), 1),

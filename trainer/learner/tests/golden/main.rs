@@ -13,7 +13,9 @@ mod pairs;
 
 use inputs::{Golden, close, numbers};
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::grpo::{BehaviorWeight, GrpoSpec, KlEstimator};
+use rljob_crds::grpo::{
+    BehaviorWeight, GrpoSpec, KlEstimator, NormalizationMean, NormalizationScale,
+};
 use rljob_crds::ppo::PpoSpec;
 use rljob_learner::objective::behavior::weights;
 use rljob_learner::objective::distillation::Distillation;
@@ -113,18 +115,38 @@ fn advantages_of_reinforce_plus_plus_are_verls() {
     golden.assert_values("reinforcePlusPlusBaseline", "advantages", &streams.advantages_N);
 }
 
+/// Streams of `ppo` with a discount, a divergence in the reward, and these settings.
+fn estimated(golden: &Golden, settings: Value) -> TokenStreams {
+    let mut spec: PpoSpec = serde_json::from_value(settings).unwrap();
+    (spec.discount, spec.kl_coefficient) = (0.97, 0.1);
+    spec.advantage_normalization.mean = NormalizationMean::None;
+    spec.advantage_normalization.scale = NormalizationScale::None;
+    let mut ppo = Ppo::new(&spec, &RolloutSpec::default());
+    prepared(golden, &mut ppo, &["reference", "values"])
+}
+
 #[test]
 fn advantages_and_returns_of_ppo_are_areals() {
     let golden = Golden::read();
-    let spec: PpoSpec = serde_json::from_value(json!({
-        "discount": 0.97, "gaeLambda": 0.9, "klCoefficient": 0.1, "klEstimator": "K1",
-        "advantageNormalization": {"mean": "None", "scale": "None"},
-    }))
-    .unwrap();
-    let mut ppo = Ppo::new(&spec, &RolloutSpec::default());
-    let streams = prepared(&golden, &mut ppo, &["reference", "values"]);
-    golden.assert_values("gae", "advantages", &streams.advantages_N);
-    golden.assert_values("gae", "returns", &streams.returns_N.unwrap());
+    for (case, settings) in [
+        ("gae", json!({"gaeLambda": 0.9})),
+        ("gae/1", json!({})),
+        ("gae/length", json!({"adaptiveLambda": {"length": {"alpha": 0.3}}})),
+        ("gae/position", json!({"adaptiveLambda": {"relativePosition": {"retention": 0.4}}})),
+    ] {
+        let streams = estimated(&golden, settings);
+        golden.assert_values(case, "advantages", &streams.advantages_N);
+        golden.assert_values(case, "returns", &streams.returns_N.unwrap());
+    }
+}
+
+#[test]
+fn a_critic_with_another_lambda_learns_the_returns_that_areal_has_with_it() {
+    let golden = Golden::read();
+    let length = json!({"adaptiveLambda": {"length": {"alpha": 0.3}}, "criticLambda": 1.0});
+    let streams = estimated(&golden, length);
+    golden.assert_values("gae/length", "advantages", &streams.advantages_N);
+    golden.assert_values("gae/1", "returns", &streams.returns_N.unwrap());
 }
 
 #[test]

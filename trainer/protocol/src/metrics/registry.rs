@@ -64,6 +64,8 @@ registry! {
         "Mean probability of the teacher's topK tokens together; absent likewise.";
     KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
         "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
+    GAE_LAMBDA, "gaeLambda", "1", Learner, 3,
+        "Mean over trainable tokens of the λ of their samples; absent without `adaptiveLambda`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
         "Mean behaviour weight of trainable tokens, 0 if masked; absent without `behaviorWeight`.";
     BEHAVIOR_BOUNDED, "behaviorBounded", "1", Learner, 1,

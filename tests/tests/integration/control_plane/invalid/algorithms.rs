@@ -72,6 +72,16 @@ pub(super) fn cases() -> Vec<Case> {
             "adaptiveKl needs a klCoefficient above 0, with which it begins",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"adaptiveLambda": {}}}}}),
+            "set exactly one of length and relativePosition",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {
+                "gaeLambda": 0.5, "adaptiveLambda": {"length": {}},
+            }}}}),
+            "gaeLambda is not used with adaptiveLambda",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {
                 "valueHead": {}, "criticOptimizer": {},
             }}}}),

@@ -1,0 +1,48 @@
+//! Settings of Generalized Advantage Estimation: λ as a function of the length of a sample.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::union::{Union, exactly_one};
+
+/// λ of a sample of L trained tokens. Exactly one of `length` and `relativePosition`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
+pub struct AdaptiveLambda {
+    /// λ = max(0, 1 − 1 ÷ (alpha · L)), which grows with the length (VAPO, arXiv 2504.05118).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<LengthLambda>,
+    /// λ = retention^(1 ÷ (L − 1)): the first token gets the share `retention` of the last one's
+    /// reward, and so do tokens at equal parts of all samples, as AReaL's
+    /// `relative_position_gae_lambda`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relative_position: Option<PositionLambda>,
+}
+
+impl Union for AdaptiveLambda {
+    const MEMBERS: &'static [&'static str] = &["length", "relativePosition"];
+}
+
+/// λ that grows with the length.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LengthLambda {
+    /// The weights λˡ of later errors add up to about alpha · L. Default 0.05.
+    #[serde(default = "alpha")]
+    #[schemars(range(min = 0.000_001, max = 1_000_000.0))]
+    pub alpha: f64,
+}
+
+/// λ with equal decay at equal parts of all samples.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PositionLambda {
+    /// λ to the power of L − 1.
+    #[schemars(range(min = 0.000_001, max = 1.0))]
+    pub retention: f64,
+}
+
+fn alpha() -> f64 {
+    0.05
+}
