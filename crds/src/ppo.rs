@@ -4,7 +4,7 @@
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
 //!    ─▶ reward of the last token
 //!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
-//!    ─ discount, gaeLambda or adaptiveLambda, values of the critic, or of valueHead
+//!    ─ gaeTimestep, discount, gaeLambda or adaptiveLambda, values of the critic, or of valueHead
 //!    ─▶ return of each token, with criticLambda ─ valueNormalization ─ valueClip
 //!       ─▶ loss of the critic, × valueHead.lossWeight
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh,
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
-pub use gae::{AdaptiveLambda, LengthLambda, PositionLambda};
+pub use gae::{AdaptiveLambda, GaeTimestep, LengthLambda, PositionLambda};
 
 use crate::grpo::{
     BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean,
@@ -76,7 +76,10 @@ pub struct PpoSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub epochs: u32,
-    /// Discount γ per token. Default 1.
+    /// Time steps of advantages and returns. Default Token.
+    #[serde(default)]
+    pub gae_timestep: GaeTimestep,
+    /// Discount γ per time step. Default 1.
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub discount: f64,
@@ -260,6 +263,7 @@ impl Default for PpoSpec {
         Self {
             group_size: one(),
             epochs: one(),
+            gae_timestep: GaeTimestep::default(),
             discount: unity(),
             gae_lambda: unity(),
             adaptive_lambda: None,

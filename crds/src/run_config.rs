@@ -8,6 +8,7 @@ use crate::RLJobSpec;
 use crate::algorithm::{Algorithm, DataKind, Sharding};
 use crate::data::{HubDatasetSource, Suite, TrainDataset};
 use crate::names::HUB_DIR;
+use crate::ppo::GaeTimestep;
 use crate::storage::S3Source;
 
 /// The run configuration, `run.json`. Processes read it with `rljob_protocol::run_config::read`,
@@ -46,12 +47,12 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `ppo.valueNormalization`, `ppo.adaptiveLambda`, `ppo.criticLambda`, `distillation.offPolicy`,
-/// `grpo.epochs`, `entropyCoefficient`, `training.epochs`, `training.sharding: Hybrid`,
-/// `rollout.workflow`, `weightSync.runningCompletions`, suites, mixtures, filters, conversations,
-/// `tools`, `rewards` or `rewardFields` of data, tokens of servers, `inference.podsPerReplica`,
-/// `evaluation`, engines of a reward model, `trainer.groups`, `rollbackTo` or `verifiers`, which
-/// older coordinators and learners would ignore or not read.
+/// `ppo.valueNormalization`, `ppo.adaptiveLambda`, `ppo.criticLambda`, `ppo.gaeTimestep: Turn`,
+/// `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`, `training.epochs`,
+/// `training.sharding: Hybrid`, `rollout.workflow`, `weightSync.runningCompletions`, suites,
+/// mixtures, filters, conversations, `tools`, `rewards` or `rewardFields` of data, tokens of
+/// servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model, `trainer.groups`,
+/// `rollbackTo` or `verifiers`, which older coordinators and learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -84,7 +85,11 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
 fn has_new_policy_settings(algorithm: Algorithm<'_>) -> bool {
     let epochs = matches!(algorithm, Algorithm::Grpo(_)) && algorithm.epochs() > 1;
     let estimates = match algorithm {
-        Algorithm::Ppo(ppo) => ppo.adaptive_lambda.is_some() || ppo.critic_lambda.is_some(),
+        Algorithm::Ppo(ppo) => {
+            ppo.adaptive_lambda.is_some()
+                || ppo.critic_lambda.is_some()
+                || ppo.gae_timestep != GaeTimestep::Token
+        }
         _ => false,
     };
     epochs || estimates || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)

@@ -1,11 +1,26 @@
-//! Settings of Generalized Advantage Estimation: λ as a function of the length of a sample.
+//! Settings of Generalized Advantage Estimation: its time steps, and λ as a function of their number
+//! in a sample.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::union::{Union, exactly_one};
 
-/// λ of a sample of L trained tokens. Exactly one of `length` and `relativePosition`.
+/// Time steps of a sample: δ, γ and λ are of each.
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
+pub enum GaeTimestep {
+    /// Each trained token.
+    #[default]
+    Token,
+    /// Each turn of a workflow: its reward is the sum of those of its tokens, its value that of its
+    /// first token, and all its tokens get its advantage and return, as in AReaL. The divergence
+    /// of a token, with klTerm Reward, is a part of the advantage of that token only.
+    Turn,
+}
+
+/// λ of a sample of L time steps. Exactly one of `length` and `relativePosition`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = exactly_one(Self::MEMBERS))]
@@ -13,9 +28,8 @@ pub struct AdaptiveLambda {
     /// λ = max(0, 1 − 1 ÷ (alpha · L)), which grows with the length (VAPO, arXiv 2504.05118).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<LengthLambda>,
-    /// λ = retention^(1 ÷ (L − 1)): the first token gets the share `retention` of the last one's
-    /// reward, and so do tokens at equal parts of all samples, as AReaL's
-    /// `relative_position_gae_lambda`.
+    /// λ = retention^(1 ÷ (L − 1)): the first step gets the share `retention` of the last one's
+    /// reward, whatever the length, as AReaL's `relative_position_gae_lambda`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative_position: Option<PositionLambda>,
 }
@@ -34,7 +48,7 @@ pub struct LengthLambda {
     pub alpha: f64,
 }
 
-/// λ with equal decay at equal parts of all samples.
+/// λ with the same decay over a whole sample.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PositionLambda {

@@ -70,6 +70,8 @@ pub enum Preset {
     PpoValueHead,
     /// PPO with a λ that grows with the length of a completion, on the data of `make quickstart`.
     AdaptiveLambda,
+    /// PPO with a turn as the time step, on the data of `make quickstart`.
+    PpoTurns,
     /// GRPO with an entropy bonus. On the data of `make quickstart`.
     Entropy,
     /// GRPO with two passes over the samples of a step. On the data of `make quickstart`.
@@ -212,6 +214,7 @@ samples! {
     Ppo: "algorithms/ppo", "ppo";
     PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";
     AdaptiveLambda: "algorithms/adaptive-lambda", "adaptive-lambda";
+    PpoTurns: "algorithms/ppo-turns", "ppo-turns";
     Entropy: "algorithms/entropy", "entropy";
     Epochs: "algorithms/epochs", "epochs";
     Dpo: "algorithms/dpo", "dpo";

@@ -36,7 +36,7 @@ use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
-use super::gae::{self, Estimates};
+use super::gae::{self, Estimates, Inputs};
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
 use super::interface::{
     Objective, PrepareError, Signal, StateError, SumError, SumOverRanks, TokenLoss,
@@ -107,12 +107,13 @@ impl Ppo {
             Some(rewards_N) => rewards_N.shallow_clone(),
             None => streams.advantages_N.masked_fill(&streams.is_last_N().logical_not(), 0.0),
         };
-        let rewards_N = match kl_rewards(&self.policy.spec, streams) {
-            Some(kl_N) => (rewards_N + kl_N).to_kind(Kind::Float),
-            None => rewards_N,
+        let inputs = Inputs {
+            packed,
+            rewards_N: &rewards_N,
+            kl_rewards_N: kl_rewards(&self.policy.spec, streams),
+            turn_starts_M: streams.turn_starts_M.as_ref(),
         };
-        let Estimates { advantages_N, returns_N, lambda } =
-            gae::estimate(&self.spec, &packed, &rewards_N)?;
+        let Estimates { advantages_N, returns_N, lambda } = gae::estimate(&self.spec, &inputs)?;
         streams.returns_N = Some(returns_N);
         streams.advantages_N = advantages_N;
         Ok(lambda)

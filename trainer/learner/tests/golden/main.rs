@@ -133,6 +133,11 @@ fn advantages_and_returns_of_ppo_are_areals() {
         ("gae/1", json!({})),
         ("gae/length", json!({"adaptiveLambda": {"length": {"alpha": 0.3}}})),
         ("gae/position", json!({"adaptiveLambda": {"relativePosition": {"retention": 0.4}}})),
+        ("gae/turns", json!({"gaeTimestep": "Turn", "gaeLambda": 0.9})),
+        (
+            "gae/turns/length",
+            json!({"gaeTimestep": "Turn", "adaptiveLambda": {"length": {"alpha": 0.8}}}),
+        ),
     ] {
         let streams = estimated(&golden, settings);
         golden.assert_values(case, "advantages", &streams.advantages_N);

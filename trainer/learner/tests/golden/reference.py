@@ -188,6 +188,8 @@ gae_case("gae")
 gae_case("gae/1", value=1.0)
 gae_case("gae/length", length, {"alpha": 0.3})
 gae_case("gae/position", position, {"q": 0.4})
+gae_case("gae/turns", unit="turn")
+gae_case("gae/turns/length", length, {"alpha": 0.8}, unit="turn")
 
 # ---- verl ----------------------------------------------------------------------------------------
 (verl_functional := types.SimpleNamespace()).__dict__.update(zip(
