@@ -80,10 +80,10 @@ fn pod_spec() -> Value {
         properties.insert(name.to_owned(), object());
     }
     for name in ["tolerations", "topologySpreadConstraints", "imagePullSecrets", "resourceClaims"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["volumes", "hostAliases"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["containers", "initContainers"] {
         properties.insert(name.to_owned(), list(&container()));
@@ -119,7 +119,7 @@ fn container() -> Value {
         properties.insert(name.to_owned(), scalar("string"));
     }
     for name in ["env", "envFrom", "ports", "volumeMounts", "volumeDevices"] {
-        properties.insert(name.to_owned(), list(&object()));
+        properties.insert(name.to_owned(), list(&free_form()));
     }
     for name in ["command", "args"] {
         let item = json!({"type": "string"});
@@ -143,13 +143,18 @@ fn container() -> Value {
     })
 }
 
-/// Schema of a free-form object of the core API.
+/// Schema of a field with a free-form object of the core API.
 pub(crate) fn object() -> Value {
     json!({
         "type": "object",
         "description": CORE_FIELD,
         "x-kubernetes-preserve-unknown-fields": true,
     })
+}
+
+/// Schema of a free-form object in a list, whose field has the description.
+fn free_form() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 fn list(items: &Value) -> Value {
