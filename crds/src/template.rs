@@ -67,7 +67,7 @@ impl JsonSchema for PodTemplate {
 
 /// Description of a field that this project does not interpret. It stands at several hundred fields
 /// of the CRD, whose size is limited.
-const CORE_FIELD: &str = "Core v1.";
+const CORE_FIELD: &str = "Core v1";
 
 /// Items of a list, which bounds the cost of rules that compare templates.
 const MAX_ITEMS: u32 = 64;
@@ -106,8 +106,8 @@ fn pod_spec() -> Value {
     properties.insert("terminationGracePeriodSeconds".to_owned(), scalar("integer"));
     json!({
         "type": "object",
-        "description": "Partial core v1 PodSpec, without restartPolicy, and without command, \
-            ports, probes, image and resources of the main container.",
+        "description": "Partial core v1 PodSpec without restartPolicy, and without command, ports, \
+            probes, image, resources of the main container.",
         "properties": properties,
         "x-kubernetes-preserve-unknown-fields": true,
     })
