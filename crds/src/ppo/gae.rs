@@ -15,8 +15,8 @@ pub enum GaeTimestep {
     #[default]
     Token,
     /// Each turn of a workflow: its reward is the sum of those of its tokens, its value that of its
-    /// first token, and all its tokens get its advantage and return, as in AReaL. The divergence
-    /// of a token, with klTerm Reward, is a part of the advantage of that token only.
+    /// first token; all its tokens get its advantage and return. With klTerm Reward, the divergence
+    /// of a token is a part of its own advantage only.
     Turn,
 }
 
@@ -28,8 +28,8 @@ pub struct AdaptiveLambda {
     /// λ = max(0, 1 − 1 ÷ (alpha · L)), which grows with the length (VAPO, arXiv 2504.05118).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<LengthLambda>,
-    /// λ = retention^(1 ÷ (L − 1)): the first step gets the share `retention` of the last one's
-    /// reward, whatever the length, as AReaL's `relative_position_gae_lambda`.
+    /// λ = retention^(1 ÷ (L − 1)): the first step gets this share of the last one's reward,
+    /// whatever the length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative_position: Option<PositionLambda>,
 }
