@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::distillation::{DistillationSpec, TeacherServer};
+use crate::distillation::{DistillationSpec, TeacherServer, TeacherSpec};
 use crate::dpo::DpoSpec;
 use crate::grpo::GrpoSpec;
 pub use crate::optimizer::{OptimizerSpec, Schedule};
@@ -95,7 +95,7 @@ pub enum DataKind {
 pub enum ModelRole {
     /// The model that is trained and exported; a reward model of `rewardModel`.
     Policy,
-    /// The policy before training, for a KL penalty and for `dpo`; the teacher of `distillation`.
+    /// The policy before training, for a KL penalty and for `dpo`; the teacher, if there is one.
     Reference,
     /// A value model that is trained beside the policy, or the policy's value head.
     Critic,
@@ -174,28 +174,32 @@ impl<'a> Algorithm<'a> {
 
     /// Folder of the teacher, which takes the place of the reference model.
     pub fn teacher(self) -> Option<&'a str> {
-        match self {
-            Self::Distillation(distillation) => distillation.teacher.path.as_deref(),
-            _ => None,
-        }
+        self.teacher_spec()?.path.as_deref()
     }
 
     /// Server of the teacher, whose log-probabilities take the place of the reference model.
     pub fn teacher_server(self) -> Option<&'a TeacherServer> {
+        self.teacher_spec()?.server.as_ref()
+    }
+
+    /// The teacher, in a folder or served.
+    pub fn teacher_spec(self) -> Option<&'a TeacherSpec> {
         match self {
-            Self::Distillation(distillation) => distillation.teacher.server.as_ref(),
+            Self::Distillation(own) => Some(&own.teacher),
+            Self::Grpo(own) => own.distillation.as_ref().map(|joint| &joint.teacher),
             _ => None,
         }
     }
 
     /// Models that learners hold, the policy first.
     pub fn model_roles(self) -> Vec<ModelRole> {
+        let has_teacher = self.teacher().is_some();
         let (has_reference, critic) = match self {
-            Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0, None),
+            Self::Grpo(grpo) => (grpo.kl_coefficient > 0.0 || has_teacher, None),
             Self::Ppo(ppo) => (ppo.kl_coefficient > 0.0, Some(ModelRole::Critic)),
             Self::Sft(_) | Self::RewardModel(_) => (false, None),
             Self::Dpo(_) => (true, None),
-            Self::Distillation(_) => (self.teacher().is_some(), None),
+            Self::Distillation(_) => (has_teacher, None),
             Self::Evaluation(_) => return Vec::new(),
         };
         let reference = has_reference.then_some(ModelRole::Reference);

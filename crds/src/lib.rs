@@ -78,6 +78,7 @@ pub mod trainer_groups;
 
 mod frozen_group;
 
+mod teacher;
 pub mod template;
 
 pub mod tracking;

@@ -48,11 +48,12 @@ pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
 /// `ppo.valueNormalization`, `ppo.adaptiveLambda`, `ppo.criticLambda`, `ppo.gaeTimestep: Turn`,
-/// `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`, `training.epochs`,
-/// `training.sharding: Hybrid`, `rollout.workflow`, `weightSync.runningCompletions`, suites,
-/// mixtures, filters, conversations, `tools`, `rewards` or `rewardFields` of data, tokens of
-/// servers, `inference.podsPerReplica`, `evaluation`, engines of a reward model, `trainer.groups`,
-/// `rollbackTo` or `verifiers`, which older coordinators and learners would ignore or not read.
+/// `distillation.offPolicy`, `grpo.epochs`, `grpo.distillation`, `entropyCoefficient`,
+/// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
+/// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools`, `rewards` or
+/// `rewardFields` of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of
+/// a reward model, `trainer.groups`, `rollbackTo` or `verifiers`, which older coordinators and
+/// learners would ignore or not read.
 const PROTOCOL_KINDS: u32 = 3;
 
 /// Lowest protocol version whose readers understand the configuration of this spec.
@@ -84,7 +85,8 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
 
 fn has_new_policy_settings(algorithm: Algorithm<'_>) -> bool {
     let epochs = matches!(algorithm, Algorithm::Grpo(_)) && algorithm.epochs() > 1;
-    let estimates = match algorithm {
+    let own = match algorithm {
+        Algorithm::Grpo(grpo) => grpo.distillation.is_some(),
         Algorithm::Ppo(ppo) => {
             ppo.adaptive_lambda.is_some()
                 || ppo.critic_lambda.is_some()
@@ -92,7 +94,7 @@ fn has_new_policy_settings(algorithm: Algorithm<'_>) -> bool {
         }
         _ => false,
     };
-    epochs || estimates || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)
+    epochs || own || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)
 }
 
 fn first_protocol() -> u32 {

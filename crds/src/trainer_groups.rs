@@ -50,7 +50,7 @@ pub struct TrainerGroupSpec {
 pub enum GroupRole {
     /// The policy before training, of an algorithm with a KL term and of `dpo`.
     Reference,
-    /// The teacher of `distillation` in a folder.
+    /// The teacher of a distillation, in a folder.
     Teacher,
     /// The model that is trained. Rejected: the trainer trains it.
     Policy,
@@ -65,7 +65,7 @@ impl GroupRole {
         let role = match algorithm {
             // Groups return one log-probability for each token.
             Algorithm::Distillation(own) if own.off_policy.is_some() => return None,
-            Algorithm::Distillation(_) => Self::Teacher,
+            _ if algorithm.teacher().is_some() => Self::Teacher,
             _ => Self::Reference,
         };
         has_reference.then_some(role)

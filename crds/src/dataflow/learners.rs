@@ -91,7 +91,9 @@ impl Declaration<'_> {
             Algorithm::Distillation(own) if own.off_policy.is_some() => {
                 (Model::Teacher, Data::TeacherTopTokens)
             }
-            Algorithm::Distillation(_) => (Model::Teacher, Data::TeacherLogprobs),
+            algorithm if algorithm.teacher_spec().is_some() => {
+                (Model::Teacher, Data::TeacherLogprobs)
+            }
             _ => (Model::Reference, Data::ReferenceLogprobs),
         }
     }
@@ -127,7 +129,9 @@ impl Declaration<'_> {
 
     fn advantages(&self) -> Call {
         let policy = self.algorithm.policy();
-        let is_reward = policy.as_ref().is_some_and(|policy| policy.kl_term == KlTerm::Reward);
+        let is_reward = policy.as_ref().is_some_and(|policy| {
+            policy.kl_term == KlTerm::Reward && policy.distillation.is_none()
+        });
         let inputs = [
             Some(Data::Batch),
             self.reference().filter(|_| is_reward),

@@ -53,7 +53,7 @@ impl GrpoSpec {
         let varies = behavior.is_some() || self.kl_coefficient > 0.0;
         let whole = self.ratio_level != RatioLevel::Token && (has_ratios || varies);
         let signals = [
-            (self.kl_coefficient > 0.0).then_some(Signal::Reference),
+            (self.kl_coefficient > 0.0 || self.distillation.is_some()).then_some(Signal::Reference),
             proximal.then_some(Signal::Proximal),
             whole.then_some(Signal::Policy),
         ];

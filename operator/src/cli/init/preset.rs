@@ -100,6 +100,8 @@ pub enum Preset {
     /// Distillation of a teacher's top tokens at given completions, on the data of `make
     /// quickstart`.
     OffPolicyDistillation,
+    /// GRPO with a teacher beside the rewards, on the data of `make quickstart`.
+    JointDistillation,
     /// GRPO with LoRA, on the data of `make quickstart`.
     Lora,
     /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
@@ -228,6 +230,7 @@ samples! {
     HttpReward: "http-reward", "http-reward";
     Distillation: "algorithms/distillation", "distillation";
     OffPolicyDistillation: "algorithms/off-policy-distillation", "off-policy-distillation";
+    JointDistillation: "algorithms/joint-distillation", "joint-distillation";
     Lora: "algorithms/lora", "lora";
     MultiTurn: "multi-turn", "multi-turn";
     TwoTurns: "two-turns", "two-turns";

@@ -176,9 +176,7 @@ fn check_evaluation(
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
-    if let Algorithm::Distillation(distillation) = algorithm {
-        distillation::check(distillation, &spec.rollout, problems);
-    }
+    distillation::check(spec, problems);
     if spec.algorithm.distillation.is_some() && spec.rollout.dynamic_sampling.is_some() {
         let message = "compares rewards, which algorithm.distillation does not learn from; remove \
             it";

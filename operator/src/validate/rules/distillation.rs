@@ -1,24 +1,40 @@
-//! Rules of `distillation`: its teacher, and the settings of off-policy distillation.
+//! Rules of teachers, of `distillation` and beside the rewards of `grpo`, and of off-policy
+//! distillation.
 
+use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::distillation::{DistillationSpec, TeacherSpec};
-use rljob_crds::grpo::LossAggregation;
+use rljob_crds::grpo::{GrpoSpec, LossAggregation};
 
 use super::common::check_union;
 use crate::validate::Problem;
 
 /// Rules of the settings.
-pub(super) fn check(
-    distillation: &DistillationSpec,
+pub(super) fn check(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if let Some((path, teacher)) = spec.algorithm.teacher_field() {
+        check_teacher((path, teacher), &spec.rollout, problems);
+    }
+    if let Some(grpo) = &spec.algorithm.grpo {
+        check_joint(grpo, problems);
+    }
+    if let Some(distillation) = &spec.algorithm.distillation {
+        check_off_policy(distillation, problems);
+    }
+}
+
+fn check_joint(grpo: &GrpoSpec, problems: &mut Vec<Problem>) {
+    if grpo.distillation.is_some() && grpo.kl_coefficient > 0.0 {
+        let message = "is not used with distillation: the teacher takes the place of the \
+            reference model; remove one of them";
+        problems.push(Problem::new("spec.algorithm.grpo.klCoefficient", message));
+    }
+}
+
+fn check_teacher(
+    (path, teacher): (&str, &TeacherSpec),
     rollout: &RolloutSpec,
     problems: &mut Vec<Problem>,
 ) {
-    check_teacher(&distillation.teacher, rollout, problems);
-    check_off_policy(distillation, problems);
-}
-
-fn check_teacher(teacher: &TeacherSpec, rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
-    let path = "spec.algorithm.distillation.teacher";
     check_union(path, teacher, problems);
     if teacher.server.is_some() && rollout.temperature.to_bits() != 1.0_f64.to_bits() {
         let message = format!(

@@ -200,3 +200,16 @@ fn distillation_has_the_advantages_and_the_loss_of_verl() {
     golden.assert_values("distillation", "advantages", &streams.advantages_N);
     golden.assert_loss("distillation", &distillation.loss(&golden.policy(), &streams));
 }
+
+#[test]
+fn distillation_beside_rewards_has_the_loss_of_areal_and_the_gradient_of_verl() {
+    let golden = Golden::read();
+    let joint = json!({"teacher": {"path": "/t"}, "coefficient": 0.3});
+    let objective = &mut grpo(json!({ "distillation": joint }));
+    let mut streams = prepared(&golden, objective, &["proximal", "reference"]);
+    // The divergence is not a part of the rewards.
+    let without = prepared(&golden, &mut grpo(json!({})), &["proximal"]);
+    assert_eq!(streams.advantages_N, without.advantages_N);
+    streams.advantages_N = golden.tensor("advantages");
+    golden.assert_loss("joint", &objective.loss(&golden.policy(), &streams));
+}

@@ -12,6 +12,7 @@ Requires torch. Functions are taken from the files, so that the projects need no
 run in fp64 on fp32 inputs. `source` of a case names its function.
 """
 import ast
+import enum
 import json
 import math
 import random
@@ -238,6 +239,27 @@ reverse = -kl_penalty(given["proximal"], given["reference"], "k1")
 differentiated("distillation", "verl, distillation_loss with k1: kl_penalty and the policy loss",
                lambda policy: verl_loss(vanilla, policy, 0.2, 0.2, old="proximal",
                                         advantages=reverse), advantages=reverse)
+
+# KL(policy ‖ teacher) beside the loss of rewards: the gradient is verl's, of k2. AReaL has the same
+# loss and the gradient of k1, whose expectation is 0.
+def joint(policy):
+    return verl_loss(vanilla, policy, 0.2, 0.2) + 0.3 * kl_penalty(
+        policy, given["reference"], "k1+").mean()
+
+
+differentiated("joint", "verl, compute_policy_loss_vanilla and kl_penalty k1+", joint)
+(methods,) = load(AREAL / "areal/utils/constants.py", "ProxLogpMethod", Enum=enum.Enum)
+(grpo_loss,) = load(
+    actor, "grpo_loss_fn", ppo_actor_loss_fn=ppo_actor_loss_fn, ProxLogpMethod=methods,
+    PROX_LOGP_METHOD_RECOMPUTE="recompute", infer_token_denominator=lambda *_: None,
+    _resolve_proximal_logp=lambda prox_logp_gt, **_: prox_logp_gt,
+    _log_proximal_approximation_stats=lambda **_: 0,
+    stats_tracker=config(denominator=lambda **_: 0, stat=lambda **_: 0, scalar=lambda **_: 0))
+data = {"logprobs": given["sampler"], "advantages": given["advantages"],
+        "loss_mask": torch.ones(TOTAL), "prox_logp": given["proximal"],
+        "teacher_logp": given["reference"], "distill_loss_weight": 0.3}
+found = grpo_loss(given["policy"], given["policy"], data, 0.2, None, None)
+assert abs(found.item() - cases["joint"]["loss"]) < 1e-12, (found, cases["joint"]["loss"])
 
 # ---- TRL and torch -------------------------------------------------------------------------------
 sides = lambda values: torch.stack([part.sum() for part in torch.split(values, LENGTHS)]).view(3, 2)

@@ -57,7 +57,7 @@ registry! {
     CLIP_FRACTION_DUAL, "clipFractionDual", "1", Learner, 1,
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
-        "Estimate of KL(learner ‖ reference), in `distillation` ‖ teacher; else absent.";
+        "Estimate of KL(learner ‖ reference), or ‖ teacher, if there is one; else absent.";
     TEACHER_KL, "teacherKl", "nats per token", Learner, 3,
         "KL(teacher ‖ learner) over the teacher's tokens; only with `distillation.offPolicy`.";
     TEACHER_MASS, "teacherMass", "1", Learner, 3,

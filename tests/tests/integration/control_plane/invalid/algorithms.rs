@@ -116,6 +116,21 @@ pub(super) fn cases() -> Vec<Case> {
             "algorithm.distillation.teacher.server needs rollout.temperature 1",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": {
+                "distillation": {"teacher": {"path": "/t"}}, "klCoefficient": 0.1,
+            }}}}),
+            "klCoefficient is not used with distillation",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": {"distillation": {"teacher": {"server": {
+                    "url": "http://t",
+                }}}}},
+                "rollout": {"temperature": 0.5},
+            }}),
+            "algorithm.grpo.distillation.teacher.server needs rollout.temperature 1",
+        ),
+        (
             distillation(json!({"teacher": {"server": {"url": "http://t"}}, "offPolicy": {}})),
             "offPolicy needs teacher.path",
         ),
