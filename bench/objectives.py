@@ -43,9 +43,10 @@ def run(settings, file, jobs):
     if settings.gpu and "quickstart" not in jobs:
         command += ["--set", f"spec.trainer.resources={GPU}"]
         command += ["--set", "spec.training.precision=BF16"]
-    if jobs[-1] in ("distillation", "off-policy-distillation", "teacher-engines"):
+    if jobs[-1].endswith("distillation") or jobs[-1] == "teacher-engines":
+        of = "grpo." if jobs[-1] == "joint-distillation" else ""
         teacher = settings.folder.resolve() / "default/quickstart/export"
-        command += ["--set", f"spec.algorithm.distillation.teacher.path={teacher}"]
+        command += ["--set", f"spec.algorithm.{of}distillation.teacher.path={teacher}"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ended.returncode != 0:
         sys.exit(f"{file}: {ended.stdout[-2000:]}")

@@ -13,6 +13,7 @@ pub mod grpo;
 pub mod ppo;
 pub mod reward_model;
 pub mod sft;
+pub mod teacher;
 
 pub use capabilities::{Capabilities, DataKind, FrozenModel, ModelRole, Signal};
 use distillation::DistillationSpec;
@@ -22,6 +23,7 @@ use grpo::GrpoSpec;
 use ppo::PpoSpec;
 use reward_model::RewardModelSpec;
 use sft::SftSpec;
+use teacher::TeacherSpec;
 
 pub use crate::optimizer::{OptimizerSpec, Schedule};
 pub use crate::rollout::{RolloutSpec, Truncated};
@@ -70,6 +72,10 @@ impl Union for AlgorithmSpec {
         &["grpo", "ppo", "sft", "dpo", "rewardModel", "distillation", "evaluation"];
 }
 
+/// Fields of teachers.
+const TEACHER_OF_DISTILLATION: &str = "spec.algorithm.distillation.teacher";
+const TEACHER_OF_GRPO: &str = "spec.algorithm.grpo.distillation.teacher";
+
 /// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
 /// for a capability, to which this dereferences, instead of comparing kinds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,6 +115,24 @@ impl AlgorithmSpec {
     /// What is asked about the algorithm of a valid spec; otherwise `None`.
     pub fn capabilities(&self) -> Option<&(dyn Capabilities + 'static)> {
         self.resolve().map(Algorithm::capabilities)
+    }
+
+    /// The teacher with its field, if the algorithm has one.
+    pub fn teacher_field(&self) -> Option<(&'static str, &TeacherSpec)> {
+        let joint = self.grpo.as_ref().and_then(|grpo| grpo.distillation.as_ref());
+        let alone = self.distillation.as_ref();
+        alone
+            .map(|own| (TEACHER_OF_DISTILLATION, &own.teacher))
+            .or_else(|| joint.map(|own| (TEACHER_OF_GRPO, &own.teacher)))
+    }
+
+    /// [`Self::teacher_field`], to change it.
+    pub fn teacher_field_mut(&mut self) -> Option<(&'static str, &mut TeacherSpec)> {
+        let joint = self.grpo.as_mut().and_then(|grpo| grpo.distillation.as_mut());
+        let alone = self.distillation.as_mut();
+        alone
+            .map(|own| (TEACHER_OF_DISTILLATION, &mut own.teacher))
+            .or_else(|| joint.map(|own| (TEACHER_OF_GRPO, &mut own.teacher)))
     }
 
     /// Whether learners train. Only an evaluation has none.

@@ -83,13 +83,15 @@ fn add_volume_sources(spec: &mut JSONSchemaProps) {
     });
 }
 
-/// Replaces unsigned formats, which the API server does not know; makes optional fields not
+/// Replaces unsigned formats, which the API server does not know; removes `double`, the only format
+/// of numbers; makes optional fields not
 /// nullable; describes quantities and resources in one line; bounds maps of resources; checks
 /// minima of integers.
 fn correct(schema: &mut JSONSchemaProps) {
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = Some("int64".to_owned());
     }
+    schema.format.take_if(|format| format.as_str() == "double");
     schema.nullable = None;
     check_minimum(schema);
     if schema.x_kubernetes_int_or_string == Some(true) {
@@ -124,11 +126,7 @@ fn describe_resources(schema: &mut JSONSchemaProps) {
     };
     describe(properties, "limits", "Most of each resource that the container may use.");
     describe(properties, "requests", "Resources that the scheduler reserves. Default the limits.");
-    describe(
-        properties,
-        "claims",
-        "Entries of the pod's `resourceClaims` that the container uses.",
-    );
+    describe(properties, "claims", "Entries of `resourceClaims` of the pod.");
     let items = properties.get_mut("claims").and_then(|claims| claims.items.as_mut());
     if let Some(JSONSchemaPropsOrArray::Schema(claim)) = items {
         claim.description = Some("A claim of the pod.".to_owned());

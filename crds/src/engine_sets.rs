@@ -83,10 +83,10 @@ impl RLJobSpec {
             let field = format!("rewards[{index}].model");
             Some(FixedModel { purpose: EnginePurpose::Reward, field, path, engines })
         });
-        let teacher = self.algorithm.distillation.as_ref().and_then(|own| own.teacher.served());
-        let teacher = teacher.map(|(path, engines)| {
-            let field = "algorithm.distillation.teacher".to_owned();
-            FixedModel { purpose: EnginePurpose::Teacher, field, path, engines }
+        let teacher = self.algorithm.teacher_field().and_then(|(field, teacher)| {
+            let (path, engines) = teacher.served()?;
+            let field = field.trim_start_matches("spec.").to_owned();
+            Some(FixedModel { purpose: EnginePurpose::Teacher, field, path, engines })
         });
         reward.into_iter().chain(teacher)
     }
@@ -118,7 +118,7 @@ impl RLJobSpec {
                 served.find_map(|model| model.engines.as_deref_mut())
             }
             EnginePurpose::Teacher => {
-                let teacher = &mut self.algorithm.distillation.as_mut()?.teacher;
+                let (_, teacher) = self.algorithm.teacher_field_mut()?;
                 teacher.served()?;
                 teacher.engines.as_deref_mut()
             }

@@ -53,7 +53,9 @@ mod tests {
         let holds = |algorithm: Value| spec(&algorithm).frozen_group().is_some();
         assert!(holds(json!({"grpo": {"klCoefficient": 0.1}})) && holds(json!({"dpo": {}})));
         assert!(!holds(json!({"grpo": {}})), "no KL term, no reference");
-        assert!(!holds(json!({"distillation": {"teacher": {"path": "/t"}}})), "a teacher");
+        let teacher = json!({"teacher": {"path": "/t"}});
+        assert!(!holds(json!({"distillation": teacher})), "a teacher");
+        assert!(!holds(json!({"grpo": {"distillation": teacher}})), "a teacher beside rewards");
     }
 
     #[test]

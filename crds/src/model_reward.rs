@@ -62,7 +62,7 @@ pub struct ModelReward {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Default 5.
+    /// Retries, after growing waits of at most 30 s. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

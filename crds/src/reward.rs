@@ -266,15 +266,15 @@ pub struct HttpReward {
     /// URL that completions are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
-    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads `NAME/KEY` in
+    /// the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Default 5.
+    /// Retries, after growing waits of at most 30 s. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
@@ -312,7 +312,7 @@ pub struct CommandReward {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Default 5.
+    /// Retries, after growing waits of at most 30 s. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

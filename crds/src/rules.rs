@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::Validati
 use crate::gpus::broadcast_rule;
 
 /// What each algorithm needs of other parts, and its message.
-const ALGORITHMS: [(&str, &str); 26] = [
+const ALGORITHMS: [(&str, &str); 27] = [
     (
         "!has(self.algorithm.grpo) || has(self.rewards) && size(self.rewards) > 0 || \
          has(self.rollout) && has(self.rollout.workflow) && has(self.rollout.workflow.agent)",
@@ -53,6 +53,13 @@ const ALGORITHMS: [(&str, &str); 26] = [
         "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.server) \
          && !has(self.algorithm.distillation.teacher.engines) || self.rollout.temperature == 1.0",
         "algorithm.distillation.teacher.server and engines need rollout.temperature 1",
+    ),
+    (
+        "!has(self.algorithm.grpo) || !has(self.algorithm.grpo.distillation) || \
+         !has(self.algorithm.grpo.distillation.teacher.server) && \
+         !has(self.algorithm.grpo.distillation.teacher.engines) || \
+         self.rollout.temperature == 1.0",
+        "algorithm.grpo.distillation.teacher.server and engines need rollout.temperature 1",
     ),
     (
         "!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
@@ -165,6 +172,13 @@ const PARTS: [(&str, &str); 12] = [
         "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.engines) \
          || !has(self.trainer.groups) || !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
         "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups: remove one",
+    ),
+    (
+        "!has(self.algorithm.grpo) || !has(self.algorithm.grpo.distillation) || \
+         !has(self.algorithm.grpo.distillation.teacher.engines) || !has(self.trainer.groups) || \
+         !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
+        "a teacher is on algorithm.grpo.distillation.teacher.engines or in trainer.groups: remove \
+         one",
     ),
     (
         "!has(self.lora) || self.model.weights == 'Pretrained'",

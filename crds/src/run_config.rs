@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 use crate::RLJobSpec;
+use crate::algorithm::ppo::GaeTimestep;
 use crate::algorithm::{Algorithm, DataKind, Sharding};
 use crate::data::{HubDatasetSource, Suite, TrainDataset};
 use crate::names::HUB_DIR;
@@ -46,7 +47,8 @@ pub struct RunConfig {
 pub const PROTOCOL: u32 = 2;
 
 /// Protocol version of runs without training or on pairs, and of runs with `lora`, `ppo.valueHead`,
-/// `ppo.valueNormalization`, `distillation.offPolicy`, `grpo.epochs`, `entropyCoefficient`,
+/// `ppo.valueNormalization`, `ppo.adaptiveLambda`, `ppo.criticLambda`, `ppo.gaeTimestep: Turn`,
+/// `distillation.offPolicy`, `grpo.epochs`, `grpo.distillation`, `entropyCoefficient`,
 /// `training.epochs`, `training.sharding: Hybrid`, `rollout.workflow`,
 /// `weightSync.runningCompletions`, suites, mixtures, filters, conversations, `tools`, `rewards` or
 /// `rewardFields` of data, tokens of servers, `inference.podsPerReplica`, `evaluation`, engines of
@@ -83,7 +85,16 @@ pub fn protocol(spec: &RLJobSpec) -> u32 {
 
 fn has_new_policy_settings(algorithm: Algorithm<'_>) -> bool {
     let epochs = matches!(algorithm, Algorithm::Grpo(_)) && algorithm.epochs() > 1;
-    epochs || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)
+    let own = match algorithm {
+        Algorithm::Grpo(grpo) => grpo.distillation.is_some(),
+        Algorithm::Ppo(ppo) => {
+            ppo.adaptive_lambda.is_some()
+                || ppo.critic_lambda.is_some()
+                || ppo.gae_timestep != GaeTimestep::Token
+        }
+        _ => false,
+    };
+    epochs || own || algorithm.policy().is_some_and(|policy| policy.entropy_coefficient > 0.0)
 }
 
 fn first_protocol() -> u32 {

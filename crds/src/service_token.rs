@@ -32,10 +32,10 @@ impl RLJobSpec {
     /// The servers of the spec that get a token: those of rewards, of a teacher and of the
     /// workflow.
     pub fn service_tokens(&self) -> Vec<ServiceToken<'_>> {
-        let teacher = self.algorithm.distillation.iter().filter_map(|own| {
-            let server = own.teacher.server.as_ref()?;
-            let field = "spec.algorithm.distillation.teacher.server".to_owned();
-            Some((field, server.url.as_str(), server.token_secret_ref.as_ref()))
+        let teacher = self.algorithm.teacher_field().into_iter().filter_map(|(field, teacher)| {
+            let server = teacher.server.as_ref()?;
+            let token = server.token_secret_ref.as_ref();
+            Some((format!("{field}.server"), server.url.as_str(), token))
         });
         let servers = self.reward_servers().chain(teacher).chain(self.workflow_servers());
         servers

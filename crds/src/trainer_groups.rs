@@ -50,7 +50,7 @@ pub struct TrainerGroupSpec {
 pub enum GroupRole {
     /// The policy before training, of an algorithm with a KL term and of `dpo`.
     Reference,
-    /// The teacher of `distillation` in a folder.
+    /// The teacher of a distillation, in a folder.
     Teacher,
     /// The model that is trained. Rejected: the trainer trains it.
     Policy,

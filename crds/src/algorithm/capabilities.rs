@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::distillation::TeacherSpec;
 use super::grpo::GrpoSpec;
+use super::teacher::TeacherSpec;
 use crate::optimizer::OptimizerSpec;
 use crate::rollout::RolloutSpec;
 
@@ -26,7 +26,7 @@ pub enum DataKind {
 pub enum ModelRole {
     /// The model that is trained and exported; a reward model of `rewardModel`.
     Policy,
-    /// The policy before training, for a KL penalty and for `dpo`; the teacher of `distillation`.
+    /// The policy before training, for a KL penalty and for `dpo`; the teacher, if there is one.
     Reference,
     /// A value model that is trained beside the policy, or the policy's value head.
     Critic,
@@ -104,15 +104,20 @@ pub trait Capabilities {
         None
     }
 
+    /// The teacher, in a folder or served.
+    fn teacher_spec(&self) -> Option<&TeacherSpec> {
+        None
+    }
+
     /// Folder of the teacher that learners hold in the place of the reference model.
     fn teacher(&self) -> Option<&str> {
-        None
+        self.teacher_spec()?.held()
     }
 
     /// The teacher that a server or engines of the job serve, whose log-probabilities take the
     /// place of the reference model.
     fn served_teacher(&self) -> Option<&TeacherSpec> {
-        None
+        self.teacher_spec().filter(|own| own.server.is_some() || own.engines.is_some())
     }
 
     /// Optimizer of the critic, if the algorithm trains one.

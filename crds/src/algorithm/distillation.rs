@@ -1,18 +1,17 @@
-//! Settings of `distillation`.
+//! Settings and capabilities of `distillation`.
 
-mod capabilities;
+use std::borrow::Cow;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
 use super::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
-use crate::roles::InferenceSpec;
-use crate::storage::SecretKeyReference;
-use crate::union::{Union, exactly_one};
-use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
+use super::teacher::TeacherSpec;
+use crate::rollout::RolloutSpec;
 
 /// Settings of `distillation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -65,147 +64,6 @@ pub struct OffPolicySpec {
     pub batch_size: u32,
 }
 
-/// Teacher of `distillation`. Exactly one of `path` and `server`. Its tokenizer must be that of the
-/// policy. One that `server` or `engines` serve computes its log-probabilities of each finished
-/// sample, at temperature 1; learners do not hold it.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = exactly_one(Self::MEMBERS))]
-#[x_kube(
-    validation = Rule::new("!has(self.engines) || has(self.path)")
-        .message("engines serve the model in path: set path")
-)]
-#[x_kube(
-    validation = Rule::new("!has(self.engines) || self.engines.replicas >= 1")
-        .message("engines.replicas must be at least 1")
-)]
-#[x_kube(
-    validation = Rule::new("!has(self.calls) || has(self.engines)")
-        .message("calls are those of engines: set engines, or remove calls")
-)]
-pub struct TeacherSpec {
-    /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as trainer pods, or those
-    /// of `engines`, see it. Its vocabulary is that of the policy; its shape may differ. `rljob
-    /// run` resolves a relative path against the job file. Without `engines`, learners hold the
-    /// teacher beside the policy, divided among themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
-    pub path: Option<String>,
-    /// Engines of the job that serve the teacher in `path`, with the fields of `inference`, of
-    /// which nothing is inherited. They compute its log-probabilities of each finished sample, at
-    /// temperature 1; learners do not hold it, and its weights never change. Default none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engines: Option<Box<InferenceSpec>>,
-    /// Limits of calls of `engines`. Default those of its fields.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calls: Option<TeacherCalls>,
-    /// Server of the teacher that the job does not start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<TeacherServer>,
-}
-
-impl Union for TeacherSpec {
-    const MEMBERS: &'static [&'static str] = &["path", "server"];
-}
-
-impl TeacherSpec {
-    /// The model folder and the engines that serve it, if they are of the job.
-    pub fn served(&self) -> Option<(&str, &InferenceSpec)> {
-        Some((self.path.as_deref()?, self.engines.as_deref()?))
-    }
-
-    /// The folder of a teacher that learners hold.
-    pub fn held(&self) -> Option<&str> {
-        self.path.as_deref().filter(|_| self.engines.is_none())
-    }
-
-    /// Limits of calls of a served teacher.
-    pub fn calls(&self) -> TeacherCalls {
-        match &self.server {
-            Some(server) => server.calls(),
-            None => self.calls.clone().unwrap_or_default(),
-        }
-    }
-}
-
-/// Limits of calls of a teacher's engines, with the defaults of `server`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TeacherCalls {
-    /// Seconds per try. Default 15.
-    #[serde(default = "timeout_seconds")]
-    #[schemars(range(min = 1, max = 3600))]
-    pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. A call that loses its
-    /// engine is repeated on another one first. Default 5.
-    #[serde(default = "retries")]
-    #[schemars(range(min = 0, max = 100))]
-    pub retries: u32,
-    /// Concurrent requests, to all engines together. Default 64.
-    #[serde(default = "concurrency")]
-    #[schemars(range(min = 1, max = 4096))]
-    pub concurrency: u32,
-    /// Seconds for which sampling waits while no engine is ready, with reason RewardUnavailable of
-    /// Ready. Then the run fails. Default 1800.
-    #[serde(default = "max_outage_seconds")]
-    #[schemars(range(min = 0, max = 604_800))]
-    pub max_outage_seconds: u32,
-}
-
-impl Default for TeacherCalls {
-    fn default() -> Self {
-        Self {
-            timeout_seconds: timeout_seconds(),
-            retries: retries(),
-            concurrency: concurrency(),
-            max_outage_seconds: max_outage_seconds(),
-        }
-    }
-}
-
-/// SGLang or `rljob-engine` with the teacher. The run compares the tokens of some texts with those
-/// of the policy, unless the server has no tokenizer (SGLang with `--skip-tokenizer-init`).
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TeacherServer {
-    /// URL of the server, without `/generate` and without a query.
-    #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ?#]+[^ ?#]*$"))]
-    pub url: String,
-    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
-    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_secret_ref: Option<SecretKeyReference>,
-    /// Seconds per try. Default 15.
-    #[serde(default = "timeout_seconds")]
-    #[schemars(range(min = 1, max = 3600))]
-    pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
-    /// rejected. Default 5.
-    #[serde(default = "retries")]
-    #[schemars(range(min = 0, max = 100))]
-    pub retries: u32,
-    /// Concurrent requests. Default 64.
-    #[serde(default = "concurrency")]
-    #[schemars(range(min = 1, max = 4096))]
-    pub concurrency: u32,
-    /// Seconds for which sampling waits for a server that is down, with reason RewardUnavailable of
-    /// Ready. Then the run fails. Default 1800.
-    #[serde(default = "max_outage_seconds")]
-    #[schemars(range(min = 0, max = 604_800))]
-    pub max_outage_seconds: u32,
-}
-
-impl TeacherServer {
-    fn calls(&self) -> TeacherCalls {
-        TeacherCalls {
-            timeout_seconds: self.timeout_seconds,
-            retries: self.retries,
-            concurrency: self.concurrency,
-            max_outage_seconds: self.max_outage_seconds,
-        }
-    }
-}
-
 fn group_size() -> u32 {
     1
 }
@@ -239,5 +97,47 @@ impl DistillationSpec {
             kl_term: KlTerm::Reward,
             ..GrpoSpec::default()
         }
+    }
+}
+
+impl Capabilities for DistillationSpec {
+    fn name(&self) -> &'static str {
+        "distillation"
+    }
+
+    fn data(&self) -> DataKind {
+        if self.off_policy.is_some() { DataKind::Demonstrations } else { DataKind::Prompts }
+    }
+
+    fn batch_size(&self, rollout: &RolloutSpec) -> u32 {
+        self.off_policy.as_ref().map_or(rollout.batch_size, |own| own.batch_size)
+    }
+
+    fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
+        match &self.off_policy {
+            Some(own) => vec![Signal::TopTokens(own.top_k)],
+            None => self.grpo().signals(rollout, updates),
+        }
+    }
+
+    fn policy(&self) -> Option<Cow<'_, GrpoSpec>> {
+        self.off_policy.is_none().then(|| Cow::Owned(self.grpo()))
+    }
+
+    fn frozen_model(&self) -> Option<FrozenModel> {
+        let is_off_policy = self.off_policy.is_some();
+        Some(if is_off_policy { FrozenModel::TeacherTopTokens } else { FrozenModel::Teacher })
+    }
+
+    fn teacher_spec(&self) -> Option<&TeacherSpec> {
+        Some(&self.teacher)
+    }
+
+    fn temperature(&self, rollout: &RolloutSpec) -> f64 {
+        self.off_policy.as_ref().map_or(rollout.temperature, |own| own.temperature)
     }
 }

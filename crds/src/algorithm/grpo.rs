@@ -5,17 +5,19 @@
 //!    ─ advantageNormalization ─▶ advantage
 //!  ratio to proximalLogprobs by ratioLevel ─ surrogate, clipLow, clipHigh, cClip
 //!    ─ × behaviorWeight, secondMomentLimit ─ lossAggregation
-//!    ─ (+ klCoefficient · KL − entropyCoefficient · entropy) ─▶ loss
+//!    ─ (+ klCoefficient · KL + distillation − entropyCoefficient · entropy) ─▶ loss
 //! ```
 
 mod behavior;
 mod capabilities;
+mod distillation;
 mod normalization;
 mod surrogate;
 
 pub use behavior::{
     BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
 };
+pub use distillation::JointDistillation;
 pub use normalization::{
     NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
 };
@@ -55,6 +57,11 @@ use crate::rollout::RolloutSpec;
         .message("groupSize 1 needs advantageNormalization with mean Batch or None, and with \
                  scaleLevel Batch or scale None: a group of one sample is normalized by nothing \
                  but itself")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.distillation) || self.klCoefficient == 0.0")
+        .message("klCoefficient is not used with distillation: the teacher takes the place of the \
+                 reference model; remove one of them")
 )]
 pub struct GrpoSpec {
     /// Samples per prompt, whose rewards are normalized together. 1 for REINFORCE++ (arXiv
@@ -117,6 +124,9 @@ pub struct GrpoSpec {
     /// Term that contains the KL divergence. Default Reward.
     #[serde(default)]
     pub kl_term: KlTerm,
+    /// Learns from a teacher, too; without `klCoefficient`. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<JointDistillation>,
     /// Coefficient of the policy's entropy in nats at each trained token, which is subtracted from
     /// its loss (equation 9 of PPO, arXiv 1707.06347). Default 0.
     #[serde(default)]
@@ -193,6 +203,7 @@ impl Default for GrpoSpec {
             kl_coefficient: 0.0,
             kl_estimator: KlEstimator::default(),
             kl_term: KlTerm::default(),
+            distillation: None,
             entropy_coefficient: 0.0,
             proximal_logprobs: ProximalLogprobs::default(),
             behavior_weight: None,

@@ -5,8 +5,8 @@
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
 //!    ─▶ reward of the last token
 //!  (− klCoefficient, which adaptiveKl changes, · KL of each token)
-//!    ─ discount, gaeLambda, values of the critic, or of valueHead
-//!    ─▶ return of each token ─ valueNormalization ─ valueClip
+//!    ─ gaeTimestep, discount, gaeLambda or adaptiveLambda, values of the critic, or of valueHead
+//!    ─▶ return of each token, with criticLambda ─ valueNormalization ─ valueClip
 //!       ─▶ loss of the critic, × valueHead.lossWeight
 //!    ─▶ advantage ─ advantageNormalization ─ surrogate of `grpo` with clipLow, clipHigh,
 //!       cClip, behaviorWeight, lossAggregation ─▶ loss of the policy, after criticWarmupSteps
@@ -15,6 +15,7 @@
 
 mod advantages;
 mod critic;
+mod gae;
 
 use std::borrow::Cow;
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
+pub use gae::{AdaptiveLambda, GaeTimestep, LengthLambda, PositionLambda};
 
 use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
 use super::grpo::{
@@ -62,6 +64,10 @@ use crate::rollout::RolloutSpec;
         .message("adaptiveKl needs a klCoefficient above 0, with which it begins")
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.adaptiveLambda) || self.gaeLambda == 1.0")
+        .message("gaeLambda is not used with adaptiveLambda; remove it")
+)]
+#[x_kube(
     validation = Rule::new("!has(self.valueHead) || !has(self.criticOptimizer)")
         .message("criticOptimizer is not used with valueHead, which has the settings of \
                  spec.optimizer and valueHead.learningRate; remove it")
@@ -75,7 +81,10 @@ pub struct PpoSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub epochs: u32,
-    /// Discount γ per token. Default 1.
+    /// Time steps of advantages and returns. Default Token.
+    #[serde(default)]
+    pub gae_timestep: GaeTimestep,
+    /// Discount γ per time step. Default 1.
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub discount: f64,
@@ -84,6 +93,14 @@ pub struct PpoSpec {
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gae_lambda: f64,
+    /// λ of each sample as a function of its length, in place of `gaeLambda`. Default that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive_lambda: Option<AdaptiveLambda>,
+    /// λ of the returns that the critic learns (decoupled GAE, arXiv 2503.01491); VAPO has 1.
+    /// Default that of the advantages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub critic_lambda: Option<f64>,
     /// Bound of a value's change from the critic before the step, beyond which its loss has no
     /// gradient; 0 disables it. In the unit of rewards, or with `valueNormalization` in standard
     /// deviations. Default 0.5.
@@ -305,8 +322,11 @@ impl Default for PpoSpec {
         Self {
             group_size: one(),
             epochs: one(),
+            gae_timestep: GaeTimestep::default(),
             discount: unity(),
             gae_lambda: unity(),
+            adaptive_lambda: None,
+            critic_lambda: None,
             value_clip: value_clip(),
             value_normalization: None,
             value_head: None,

@@ -15,7 +15,7 @@ pub enum Model {
     Policy,
     /// The policy before training.
     Reference,
-    /// The teacher of `distillation`.
+    /// The teacher of a distillation.
     Teacher,
     /// The value model of `ppo`.
     Critic,

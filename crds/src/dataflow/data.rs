@@ -33,7 +33,7 @@ pub enum Data {
     AgentRewards,
     /// Finished samples.
     Samples,
-    /// Log-probabilities under the teacher of `distillation`.
+    /// Log-probabilities under the teacher.
     TeacherLogprobs,
     /// Most likely tokens of the teacher of `distillation.offPolicy`.
     TeacherTopTokens,

@@ -124,7 +124,9 @@ impl Declaration<'_> {
 
     fn advantages(&self) -> Call {
         let policy = self.algorithm.policy();
-        let is_reward = policy.as_ref().is_some_and(|policy| policy.kl_term == KlTerm::Reward);
+        let is_reward = policy.as_ref().is_some_and(|policy| {
+            policy.kl_term == KlTerm::Reward && policy.distillation.is_none()
+        });
         let inputs = [
             Some(Data::Batch),
             self.reference().filter(|_| is_reward),

@@ -180,6 +180,32 @@ fn a_teacher_is_a_model_of_the_learners_of_engines_or_of_a_server() {
 }
 
 #[test]
+fn a_teacher_beside_rewards_is_an_input_of_the_loss_and_not_of_the_advantages() {
+    let job =
+        |teacher: Value| json!({"algorithm": {"grpo": {"distillation": {"teacher": teacher}}}});
+    let held = [
+        "5a pack (coordinator): samples -> batch",
+        "6a infer teacher (learners): batch -> teacherLogprobs",
+        "6a advantages (learners): batch -> advantages lossWeights",
+        "7a train policy (learners): batch policyWeights teacherLogprobs advantages lossWeights \
+         -> newPolicyWeights",
+    ];
+    assert_eq!(lines(job(json!({"path": "/t"})))[4..], held);
+    let served = [
+        "5a infer teacher (teacher server): samples -> teacherLogprobs",
+        "6a pack (coordinator): samples teacherLogprobs -> batch",
+        "7a advantages (learners): batch -> advantages lossWeights",
+        "8a train policy (learners): batch policyWeights advantages lossWeights -> \
+         newPolicyWeights",
+    ];
+    assert_eq!(lines(job(json!({"server": {"url": "http://t"}})))[4..], served);
+    let mut grouped = job(json!({"path": "/t"}));
+    grouped["trainer"] = json!({"groups": [{"name": "teacher", "roles": ["Teacher"]}]});
+    let infer = "6a infer teacher (group teacher): batch -> teacherLogprobs";
+    assert!(lines(grouped.clone()).contains(&infer.to_owned()), "{:?}", lines(grouped));
+}
+
+#[test]
 fn a_teacher_of_given_completions_infers_its_top_tokens_before_training() {
     let distillation = json!({"teacher": {"path": "/t"}, "offPolicy": {"batchSize": 16}});
     let parts = json!({"algorithm": {"distillation": distillation}, "rewards": []});

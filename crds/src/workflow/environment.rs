@@ -36,8 +36,8 @@ pub struct EnvironmentWorkflow {
     /// Program that runs for each episode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<EnvironmentCommand>,
-    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
-    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads `NAME/KEY` in
+    /// the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Maximum number of turns. Default 8.
@@ -59,8 +59,7 @@ pub struct EnvironmentWorkflow {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
-    /// rejected. Default 5.
+    /// Retries, after growing waits of at most 30 s. Then the sample is rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

@@ -87,16 +87,15 @@ pub struct HttpTool {
     /// URL that calls are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads the file
-    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every request; `rljob run` reads `NAME/KEY` in
+    /// the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Seconds per try of a request. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
-    /// rejected. Default 5.
+    /// Retries, after growing waits of at most 30 s. Then the sample is rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
@@ -123,8 +122,8 @@ pub struct McpTool {
     /// URL of the server.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Key of a Secret with a bearer token, read for every session; `rljob run` reads the file
-    /// `NAME/KEY` in the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default no token.
+    /// Key of a Secret with a bearer token, read for every session; `rljob run` reads `NAME/KEY` in
+    /// the folder `RLJOB_SECRETS`. `http://` is not encrypted. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyReference>,
     /// Name of the tool at the server. Default that in the job.
@@ -135,8 +134,7 @@ pub struct McpTool {
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Retries after a failed try, after growing waits of at most 30 s. Then the sample is
-    /// rejected. Default 5.
+    /// Retries, after growing waits of at most 30 s. Then the sample is rejected. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,

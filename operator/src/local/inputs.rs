@@ -77,13 +77,14 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 /// What the folder of a teacher that learners hold lacks, unless an earlier job of the file writes
 /// it.
 fn missing_teacher(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    let teacher = Path::new(job.spec.algorithm.capabilities()?.teacher()?);
+    let (field, teacher) = job.spec.algorithm.teacher_field()?;
+    let teacher = Path::new(teacher.held()?);
     if is_written_by(teacher, runs, earlier) {
         return None;
     }
     incomplete_model(teacher)
         .or_else(|| missing_weights(teacher, InitialWeights::Pretrained))
-        .map(|what| format!("spec.algorithm.distillation.teacher.path: {what}"))
+        .map(|what| format!("{field}.path: {what}"))
 }
 
 /// What the folders of fixed models that engines of the job serve lack, or why they have another

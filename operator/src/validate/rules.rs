@@ -17,6 +17,7 @@ mod groups;
 mod mixture;
 mod model_reward;
 mod pairs;
+mod ppo;
 mod prompts;
 mod rewards;
 mod roles;
@@ -29,7 +30,7 @@ mod tracking;
 mod verifiers;
 mod workflow;
 
-use algorithm::{check_algorithm, check_critic, check_policy};
+use algorithm::{check_algorithm, check_policy};
 use common::{COORDINATOR, Role, TRAINER, VERIFIERS, check_optimizer, is_dns_label};
 use pairs::check_dpo;
 pub(super) use sources::paths;
@@ -55,7 +56,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     check_algorithm(&spec.algorithm, &spec.rewards, &spec.dataset, has_agent, &mut problems);
     check_policy(spec, &mut problems);
     if let Some(ppo) = &spec.algorithm.ppo {
-        check_critic(ppo, spec.training.known_steps().filter(|steps| *steps > 0), &mut problems);
+        ppo::check(ppo, spec.training.known_steps().filter(|steps| *steps > 0), &mut problems);
     }
     if let Some(dpo) = &spec.algorithm.dpo {
         check_dpo(dpo, &mut problems);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::EnginePurpose;
-use rljob_crds::algorithm::distillation::{TeacherCalls, TeacherSpec};
+use rljob_crds::algorithm::teacher::{TeacherCalls, TeacherSpec};
 use rljob_protocol::classifier::check_language_model;
 use rljob_protocol::status::RewardOutage;
 use serde::Deserialize;

@@ -172,7 +172,9 @@ fn advantages(sequences: i64) {
     let tokens: i64 = lengths.iter().sum();
     let [rewards_N, values_N] = [0, 1].map(|_| Tensor::randn([tokens], (Kind::Float, GPU)));
     let end_values_Q = Tensor::zeros([sequences], (Kind::Float, GPU));
-    let discounts = Discounts { discount: 0.99, lambda: 0.95 };
+    let (discount, lambda) = (0.99, 0.95);
+    let lambda_Q = Tensor::full([sequences], lambda, (Kind::Double, GPU));
+    let discounts = Discounts { discount, lambda_Q: &lambda_Q };
     let packed = Packed { ends_Q: &ends_Q, values_N: &values_N, end_values_Q: &end_values_Q };
     let kernel = || {
         let advantages_N = gae::advantages(&packed, &rewards_N, discounts).unwrap();
@@ -201,8 +203,8 @@ fn advantages(sequences: i64) {
                 out_N.data_ptr().cast(),
                 returns_N.data_ptr().cast(),
                 sequences as c_int,
-                discounts.discount as f32,
-                discounts.lambda as f32,
+                discount as f32,
+                lambda as f32,
             )
         };
         assert_eq!(code, 0, "the other kernel failed");

@@ -1,4 +1,4 @@
-// Advantages of packed sequences: A_t = δ_t + d · A_{t+1} from the end of each sequence, with the
+// Advantages of packed sequences: A_t = δ_t + d · A_{t+1} from the end of each sequence, with its
 // decay d = γλ, as a parallel scan in fp64 and in a fixed order. Values are fp32.
 #include <cuda_runtime.h>
 
@@ -19,7 +19,8 @@ constexpr int kScan = 5;
 // compute their tokens as if nothing followed; what follows is then added with its decay.
 __global__ void __launch_bounds__(kThreads)
     advantages(const float* rewards, const float* values, const int64_t* ends,
-               const float* end_values, float* out, double discount, double decay) {
+               const float* end_values, float* out, double discount, const double* lambdas) {
+  const double decay = discount * lambdas[blockIdx.x];
   __shared__ double totals[2][kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // decay^(kTokens · 2^i): over the tokens of 2^i threads.
@@ -86,9 +87,9 @@ __global__ void __launch_bounds__(kThreads)
 // Sequence q has the tokens from ends[q − 1], or 0, up to ends[q].
 extern "C" int rljob_gae(const float* rewards, const float* values, const int64_t* ends,
                          const float* end_values, float* out, int64_t sequences, double discount,
-                         double lambda, cudaStream_t stream) {
+                         const double* lambdas, cudaStream_t stream) {
   if (sequences == 0) return 0;
   rljob::advantages<<<sequences, rljob::kThreads, 0, stream>>>(
-      rewards, values, ends, end_values, out, discount, discount * lambda);
+      rewards, values, ends, end_values, out, discount, lambdas);
   return cudaGetLastError();
 }

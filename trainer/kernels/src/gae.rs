@@ -4,6 +4,7 @@
 //!  δ_t = r_t + γ V_{t+1} − V_t
 //!  A_t = δ_t + γ λ A_{t+1}               A after the last token is 0
 //!
+//!  λ     of the sequence
 //!  r_t   reward of the token; that of a turn is at its last token
 //!  V_t   value of the state before the token
 //!  V after the last token: 0, or the value of that state if a limit ended the sample
@@ -24,7 +25,7 @@ use crate::KernelError;
 pub fn advantages(
     packed: &Packed<'_>,
     rewards_N: &Tensor,
-    discounts: Discounts,
+    discounts: Discounts<'_>,
 ) -> Result<Tensor, KernelError> {
     #[cfg(feature = "cuda")]
     if rewards_N.device().is_cuda() {
@@ -37,24 +38,30 @@ pub fn advantages(
 pub fn plain(
     packed: &Packed<'_>,
     rewards_N: &Tensor,
-    discounts: Discounts,
+    discounts: Discounts<'_>,
 ) -> Result<Tensor, KernelError> {
     let Packed { ends_Q, values_N, end_values_Q } = *packed;
     let floats = |tensor: &Tensor| Vec::<f32>::try_from(tensor.f_to_kind(Kind::Float)?);
+    let doubles = |tensor: &Tensor| Vec::<f64>::try_from(tensor.f_to_kind(Kind::Double)?);
     let (ends, values, end_values) =
         (Vec::<i64>::try_from(ends_Q)?, floats(values_N)?, floats(end_values_Q)?);
-    let rewards = floats(rewards_N)?;
-    if values.len() != rewards.len() || end_values.len() != ends.len() {
-        return Err(unfit("a value for each reward, an end value for each sequence"));
+    let (rewards, lambdas) = (floats(rewards_N)?, doubles(discounts.lambda_Q)?);
+    let is_fit =
+        values.len() == rewards.len() && [end_values.len(), lambdas.len()] == [ends.len(); 2];
+    if !is_fit {
+        return Err(unfit(FIT));
     }
     let whole = ends.last().copied().unwrap_or(0) == rewards.len() as i64;
     if !whole || !ends.is_sorted() || ends.first().is_some_and(|first| *first < 0) {
         return Err(unfit("ascending ends, the last of which is the number of rewards"));
     }
-    let slices = PackedSlices { ends: &ends, values: &values, end_values: &end_values };
-    let advantages = slices.advantages(rewards, discounts);
+    let (end_values, lambdas) = (&end_values, &lambdas);
+    let slices = PackedSlices { ends: &ends, values: &values, end_values, lambdas };
+    let advantages = slices.advantages(rewards, discounts.discount);
     Ok(Tensor::f_from_slice(&advantages)?.f_to_device(rewards_N.device())?)
 }
+
+const FIT: &str = "a value for each reward, an end value and a λ for each sequence";
 
 fn unfit(message: &'static str) -> KernelError {
     KernelError::Operands { operation: "compute advantages", message }
@@ -65,7 +72,7 @@ fn unfit(message: &'static str) -> KernelError {
 fn on_gpu(
     packed: &Packed<'_>,
     rewards_N: &Tensor,
-    discounts: Discounts,
+    discounts: Discounts<'_>,
 ) -> Result<Tensor, KernelError> {
     let device = rewards_N.device();
     let whole = |tensor: &Tensor, kind| tensor.f_to_device(device)?.f_to_kind(kind)?.f_contiguous();
@@ -75,12 +82,14 @@ fn on_gpu(
         values_N: &whole(packed.values_N, Kind::Float)?,
         end_values_Q: &whole(packed.end_values_Q, Kind::Float)?,
     };
-    let fit =
-        own.values_N.numel() == rewards_N.numel() && own.end_values_Q.numel() == own.ends_Q.numel();
-    if !fit {
-        return Err(unfit("a value for each reward, an end value for each sequence"));
+    let lambda_Q = &whole(discounts.lambda_Q, Kind::Double)?;
+    let sequences = own.ends_Q.numel();
+    let is_fit = own.values_N.numel() == rewards_N.numel()
+        && [own.end_values_Q.numel(), lambda_Q.numel()] == [sequences; 2];
+    if !is_fit {
+        return Err(unfit(FIT));
     }
-    crate::cuda::advantages(&own, &rewards_N, discounts)
+    crate::cuda::advantages(&own, &rewards_N, Discounts { lambda_Q, ..discounts })
 }
 
 /// [`Packed`] in memory of the host.
@@ -89,16 +98,19 @@ pub struct PackedSlices<'a> {
     pub ends: &'a [i64],
     pub values: &'a [f32],
     pub end_values: &'a [f32],
+    /// λ of each sequence.
+    pub lambdas: &'a [f64],
 }
 
 impl PackedSlices<'_> {
     /// Advantage `[N]` of every token, in the memory of its rewards r `[N]`.
-    pub fn advantages(&self, mut rewards: Vec<f32>, discounts: Discounts) -> Vec<f32> {
+    pub fn advantages(&self, mut rewards: Vec<f32>, discount: f64) -> Vec<f32> {
         let mut start = 0;
-        for (&end, &end_value) in self.ends.iter().zip(self.end_values) {
+        let of_sequences = self.ends.iter().zip(self.end_values).zip(self.lambdas);
+        for ((&end, &end_value), &lambda) in of_sequences {
             let end = end as usize;
             let (rewards, values) = (&mut rewards[start..end], &self.values[start..end]);
-            replace_by_advantages(rewards, values, end_value, discounts);
+            replace_by_advantages(rewards, values, end_value, [discount, lambda]);
             start = end;
         }
         rewards
@@ -110,7 +122,7 @@ fn replace_by_advantages(
     rewards: &mut [f32],
     values: &[f32],
     end_value: f32,
-    Discounts { discount, lambda }: Discounts,
+    [discount, lambda]: [f64; 2],
 ) {
     let gamma = discount as f32;
     let next_values = values.get(1..).unwrap_or_default();
@@ -163,19 +175,24 @@ mod tests {
         values: &[f32],
         end_values: &[f32],
         rewards: &[f32],
-        by: Discounts,
+        (discount, lambdas): (f64, &[f64]),
     ) -> Tensor {
         let packed = Packed {
             ends_Q: &Tensor::from_slice(ends),
             values_N: &Tensor::from_slice(values),
             end_values_Q: &Tensor::from_slice(end_values),
         };
-        advantages(&packed, &Tensor::from_slice(rewards), by).unwrap()
+        let discounts = Discounts { discount, lambda_Q: &Tensor::from_slice(lambdas) };
+        advantages(&packed, &Tensor::from_slice(rewards), discounts).unwrap()
     }
 
     /// A_t as the sum of (γλ)^l δ_{t+l}, from one sequence and the value after it.
-    fn by_definition(rewards: &[f32], values: &[f32], end: f32, discounts: Discounts) -> Vec<f64> {
-        let Discounts { discount, lambda } = discounts;
+    fn by_definition(
+        rewards: &[f32],
+        values: &[f32],
+        end: f32,
+        [discount, lambda]: [f64; 2],
+    ) -> Vec<f64> {
         let value = |token: usize| f64::from(values.get(token).copied().unwrap_or(end));
         let delta =
             |token: usize| f64::from(rewards[token]) + discount * value(token + 1) - value(token);
@@ -188,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_sequence_computed_by_hand_has_its_advantages() {
-        let half = Discounts { discount: 0.5, lambda: 0.5 };
+        let half = (0.5, &[0.5][..]);
         let found = of(&[3], &[0.5, 0.25, 0.75], &[0.0], &[0.0, -0.5, 1.0], half);
         // δ = 0.5·0.25 − 0.5, −0.5 + 0.5·0.75 − 0.25, 1 − 0.75; γλ = 0.25.
         close(&found, &[-0.375 + 0.25 * (-0.375 + 0.25 * 0.25), -0.375 + 0.25 * 0.25, 0.25]);
@@ -196,28 +213,29 @@ mod tests {
 
     #[test]
     fn operands_that_do_not_fit_are_errors() {
-        let one = Discounts { discount: 1.0, lambda: 1.0 };
-        for (ends, values, end_values) in [
-            (&[2_i64][..], &[0.5_f32][..], &[0.0_f32][..]),
-            (&[2], &[0.5, 0.5], &[]),
-            (&[1], &[0.5, 0.5], &[0.0]),
-            (&[3], &[0.5, 0.5], &[0.0]),
-            (&[2, 1, 2], &[0.5, 0.5], &[0.0; 3]),
-            (&[-1, 2], &[0.5, 0.5], &[0.0; 2]),
+        for (ends, values, end_values, lambdas) in [
+            (&[2_i64][..], &[0.5_f32][..], &[0.0_f32][..], &[1.0][..]),
+            (&[2], &[0.5, 0.5], &[], &[1.0]),
+            (&[2], &[0.5, 0.5], &[0.0], &[1.0; 2]),
+            (&[1], &[0.5, 0.5], &[0.0], &[1.0]),
+            (&[3], &[0.5, 0.5], &[0.0], &[1.0]),
+            (&[2, 1, 2], &[0.5, 0.5], &[0.0; 3], &[1.0; 3]),
+            (&[-1, 2], &[0.5, 0.5], &[0.0; 2], &[1.0; 2]),
         ] {
             let packed = Packed {
                 ends_Q: &Tensor::from_slice(ends),
                 values_N: &Tensor::from_slice(values),
                 end_values_Q: &Tensor::from_slice(end_values),
             };
+            let one = Discounts { discount: 1.0, lambda_Q: &Tensor::from_slice(lambdas) };
             let found = advantages(&packed, &Tensor::from_slice(&[1.0_f32, 0.0]), one);
-            assert!(found.is_err(), "{ends:?} {values:?} {end_values:?}");
+            assert!(found.is_err(), "{ends:?} {values:?} {end_values:?} {lambdas:?}");
         }
     }
 
     #[test]
     fn with_lambda_1_and_no_discount_it_is_the_return_minus_the_value() {
-        let none = Discounts { discount: 1.0, lambda: 1.0 };
+        let none = (1.0, &[1.0; 2][..]);
         let found = of(&[2, 3], &[0.5, 0.25, 0.125], &[0.0, 0.75], &[0.0, 1.0, 0.0], none);
         close(&found, &[0.5, 0.75, 0.625]);
     }
@@ -233,16 +251,18 @@ mod tests {
         let ends: Vec<i64> = ends.collect();
         let rewards: Vec<f32> = (0..total).map(wave).collect();
         let values: Vec<f32> = (0..total).map(|at| wave(at * 3 + 1)).collect();
-        for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
-            let discounts = Discounts { discount, lambda };
+        let varied = [0.5, 0.9, 0.99, 0.25, 0.0, 1.0];
+        for (discount, lambdas) in
+            [(1.0, [1.0; 6]), (0.99, [0.95; 6]), (0.9, [0.0; 6]), (0.0, [0.5; 6]), (0.97, varied)]
+        {
             let (mut start, mut expected) = (0, Vec::new());
-            for (length, end) in lengths.iter().zip(&end_values) {
+            for ((length, end), lambda) in lengths.iter().zip(&end_values).zip(lambdas) {
                 let range = start..start + length;
                 let (rewards, values) = (&rewards[range.clone()], &values[range.clone()]);
-                expected.extend(by_definition(rewards, values, *end, discounts));
+                expected.extend(by_definition(rewards, values, *end, [discount, lambda]));
                 start = range.end;
             }
-            close(&of(&ends, &values, &end_values, &rewards, discounts), &expected);
+            close(&of(&ends, &values, &end_values, &rewards, (discount, &lambdas)), &expected);
         }
     }
 }

@@ -74,9 +74,10 @@ pub struct Operands<'a> {
 
 /// Discount γ and λ of advantages.
 #[derive(Clone, Copy, Debug)]
-pub struct Discounts {
+pub struct Discounts<'a> {
     pub discount: f64,
-    pub lambda: f64,
+    /// `[Q]` λ of each sequence, fp64.
+    pub lambda_Q: &'a Tensor,
 }
 
 /// Trained tokens of packed sequences on a device. Tokens of a sequence are consecutive and in

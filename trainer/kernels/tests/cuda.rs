@@ -175,14 +175,18 @@ fn advantages_of_packed_sequences() {
     let (rewards_N, values_N) = (random(tokens), random(tokens));
     let end_values_Q = random(lengths.len() as i64);
     let packed = Packed { ends_Q: &ends_Q, values_N: &values_N, end_values_Q: &end_values_Q };
-    for (discount, lambda) in [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)] {
-        let discounts = Discounts { discount, lambda };
+    let varied = [0.5, 0.9, 0.0, 1.0, 0.999, 0.97, 0.0, 0.5, 0.99];
+    for (discount, lambdas) in
+        [(1.0, [1.0; 9]), (0.99, [0.95; 9]), (0.9, [0.0; 9]), (0.0, [0.5; 9]), (0.97, varied)]
+    {
+        let lambda_Q = Tensor::from_slice(&lambdas).to_device(GPU);
+        let discounts = Discounts { discount, lambda_Q: &lambda_Q };
         let found = gae::advantages(&packed, &rewards_N, discounts).unwrap();
         let expected = gae::plain(&packed, &rewards_N, discounts).unwrap();
         assert_close(&found, &expected, 1e-6);
         let largest = |tensor: Tensor| tensor.abs().max().double_value(&[]);
         let (difference, size) = (largest(&found - &expected), largest(expected));
-        assert!(difference <= 1e-6 * size, "γ {discount}, λ {lambda}: {difference}");
+        assert!(difference <= 1e-6 * size, "γ {discount}, λ {lambdas:?}: {difference}");
         assert_eq!(gae::advantages(&packed, &rewards_N, discounts).unwrap(), found);
     }
 }

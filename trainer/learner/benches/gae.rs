@@ -11,14 +11,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use rljob_kernels::gae::{Discounts, PackedSlices};
+use rljob_kernels::gae::PackedSlices;
 use rljob_tests::bench::{Aim, Peer, in_turn, row, skipped};
 use rljob_tests::files::python;
 
 const SEQUENCES: u32 = 1024;
 const ROUNDS: usize = 5;
 const AIM: f64 = 100.0;
-const DISCOUNTS: Discounts = Discounts { discount: 0.99, lambda: 0.95 };
+const DISCOUNT: f64 = 0.99;
+const LAMBDA: f64 = 0.95;
 
 /// Tokens of each sequence, spread evenly over 64 to 4,096; gae_peer.py has the same.
 fn lengths() -> impl Iterator<Item = u32> {
@@ -47,16 +48,18 @@ fn main() {
     let tokens = lengths().sum();
     let (rewards, values) = (wave(tokens, 7), wave(tokens, 13));
     let end_values = vec![0.0; SEQUENCES as usize];
-    let packed = PackedSlices { ends: &ends, values: &values, end_values: &end_values };
+    let lambdas = vec![LAMBDA; SEQUENCES as usize];
+    let (end_values, lambdas) = (&end_values, &lambdas);
+    let packed = PackedSlices { ends: &ends, values: &values, end_values, lambdas };
     let ours = || {
         let rewards = rewards.clone();
         let start = Instant::now();
-        black_box(black_box(&packed).advantages(rewards, DISCOUNTS));
+        black_box(black_box(&packed).advantages(rewards, DISCOUNT));
         start.elapsed().as_secs_f64()
     };
     let (ours, theirs) = in_turn(ROUNDS, ours, || peer.ask("seconds").unwrap());
 
-    let advantages = packed.advantages(rewards.clone(), DISCOUNTS);
+    let advantages = packed.advantages(rewards.clone(), DISCOUNT);
     let sum: f64 = advantages.iter().map(|advantage| f64::from(advantage.abs())).sum();
     let other = peer.ask("sum").unwrap();
     assert!((sum - other).abs() <= 1e-7 * other, "{sum} is not {other}");

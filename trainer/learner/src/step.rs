@@ -23,7 +23,7 @@ mod report;
 mod scores;
 mod signals;
 mod sums;
-mod turn_rewards;
+mod turns;
 mod update;
 mod validate;
 

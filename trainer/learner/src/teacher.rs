@@ -23,7 +23,7 @@ use crate::ranks::Ranks;
 /// A teacher that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TeacherError {
-    #[error("failed to load the teacher of algorithm.distillation")]
+    #[error("failed to load the teacher")]
     Model(#[from] ModelError),
     #[error("failed to read the tokenizer `{}`", path.display())]
     Tokenizer { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::{BehaviorLevel, GrpoSpec, ProximalLogprobs, RatioLevel};
 use crate::algorithm::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
+use crate::algorithm::teacher::TeacherSpec;
 use crate::rollout::RolloutSpec;
 
 impl Capabilities for GrpoSpec {
@@ -40,7 +41,7 @@ impl Capabilities for GrpoSpec {
         let varies = behavior.is_some() || self.kl_coefficient > 0.0;
         let whole = self.ratio_level != RatioLevel::Token && (has_ratios || varies);
         let signals = [
-            (self.kl_coefficient > 0.0).then_some(Signal::Reference),
+            self.frozen_model().is_some().then_some(Signal::Reference),
             proximal.then_some(Signal::Proximal),
             whole.then_some(Signal::Policy),
         ];
@@ -56,6 +57,11 @@ impl Capabilities for GrpoSpec {
     }
 
     fn frozen_model(&self) -> Option<FrozenModel> {
-        (self.kl_coefficient > 0.0).then_some(FrozenModel::Reference)
+        let has_teacher = self.distillation.is_some().then_some(FrozenModel::Teacher);
+        has_teacher.or_else(|| (self.kl_coefficient > 0.0).then_some(FrozenModel::Reference))
+    }
+
+    fn teacher_spec(&self) -> Option<&TeacherSpec> {
+        self.distillation.as_ref().map(|joint| &joint.teacher)
     }
 }

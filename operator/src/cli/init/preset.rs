@@ -75,6 +75,10 @@ pub enum Preset {
     Ppo,
     /// PPO with a value head on the policy, on the data of `make quickstart`.
     PpoValueHead,
+    /// PPO with a λ that grows with the length of a completion, on the data of `make quickstart`.
+    AdaptiveLambda,
+    /// PPO with a turn as the time step, on the data of `make quickstart`.
+    PpoTurns,
     /// GRPO with an entropy bonus. On the data of `make quickstart`.
     Entropy,
     /// GRPO with two passes over the samples of a step. On the data of `make quickstart`.
@@ -105,6 +109,8 @@ pub enum Preset {
     /// Distillation of a teacher's top tokens at given completions, on the data of `make
     /// quickstart`.
     OffPolicyDistillation,
+    /// GRPO with a teacher beside the rewards, on the data of `make quickstart`.
+    JointDistillation,
     /// GRPO with LoRA, on the data of `make quickstart`.
     Lora,
     /// Two jobs on additions: SFT, then GRPO with a second attempt after feedback. Needs the data
@@ -223,6 +229,8 @@ samples! {
     M2po: "algorithms/m2po", "m2po";
     Ppo: "algorithms/ppo", "ppo";
     PpoValueHead: "algorithms/ppo-value-head", "ppo-value-head";
+    AdaptiveLambda: "algorithms/adaptive-lambda", "adaptive-lambda";
+    PpoTurns: "algorithms/ppo-turns", "ppo-turns";
     Entropy: "algorithms/entropy", "entropy";
     Epochs: "algorithms/epochs", "epochs";
     Dpo: "algorithms/dpo", "dpo";
@@ -237,6 +245,7 @@ samples! {
     Distillation: "algorithms/distillation", "distillation";
     TeacherEngines: "algorithms/teacher-engines", "teacher-engines";
     OffPolicyDistillation: "algorithms/off-policy-distillation", "off-policy-distillation";
+    JointDistillation: "algorithms/joint-distillation", "joint-distillation";
     Lora: "algorithms/lora", "lora";
     MultiTurn: "multi-turn", "multi-turn";
     TwoTurns: "two-turns", "two-turns";

@@ -80,6 +80,8 @@ fn roles_reach_the_ports_of_servers_that_the_spec_names() {
         ports(&json!({"algorithm": distillation})),
         [(json!("coordinator"), vec![30001], true)]
     );
+    let joint = json!({"grpo": {"distillation": {"teacher": teacher}}});
+    assert_eq!(ports(&json!({"algorithm": joint})), [(json!("coordinator"), vec![30001], true)]);
     let environment = json!({"environment": {"url": "http://games.lab:8700/maze"}});
     assert_eq!(
         ports(&json!({"rollout": {"workflow": environment}})),

@@ -11,7 +11,7 @@ use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::reward::RewardSpec;
 
-use super::common::{check_optimizer, check_union};
+use super::common::check_union;
 use super::pairs::check_pairs;
 use super::rewards::check_reward;
 use super::{distillation, mixture, prompts, suites};
@@ -177,9 +177,7 @@ fn check_evaluation(
 /// Rules of rewards and of the policy's loss, which algorithms that sample share.
 pub(super) fn check_policy(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let Some(algorithm) = spec.algorithm.resolve() else { return };
-    if let Algorithm::Distillation(distillation) = algorithm {
-        distillation::check(distillation, spec, problems);
-    }
+    distillation::check(spec, problems);
     if spec.algorithm.distillation.is_some() && spec.rollout.dynamic_sampling.is_some() {
         let message = "compares rewards, which algorithm.distillation does not learn from; remove \
             it";
@@ -268,25 +266,5 @@ fn check_group_of_one(
                     equal"
             ),
         ));
-    }
-}
-
-/// Rules of the critic of `ppo`, in a run of `steps` steps, if that is known.
-pub(super) fn check_critic(ppo: &PpoSpec, steps: Option<u32>, problems: &mut Vec<Problem>) {
-    if let Some(steps) = steps.filter(|steps| ppo.critic_warmup_steps >= *steps) {
-        let message =
-            format!("must be below training.steps = {steps}: the policy would not be trained");
-        problems.push(Problem::new("spec.algorithm.ppo.criticWarmupSteps", message));
-    }
-    if ppo.adaptive_kl.is_some() && ppo.kl_coefficient <= 0.0 {
-        let message = "needs a klCoefficient above 0, with which it begins";
-        problems.push(Problem::new("spec.algorithm.ppo.adaptiveKl", message));
-    }
-    if ppo.value_head.is_some() && ppo.critic_optimizer.is_some() {
-        let message = "is not used with valueHead, which has the settings of spec.optimizer and \
-            valueHead.learningRate; remove it";
-        problems.push(Problem::new("spec.algorithm.ppo.criticOptimizer", message));
-    } else if let Some(optimizer) = &ppo.critic_optimizer {
-        check_optimizer("spec.algorithm.ppo.criticOptimizer", optimizer, steps, problems);
     }
 }

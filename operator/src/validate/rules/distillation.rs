@@ -1,35 +1,45 @@
-//! Rules of `distillation`: its teacher, and the settings of off-policy distillation.
+//! Rules of teachers, of `distillation` and beside the rewards of `grpo`, and of off-policy
+//! distillation.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::distillation::{DistillationSpec, TeacherSpec};
-use rljob_crds::algorithm::grpo::LossAggregation;
+use rljob_crds::algorithm::distillation::DistillationSpec;
+use rljob_crds::algorithm::grpo::{GrpoSpec, LossAggregation};
+use rljob_crds::algorithm::teacher::TeacherSpec;
 
 use super::common::check_union;
 use super::roles::check_further_engines;
 use super::sources::check_run_path;
 use crate::validate::Problem;
 
-/// Field of the teacher.
-const TEACHER: &str = "algorithm.distillation.teacher";
-
 /// Rules of the settings.
-pub(super) fn check(
-    distillation: &DistillationSpec,
-    spec: &RLJobSpec,
-    problems: &mut Vec<Problem>,
-) {
-    check_teacher(&distillation.teacher, spec, problems);
-    check_off_policy(distillation, problems);
+pub(super) fn check(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if let Some((path, teacher)) = spec.algorithm.teacher_field() {
+        check_teacher(path, teacher, spec, problems);
+    }
+    if let Some(grpo) = &spec.algorithm.grpo {
+        check_joint(grpo, problems);
+    }
+    if let Some(distillation) = &spec.algorithm.distillation {
+        check_off_policy(distillation, problems);
+    }
 }
 
-fn check_teacher(teacher: &TeacherSpec, spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    let path = format!("spec.{TEACHER}");
-    check_union(&path, teacher, problems);
+fn check_joint(grpo: &GrpoSpec, problems: &mut Vec<Problem>) {
+    if grpo.distillation.is_some() && grpo.kl_coefficient > 0.0 {
+        let message = "is not used with distillation: the teacher takes the place of the \
+            reference model; remove one of them";
+        problems.push(Problem::new("spec.algorithm.grpo.klCoefficient", message));
+    }
+}
+
+fn check_teacher(path: &str, teacher: &TeacherSpec, spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    check_union(path, teacher, problems);
     if let Some(folder) = &teacher.path {
         check_run_path(&format!("{path}.path"), folder, problems);
     }
     if let Some(engines) = &teacher.engines {
-        check_further_engines(&format!("{TEACHER}.engines"), engines, spec, problems);
+        let field = format!("{}.engines", path.trim_start_matches("spec."));
+        check_further_engines(&field, engines, spec, problems);
     }
     let mut problem = |own: &str, message: String| {
         problems.push(Problem::new(format!("{path}.{own}"), message));

@@ -2,8 +2,8 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
+use rljob_crds::algorithm::teacher::TeacherSpec;
 use rljob_crds::data::EvaluationDataset;
-use rljob_crds::algorithm::distillation::TeacherSpec;
 use rljob_crds::trainer_groups::{GroupRole, MAX_GROUPS, TrainerGroupSpec};
 
 use super::common::{Role, TRAINER, is_dns_label};

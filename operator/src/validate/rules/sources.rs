@@ -54,17 +54,13 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
 
 /// Fields with paths in pods, and their values.
 pub fn paths(spec: &RLJobSpec) -> Vec<(String, &str)> {
-    let distillation = spec.algorithm.distillation.as_ref();
+    let model = spec.model.path.as_deref().map(|path| ("spec.model.path".to_owned(), path));
+    let teacher = spec.algorithm.teacher_field();
+    let teacher = teacher
+        .and_then(|(field, teacher)| Some((format!("{field}.path"), teacher.path.as_deref()?)));
     let restored = spec.restore_from.as_ref().and_then(|own| own.path.as_deref());
-    let fixed = [
-        ("spec.model.path", spec.model.path.as_deref()),
-        (
-            "spec.algorithm.distillation.teacher.path",
-            distillation.and_then(|own| own.teacher.path.as_deref()),
-        ),
-        ("spec.restoreFrom.path", restored),
-    ];
-    let fixed = fixed.into_iter().filter_map(|(field, path)| Some((field.to_owned(), path?)));
+    let restored = restored.map(|path| ("spec.restoreFrom.path".to_owned(), path));
+    let fixed = [model, teacher, restored].into_iter().flatten();
     let rewards = spec.rewards.iter().enumerate().filter_map(|(index, reward)| {
         let path = reward.model.as_ref()?.path.as_deref()?;
         Some((format!("spec.rewards[{index}].model.path"), path))

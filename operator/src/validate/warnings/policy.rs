@@ -2,12 +2,13 @@
 //! meant.
 
 use rljob_crds::RLJobSpec;
-use rljob_crds::algorithm::Algorithm;
 use rljob_crds::algorithm::grpo::{
     GrpoSpec, KlEstimator, KlTerm, NormalizationMean, NormalizationScale, NormalizationSpec,
     ProximalLogprobs, RatioLevel, Surrogate,
 };
-use rljob_crds::algorithm::ppo::{AdvantageNormalization, PpoSpec};
+use rljob_crds::algorithm::ppo::{AdvantageNormalization, GaeTimestep, PpoSpec};
+use rljob_crds::algorithm::{Algorithm, RolloutSpec};
+use rljob_crds::workflow::WorkflowSpec;
 
 use super::optimizer::check_optimizer;
 use crate::validate::Problem;
@@ -49,12 +50,33 @@ pub(super) fn check_policy(
             of the critic before the step";
         warnings.push(Problem::new(format!("{path}.valueClip"), message));
     }
+    check_timesteps(&path, ppo, &spec.rollout, warnings);
     if let Some(optimizer) = &ppo.critic_optimizer {
         check_optimizer(&format!("{path}.criticOptimizer"), optimizer, spec, warnings);
     }
     if ppo.value_head.as_ref().and_then(|head| head.learning_rate).is_some_and(|rate| rate <= 0.0) {
         let message = "is 0: the head keeps its zeros, so that all values are 0";
         warnings.push(Problem::new(format!("{path}.valueHead.learningRate"), message));
+    }
+}
+
+/// Settings of the estimation of advantages.
+fn check_timesteps(path: &str, ppo: &PpoSpec, rollout: &RolloutSpec, warnings: &mut Vec<Problem>) {
+    let turns = rollout.workflow.as_ref().map_or(Some(1), WorkflowSpec::max_turns);
+    let is_turn = ppo.gae_timestep == GaeTimestep::Turn;
+    if is_turn && rollout.workflow.is_none() {
+        let message = "Turn without rollout.workflow: a sample is one turn, whose advantage is its \
+            reward minus one value";
+        warnings.push(Problem::new(format!("{path}.gaeTimestep"), message));
+    }
+    let most = if is_turn { turns } else { Some(rollout.max_trained_tokens()) };
+    let length = ppo.adaptive_lambda.as_ref().and_then(|adaptive| adaptive.length.as_ref());
+    if let (Some(length), Some(most)) = (length, most)
+        && length.alpha * f64::from(most) <= 1.0
+    {
+        let message =
+            format!("makes every λ 0: alpha · L is at most 1 for samples of up to {most} steps");
+        warnings.push(Problem::new(format!("{path}.adaptiveLambda.length.alpha"), message));
     }
 }
 
@@ -255,6 +277,12 @@ mod tests {
         );
         let passes = json!({"valueClip": 0.2, "clipHigh": 0.3, "epochs": 2});
         assert_eq!(found(&ppo(passes), 1), Vec::<String>::new());
+        let length = |alpha: f64| ppo(json!({"adaptiveLambda": {"length": {"alpha": alpha}}}));
+        assert_eq!(found(&length(0.01), 1), Vec::<String>::new());
+        let alpha = "spec.algorithm.ppo.adaptiveLambda.length.alpha";
+        assert_eq!(found(&length(0.000_9), 1), [alpha]);
+        let turns = json!({"gaeTimestep": "Turn", "adaptiveLambda": {"length": {}}});
+        assert_eq!(found(&ppo(turns), 1), ["spec.algorithm.ppo.gaeTimestep", alpha]);
         let critic = json!({"klTerm": "Loss", "criticOptimizer": {"minimumLearningRate": 0.1}});
         assert_eq!(
             found(&ppo(critic), 1),

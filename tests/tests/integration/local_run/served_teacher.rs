@@ -25,8 +25,25 @@ const AS_OF_A_RUN: [&str; 3] = ["--deterministic", "--dtype", "float32"];
 
 #[test]
 fn a_served_teacher_gives_the_losses_of_one_that_the_learners_hold() {
+    assert_equal_losses(JOBS);
+}
+
+#[test]
+fn a_served_teacher_beside_rewards_gives_the_losses_of_one_that_the_learners_hold() {
+    let rewards = r#"  rewards: [{name: digits, regex: {pattern: "^[0-9]{3}"}}]"#;
+    let jobs = JOBS
+        .replace("distillation: {", "grpo: {distillation: {coefficient: 1, ")
+        .replace("coefficient: 1, groupSize: 4, ", "coefficient: 1, ")
+        .replace("export}}", "export}}, groupSize: 4}")
+        .replace(r#"PORT"}}}"#, r#"PORT"}}}, groupSize: 4}"#)
+        .replace("  rollout: {", &format!("{rewards}\n  rollout: {{"));
+    assert_equal_losses(&jobs);
+}
+
+/// Runs the jobs, and compares the losses of those with both teachers.
+fn assert_equal_losses(jobs: &str) {
     let port = ServedModel::free_port();
-    let folder = folder_with(&JOBS.replace("PORT", &port.to_string()));
+    let folder = folder_with(&jobs.replace("PORT", &port.to_string()));
     let local = LocalRun::start(folder.path(), "runs");
     let runs = folder.path().join("runs/default");
     // The engine waits for the export.

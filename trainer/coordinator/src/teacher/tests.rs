@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use rljob_crds::algorithm::distillation::TeacherSpec;
+use rljob_crds::algorithm::teacher::TeacherSpec;
 use serde_json::{Value, json};
 
 use super::{Probes, Teacher, TeacherError, check_folder};

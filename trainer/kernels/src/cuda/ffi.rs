@@ -110,7 +110,7 @@ unsafe extern "C" {
         out: *mut f32,
         sequences: i64,
         discount: f64,
-        lambda: f64,
+        lambdas: *const f64,
         stream: Stream,
     ) -> c_int;
     pub fn rljob_attention_build(

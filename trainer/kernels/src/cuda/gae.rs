@@ -9,7 +9,7 @@ use crate::operands::{Discounts, Packed};
 pub fn advantages(
     packed: &Packed<'_>,
     rewards_N: &Tensor,
-    Discounts { discount, lambda }: Discounts,
+    Discounts { discount, lambda_Q }: Discounts<'_>,
 ) -> Result<Tensor, KernelError> {
     let advantages_N = rewards_N.f_empty_like()?;
     // SAFETY: the tensors are alive, contiguous and of these kinds and sizes; the positions are
@@ -23,7 +23,7 @@ pub fn advantages(
             pointer(&advantages_N),
             packed.ends_Q.numel() as i64,
             discount,
-            lambda,
+            pointer(lambda_Q),
             stream(),
         )
     };

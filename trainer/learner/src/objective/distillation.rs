@@ -102,6 +102,7 @@ mod tests {
             advantages_N: Tensor::from_slice(&[7.0_f32, 7.0]),
             weights_N: Tensor::from_slice(&[1.0_f32, 1.0]),
             turn_rewards_N: None,
+            turn_starts_M: None,
             reference_logprobs_N: Some(teacher),
             teacher: None,
             proximal_logprobs_N: None,

@@ -151,6 +151,7 @@ mod tests {
             advantages_N: tensor(|token| if token.0 % 2 == 0 { 1.0 } else { -1.0 }),
             weights_N: tensor(|_| 0.5),
             turn_rewards_N: None,
+            turn_starts_M: None,
             reference_logprobs_N: Some(tensor(|token| token.2)),
             sampler_logprobs_N: zeros_N,
             teacher: None,

@@ -2,8 +2,9 @@
 //! the surrogate L of [`surrogate`], with derivatives written by hand.
 //!
 //! ```text
-//!  loss = Σ weight · (behavior weight · L + klCoefficient · KL)
+//!  loss = Σ weight · (behavior weight · L + klCoefficient · KL(policy ‖ reference))
 //! ```
+//! With `distillation`, the last term is its coefficient · KL(policy ‖ teacher) ([`kl`]).
 //! Without proximal log-probabilities the current policy's are used: ρ = 1, and the derivative of
 //! every L is −A.
 
@@ -107,7 +108,8 @@ impl Objective for Grpo {
         let clips = self.clips().then_some([CLIP_FRACTION_UPPER, CLIP_FRACTION_LOWER]);
         let dual = spec.c_clip.filter(|_| spec.surrogate == Surrogate::Clip);
         let dual = dual.map(|_| CLIP_FRACTION_DUAL);
-        let reference = (spec.kl_coefficient > 0.0).then_some(REFERENCE_KL);
+        let has_reference = spec.kl_coefficient > 0.0 || spec.distillation.is_some();
+        let reference = has_reference.then_some(REFERENCE_KL);
         let behavior = spec.behavior_weight.as_ref().map(|_| [BEHAVIOR_WEIGHT, BEHAVIOR_BOUNDED]);
         let means = clips.into_iter().flatten().chain([KL, MISMATCH_MEAN]).chain(dual);
         let means = means.chain(reference).chain(behavior.into_iter().flatten());
@@ -168,7 +170,8 @@ impl Grpo {
 /// where there are any, as in AReaL (`PPOActor.compute_advantages`).
 pub(super) fn kl_rewards(spec: &GrpoSpec, streams: &TokenStreams) -> Option<Tensor> {
     let reference_N = streams.reference_logprobs_N.as_ref();
-    let reference_N = reference_N.filter(|_| spec.kl_term == KlTerm::Reward)?;
+    let is_reward = spec.kl_term == KlTerm::Reward && spec.distillation.is_none();
+    let reference_N = reference_N.filter(|_| is_reward)?;
     let recomputed_N = streams.proximal_logprobs_N.as_ref();
     let recomputed_N = recomputed_N.filter(|_| spec.behavior_weight.is_none());
     let policy_N = recomputed_N.unwrap_or(&streams.sampler_logprobs_N);
@@ -240,16 +243,31 @@ pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
     let shared_N = shares_slopes.then(|| surrogate::shared_gradients(&slope_N, input));
     let mut gradient_N = if shares_slopes { slope_N.zeros_like() } else { slope_N };
     if let Some(reference_N) = input.reference_logprobs_N {
-        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.policy_logprobs_N, reference_N);
+        let (kl_N, slope_N, coefficient) = divergence(spec, input.policy_logprobs_N, reference_N);
         sums.reference_kl = Deferred::sum(&kl_N);
-        if spec.kl_term == KlTerm::Loss {
-            loss_N += kl_N * spec.kl_coefficient;
-            gradient_N += slope_N * spec.kl_coefficient;
+        if let Some(coefficient) = coefficient {
+            loss_N += kl_N * coefficient;
+            gradient_N += slope_N * coefficient;
         }
     }
     sums.loss = Deferred::sum(&(loss_N * input.weights_N));
     let gradient_N = gradient_N * input.weights_N;
     (if let Some(shared_N) = shared_N { gradient_N + shared_N } else { gradient_N }, sums)
+}
+
+/// Divergence of each token from the reference model or the teacher, its derivative, and its
+/// coefficient in the loss, if it is a part of it.
+fn divergence(
+    spec: &GrpoSpec,
+    policy_N: &Tensor,
+    reference_N: &Tensor,
+) -> (Tensor, Tensor, Option<f64>) {
+    if let Some(joint) = &spec.distillation {
+        let (kl_N, slope_N) = kl::from_teacher(policy_N, reference_N);
+        return (kl_N, slope_N, Some(joint.coefficient));
+    }
+    let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, policy_N, reference_N);
+    (kl_N, slope_N, (spec.kl_term == KlTerm::Loss).then_some(spec.kl_coefficient))
 }
 
 #[cfg(test)]

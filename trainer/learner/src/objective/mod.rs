@@ -8,8 +8,8 @@
 //!                      ─▶ loss         loss and derivative per token, by chunk or micro-batch
 //! ```
 //! An objective is a file with its [`Objective`], an arm of [`new`], its settings in `rljob-crds`
-//! and its tests. [`behavior`], [`kl`], [`normalization`] and [`pairs`] are terms that objectives
-//! share.
+//! and its tests. [`behavior`], [`gae`], [`kl`], [`normalization`] and [`pairs`] are terms of
+//! objectives.
 //!
 //! Shape suffix N: the trained tokens of a micro-batch, or of a chunk of it. Formulas and golden
 //! values are AReaL's (github.com/areal-project/AReaL, `areal/utils/functional`) unless a paper is
@@ -20,6 +20,7 @@ pub mod behavior;
 pub mod deferred;
 pub mod distillation;
 pub mod dpo;
+pub mod gae;
 pub mod grpo;
 pub mod interface;
 pub mod kl;

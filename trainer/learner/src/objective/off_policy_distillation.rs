@@ -140,6 +140,7 @@ mod tests {
             advantages_N: zeros_N,
             weights_N,
             turn_rewards_N: None,
+            turn_starts_M: None,
             reference_logprobs_N: None,
             teacher: Some(teacher),
             proximal_logprobs_N: None,

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!  rewards of turns at their last tokens, − klCoefficient · KL of each token
-//!    ─▶ GAE (`rljob_kernels::gae`): advantages A from the values V_old before the step
-//!    ─▶ returns R = A + V_old
+//!    ─▶ advantages A and returns R from the values V_old before the step ([`gae`])
 //!  policy   the loss of `grpo` with the surrogate Clip and A, normalized over tokens
 //!  critic   Σ weight · max(½ (V − R)², ½ (V_clip − R)²)
 //!           V_clip = V_old + clamp(V − V_old, ± valueClip)
@@ -26,17 +25,18 @@
 use rljob_crds::algorithm::ppo::PpoSpec;
 use rljob_crds::algorithm::{Capabilities, RolloutSpec};
 use rljob_kernels::KernelError;
-use rljob_kernels::gae::{self, Discounts, Packed};
+use rljob_kernels::gae::Packed;
 use rljob_protocol::batch::SampleRow;
 use rljob_protocol::checkpoint::ObjectiveState;
 use rljob_protocol::metrics::{
-    EXPLAINED_VARIANCE, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, RETURN_RUNNING_MEAN,
+    EXPLAINED_VARIANCE, GAE_LAMBDA, KL_COEFFICIENT, REFERENCE_KL, RETURN_MEAN, RETURN_RUNNING_MEAN,
     RETURN_RUNNING_STD, VALUE_CLIP_FRACTION, VALUE_LOSS, VALUE_MEAN,
 };
 use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
 use super::deferred::Deferred;
+use super::gae::{self, Estimates, Inputs};
 use super::grpo::{Grpo, kl_rewards, normalize_over_tokens};
 use super::interface::{
     Objective, PrepareError, Signal, StateError, SumError, SumOverRanks, TokenLoss,
@@ -91,11 +91,11 @@ impl Ppo {
     }
 
     /// Replaces the samples' advantages, which are their rewards, by estimates, and sets returns.
-    /// Nothing leaves the device.
-    fn estimate(&self, streams: &mut TokenStreams) -> Result<(), KernelError> {
+    /// Returns the sum over tokens of λ. Nothing leaves the device.
+    fn estimate(&self, streams: &mut TokenStreams) -> Result<Deferred, KernelError> {
         let (Some(values_N), Some(end_values_Q)) = (&streams.values_N, &streams.end_values_Q)
         else {
-            return Ok(());
+            return Ok(Deferred::default());
         };
         let truncated_Q = Tensor::from_slice(&streams.truncated).to_device(values_N.device());
         let packed = Packed {
@@ -107,15 +107,16 @@ impl Ppo {
             Some(rewards_N) => rewards_N.shallow_clone(),
             None => streams.advantages_N.masked_fill(&streams.is_last_N().logical_not(), 0.0),
         };
-        let rewards_N = match kl_rewards(&self.policy.spec, streams) {
-            Some(kl_N) => (rewards_N + kl_N).to_kind(Kind::Float),
-            None => rewards_N,
+        let inputs = Inputs {
+            packed,
+            rewards_N: &rewards_N,
+            kl_rewards_N: kl_rewards(&self.policy.spec, streams),
+            turn_starts_M: streams.turn_starts_M.as_ref(),
         };
-        let discounts = Discounts { discount: self.spec.discount, lambda: self.spec.gae_lambda };
-        let advantages_N = gae::advantages(&packed, &rewards_N, discounts)?;
-        streams.returns_N = Some(&advantages_N + values_N);
+        let Estimates { advantages_N, returns_N, lambda } = gae::estimate(&self.spec, &inputs)?;
+        streams.returns_N = Some(returns_N);
         streams.advantages_N = advantages_N;
-        Ok(())
+        Ok(lambda)
     }
 }
 
@@ -146,16 +147,17 @@ impl Objective for Ppo {
         streams: &mut [&mut TokenStreams],
         sum: &SumOverRanks<'_>,
     ) -> Result<Statistics, PrepareError> {
-        let mut outputs = Vec::with_capacity(streams.len());
+        let (mut outputs, mut lambda) = (Vec::with_capacity(streams.len()), Deferred::default());
         for streams in streams.iter_mut() {
             outputs.push(self.denormalize(streams));
-            self.estimate(streams)?;
+            lambda = lambda.plus(self.estimate(streams)?);
         }
         let (of_values, returns) = statistics(streams, sum)?;
         self.normalize(returns, streams, outputs);
         let normalization = self.spec.advantage_normalization.clone().into();
         normalize_over_tokens(&normalization, advantages.groups, streams, sum)?;
-        Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values))
+        let lambda = Statistics::new([(Statistic::Mean(GAE_LAMBDA), lambda)]);
+        Ok(self.policy.prepare_ratios(streams, sum)?.plus(of_values).plus(lambda))
     }
 
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss {
@@ -175,7 +177,9 @@ impl Objective for Ppo {
 
     fn statistics(&self) -> Vec<Statistic> {
         let own = [VALUE_LOSS, VALUE_CLIP_FRACTION, VALUE_MEAN, RETURN_MEAN, EXPLAINED_VARIANCE];
-        self.policy.statistics().into_iter().chain(own.map(Statistic::Mean)).collect()
+        let lambda = self.spec.adaptive_lambda.as_ref().map(|_| GAE_LAMBDA);
+        let own = own.into_iter().chain(lambda).map(Statistic::Mean);
+        self.policy.statistics().into_iter().chain(own).collect()
     }
 
     fn derived(&self, reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {

@@ -84,6 +84,7 @@ mod tests {
             weights_N: zeros_N.full_like(0.5),
             sampler_logprobs_N: zeros_N,
             turn_rewards_N: None,
+            turn_starts_M: None,
             reference_logprobs_N: None,
             teacher: None,
             proximal_logprobs_N: None,

@@ -26,6 +26,8 @@ pub struct TokenStreams {
     /// `[N]` rewards of turns at their last tokens, fp32; those of a sequence add up to the
     /// advantage of its sample. Absent if only last turns have rewards.
     pub turn_rewards_N: Option<Tensor>,
+    /// `[M]` int64, position of the first token of each of the M turns. Absent in a chunk.
+    pub turn_starts_M: Option<Tensor>,
     /// `[N]` weights in the minibatch's loss, fp32.
     pub weights_N: Tensor,
     /// `[N]` log-probabilities under the reference model, fp32.
@@ -57,6 +59,7 @@ impl TokenStreams {
             sampler_logprobs_N: part(&self.sampler_logprobs_N),
             advantages_N: part(&self.advantages_N),
             turn_rewards_N: self.turn_rewards_N.as_ref().map(part),
+            turn_starts_M: None,
             weights_N: part(&self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
             teacher: self.teacher.as_ref().map(|teacher| teacher.narrow(range)),
@@ -82,6 +85,7 @@ impl TokenStreams {
             sampler_logprobs_N: moved(self.sampler_logprobs_N),
             advantages_N: moved(self.advantages_N),
             turn_rewards_N: self.turn_rewards_N.map(moved),
+            turn_starts_M: self.turn_starts_M.map(moved),
             weights_N: moved(self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.map(moved),
             teacher: self.teacher.map(|teacher| teacher.to_device(device)),

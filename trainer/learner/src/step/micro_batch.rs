@@ -10,7 +10,7 @@ use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
 use rljob_protocol::prompts::Prompts;
 use tch::{Device, Tensor};
 
-use super::turn_rewards::turn_rewards;
+use super::turns::{turn_rewards, turn_starts};
 use crate::model::dropout::NumberedSequence;
 use crate::model::{ModelError, PackedTokens, SharedPrefix};
 use crate::objective::{StepAdvantages, TokenStreams};
@@ -109,11 +109,12 @@ pub fn micro_batches(
         let Part { minibatch, sequences: mine, tokens: range, .. } = &part;
         let mask = &batch.loss_mask_T[range.clone()];
         let turn_rewards_T = turn_rewards(mine, mask, &batch.header, advantages);
-        let packed =
-            part.packed(batch, &effective_mask(mine, mask, advantages), prompts, vocab_size)?;
+        let trained_mask = effective_mask(mine, mask, advantages);
+        let packed = part.packed(batch, &trained_mask, prompts, vocab_size)?;
         let teacher_logprobs_T = batch.teacher_logprobs_T.as_ref().map(|all| &all[range.clone()]);
         let streams = TokenStreams {
             turn_rewards_N: turn_rewards_T.map(|own| trained(&own, &packed)),
+            turn_starts_M: Some(Tensor::from_slice(&turn_starts(mine, &trained_mask))),
             reference_logprobs_N: teacher_logprobs_T.map(|own| trained(own, &packed)),
             ..streams(mine, &packed, &batch.sampler_logprobs_T[range.clone()], advantages)
         };
@@ -247,6 +248,7 @@ fn streams(
         advantages_N: at_tokens(samples().map(|sample| sample.advantage as f32).collect()),
         weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
         turn_rewards_N: None,
+        turn_starts_M: None,
         reference_logprobs_N: None,
         teacher: None,
         proximal_logprobs_N: None,

@@ -75,6 +75,13 @@ impl Golden {
             .repeat_interleave_self_tensor(&lengths, None, None)
     }
 
+    /// First token of each turn.
+    fn turn_starts(&self) -> Vec<i64> {
+        let (sequences, turns) = (numbers(&self.sequences()), self.input("turns"));
+        let of: Vec<(f64, f64)> = sequences.into_iter().zip(turns).collect();
+        (0..of.len()).filter(|at| *at == 0 || of[*at] != of[at - 1]).map(|at| at as i64).collect()
+    }
+
     /// The samples, one minibatch.
     pub fn rows(&self) -> Vec<SampleRow> {
         let [lengths, groups, rewards] =
@@ -110,6 +117,7 @@ impl Golden {
             sampler_logprobs_N: self.tensor("sampler"),
             advantages_N: of_tokens(samples.iter().map(|sample| sample.advantage).collect()),
             turn_rewards_N: None,
+            turn_starts_M: Some(Tensor::from_slice(&self.turn_starts())),
             weights_N: of_tokens(samples.iter().map(|sample| sample.weight).collect()),
             reference_logprobs_N: optional("reference"),
             teacher: None,

@@ -13,7 +13,9 @@ mod pairs;
 
 use inputs::{Golden, close, numbers};
 use rljob_crds::algorithm::RolloutSpec;
-use rljob_crds::algorithm::grpo::{BehaviorWeight, GrpoSpec, KlEstimator};
+use rljob_crds::algorithm::grpo::{
+    BehaviorWeight, GrpoSpec, KlEstimator, NormalizationMean, NormalizationScale,
+};
 use rljob_crds::algorithm::ppo::PpoSpec;
 use rljob_learner::objective::behavior::weights;
 use rljob_learner::objective::distillation::Distillation;
@@ -113,18 +115,43 @@ fn advantages_of_reinforce_plus_plus_are_verls() {
     golden.assert_values("reinforcePlusPlusBaseline", "advantages", &streams.advantages_N);
 }
 
+/// Streams of `ppo` with a discount, a divergence in the reward, and these settings.
+fn estimated(golden: &Golden, settings: Value) -> TokenStreams {
+    let mut spec: PpoSpec = serde_json::from_value(settings).unwrap();
+    (spec.discount, spec.kl_coefficient) = (0.97, 0.1);
+    spec.advantage_normalization.mean = NormalizationMean::None;
+    spec.advantage_normalization.scale = NormalizationScale::None;
+    let mut ppo = Ppo::new(&spec, &RolloutSpec::default());
+    prepared(golden, &mut ppo, &["reference", "values"])
+}
+
 #[test]
 fn advantages_and_returns_of_ppo_are_areals() {
     let golden = Golden::read();
-    let spec: PpoSpec = serde_json::from_value(json!({
-        "discount": 0.97, "gaeLambda": 0.9, "klCoefficient": 0.1, "klEstimator": "K1",
-        "advantageNormalization": {"mean": "None", "scale": "None"},
-    }))
-    .unwrap();
-    let mut ppo = Ppo::new(&spec, &RolloutSpec::default());
-    let streams = prepared(&golden, &mut ppo, &["reference", "values"]);
-    golden.assert_values("gae", "advantages", &streams.advantages_N);
-    golden.assert_values("gae", "returns", &streams.returns_N.unwrap());
+    for (case, settings) in [
+        ("gae", json!({"gaeLambda": 0.9})),
+        ("gae/1", json!({})),
+        ("gae/length", json!({"adaptiveLambda": {"length": {"alpha": 0.3}}})),
+        ("gae/position", json!({"adaptiveLambda": {"relativePosition": {"retention": 0.4}}})),
+        ("gae/turns", json!({"gaeTimestep": "Turn", "gaeLambda": 0.9})),
+        (
+            "gae/turns/length",
+            json!({"gaeTimestep": "Turn", "adaptiveLambda": {"length": {"alpha": 0.8}}}),
+        ),
+    ] {
+        let streams = estimated(&golden, settings);
+        golden.assert_values(case, "advantages", &streams.advantages_N);
+        golden.assert_values(case, "returns", &streams.returns_N.unwrap());
+    }
+}
+
+#[test]
+fn a_critic_with_another_lambda_learns_the_returns_that_areal_has_with_it() {
+    let golden = Golden::read();
+    let length = json!({"adaptiveLambda": {"length": {"alpha": 0.3}}, "criticLambda": 1.0});
+    let streams = estimated(&golden, length);
+    golden.assert_values("gae/length", "advantages", &streams.advantages_N);
+    golden.assert_values("gae/1", "returns", &streams.returns_N.unwrap());
 }
 
 #[test]
@@ -172,4 +199,17 @@ fn distillation_has_the_advantages_and_the_loss_of_verl() {
     let streams = prepared(&golden, &mut distillation, &["proximal", "reference"]);
     golden.assert_values("distillation", "advantages", &streams.advantages_N);
     golden.assert_loss("distillation", &distillation.loss(&golden.policy(), &streams));
+}
+
+#[test]
+fn distillation_beside_rewards_has_the_loss_of_areal_and_the_gradient_of_verl() {
+    let golden = Golden::read();
+    let joint = json!({"teacher": {"path": "/t"}, "coefficient": 0.3});
+    let objective = &mut grpo(json!({ "distillation": joint }));
+    let mut streams = prepared(&golden, objective, &["proximal", "reference"]);
+    // The divergence is not a part of the rewards.
+    let without = prepared(&golden, &mut grpo(json!({})), &["proximal"]);
+    assert_eq!(streams.advantages_N, without.advantages_N);
+    streams.advantages_N = golden.tensor("advantages");
+    golden.assert_loss("joint", &objective.loss(&golden.policy(), &streams));
 }

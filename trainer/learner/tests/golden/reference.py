@@ -4,7 +4,7 @@ usage: reference.py AREAL VERL TRL TRL_0_24 > golden.json
 
 The arguments are source folders (a checkout, or an unpacked wheel) of
 
-  AReaL    github.com/inclusionAI/AReaL, commit 4aef98d8d818af55b43621aaadba047ae10f4e77
+  AReaL    github.com/areal-project/AReaL, commit cbff54d645d2cd8ee1f1c358a82f3f473588433d
   verl     version 0.9.1
   TRL      version 1.16.0, and 0.24.0, the last one with `DPOTrainer.dpo_loss`
 
@@ -12,7 +12,9 @@ Requires torch. Functions are taken from the files, so that the projects need no
 run in fp64 on fp32 inputs. `source` of a case names its function.
 """
 import ast
+import enum
 import json
+import math
 import random
 import sys
 import types
@@ -87,6 +89,7 @@ inputs["sampler"] = near(inputs["proximal"], 0.6)
 inputs["reference"] = near(policy, 1.5)
 inputs["advantages"] = draw(-2, 2)
 inputs["values"] = draw(-1, 1)
+inputs["turns"] = [0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2, 2, 2, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 2]
 inputs["endValue"] = 0.625  # of the third completion, which a limit ended
 inputs["scores"] = [round(generator.uniform(-2, 2), 3) for _ in LENGTHS]
 inputs["teacher"] = [draw(-3, 3)[:8] for _ in range(5)]  # logits
@@ -149,22 +152,45 @@ differentiated("m2po", "AReaL, _apply_m2po_masking; its mean times kept ÷ all t
                lambda policy: areal_loss(policy, kept) * kept.sum() / TOTAL, kept=kept)
 
 # A prompt of one token before each completion.
-(advantages_of,) = load(actor, "PPOActor._compute_advantages")
-before = lambda rows: F.pad(rows, (1, 0))
-this = config(
-    config=config(overlong_reward_penalty=False, use_decoupled_loss=False, recompute_logprob=False),
-    reward_bias=0.0, reward_scaling=1.0, reward_clip=20.0, reward_norm=None, kl_ctl=0.1,
-    kl_estimator=KLEstimator("k1"), mask_no_eos_with_zero=False, discount=0.97, gae_lambda=0.9,
-    adv_norm=None)
-end = F.pad(padded(given["values"]), (0, 1))
-end[2, 7] = inputs["endValue"]
-data = advantages_of(this, {
-    "input_ids": torch.zeros(6, 8), "attention_mask": before(MASK) | (torch.arange(8) == 0),
-    "rewards": given["rewards"].clone(), "loss_mask": before(MASK), "values": end,
-    "logprobs": before(padded(given["sampler"])),
-    "ref_logp": F.pad(padded(given["reference"]), (0, 1))})
-case("gae", "AReaL, PPOActor.compute_advantages",
-     advantages=packed(data["advantages"]), returns=packed(data["returns"]))
+gae = load(AREAL / "areal/trainer/ppo/gae.py", "_validate_turn_ids", "_compute_token_level_gae",
+           "_compute_turn_level_gae", "_build_gae_lambda_context", GAELambdaContext=dict)
+length, position = load(AREAL / "areal/trainer/ppo/lambda_fn.py", "vapo_length_adaptive_gae",
+                        "relative_position_gae_lambda", math=math)
+(advantages_of, lambdas_of) = load(
+    actor, "PPOActor._compute_advantages", "PPOActor._compute_gae_lambda", math=math,
+    **{one.__name__: one for one in gae})
+before = lambda rows, value=0: F.pad(rows, (1, 0), value=value)
+
+
+def gae_case(name, function=None, kwargs=None, value=0.9, unit="token"):
+    """Advantages and returns with a constant λ, or with that of a function."""
+    this = config(
+        config=config(
+            overlong_reward_penalty=False, use_decoupled_loss=False, recompute_logprob=False),
+        reward_bias=0.0, reward_scaling=1.0, reward_clip=20.0, reward_norm=None, kl_ctl=0.1,
+        kl_estimator=KLEstimator("k1"), mask_no_eos_with_zero=False, discount=0.97,
+        gae_lambda=value, gae_lambda_fn=function, gae_lambda_kwargs=kwargs or {},
+        _gae_lambda_is_custom=function is not None, gae_timestep_unit=unit, adv_norm=None)
+    this._compute_gae_lambda = lambda *args: lambdas_of(this, *args)
+    end = F.pad(padded(given["values"]), (0, 1))
+    end[2, 7] = inputs["endValue"]
+    turns = padded(torch.tensor(inputs["turns"])).masked_fill(~MASK, -1)
+    data = advantages_of(this, {
+        "input_ids": torch.zeros(6, 8), "attention_mask": before(MASK) | (torch.arange(8) == 0),
+        "rewards": given["rewards"].float(), "loss_mask": before(MASK), "values": end,
+        "turn_ids": before(turns, -1), "logprobs": before(padded(given["sampler"])),
+        "ref_logp": F.pad(padded(given["reference"]), (0, 1))})
+    source = "AReaL, PPOActor.compute_advantages"
+    case(name, source + (f" with {function.__name__}" if function else ""),
+         advantages=packed(data["advantages"]), returns=packed(data["returns"]))
+
+
+gae_case("gae")
+gae_case("gae/1", value=1.0)
+gae_case("gae/length", length, {"alpha": 0.3})
+gae_case("gae/position", position, {"q": 0.4})
+gae_case("gae/turns", unit="turn")
+gae_case("gae/turns/length", length, {"alpha": 0.8}, unit="turn")
 
 # ---- verl ----------------------------------------------------------------------------------------
 (verl_functional := types.SimpleNamespace()).__dict__.update(zip(
@@ -213,6 +239,27 @@ reverse = -kl_penalty(given["proximal"], given["reference"], "k1")
 differentiated("distillation", "verl, distillation_loss with k1: kl_penalty and the policy loss",
                lambda policy: verl_loss(vanilla, policy, 0.2, 0.2, old="proximal",
                                         advantages=reverse), advantages=reverse)
+
+# KL(policy ‖ teacher) beside the loss of rewards: the gradient is verl's, of k2. AReaL has the same
+# loss and the gradient of k1, whose expectation is 0.
+def joint(policy):
+    return verl_loss(vanilla, policy, 0.2, 0.2) + 0.3 * kl_penalty(
+        policy, given["reference"], "k1+").mean()
+
+
+differentiated("joint", "verl, compute_policy_loss_vanilla and kl_penalty k1+", joint)
+(methods,) = load(AREAL / "areal/utils/constants.py", "ProxLogpMethod", Enum=enum.Enum)
+(grpo_loss,) = load(
+    actor, "grpo_loss_fn", ppo_actor_loss_fn=ppo_actor_loss_fn, ProxLogpMethod=methods,
+    PROX_LOGP_METHOD_RECOMPUTE="recompute", infer_token_denominator=lambda *_: None,
+    _resolve_proximal_logp=lambda prox_logp_gt, **_: prox_logp_gt,
+    _log_proximal_approximation_stats=lambda **_: 0,
+    stats_tracker=config(denominator=lambda **_: 0, stat=lambda **_: 0, scalar=lambda **_: 0))
+data = {"logprobs": given["sampler"], "advantages": given["advantages"],
+        "loss_mask": torch.ones(TOTAL), "prox_logp": given["proximal"],
+        "teacher_logp": given["reference"], "distill_loss_weight": 0.3}
+found = grpo_loss(given["policy"], given["policy"], data, 0.2, None, None)
+assert abs(found.item() - cases["joint"]["loss"]) < 1e-12, (found, cases["joint"]["loss"])
 
 # ---- TRL and torch -------------------------------------------------------------------------------
 sides = lambda values: torch.stack([part.sum() for part in torch.split(values, LENGTHS)]).view(3, 2)

@@ -34,6 +34,7 @@ pub fn streams(packed: &PackedTokens, reference_logprobs_N: Option<Tensor>) -> T
         weights_N: signs_N.full_like(0.5),
         advantages_N: signs_N,
         turn_rewards_N: None,
+        turn_starts_M: None,
         reference_logprobs_N,
         teacher: None,
         proximal_logprobs_N: None,

@@ -57,13 +57,15 @@ registry! {
     CLIP_FRACTION_DUAL, "clipFractionDual", "1", Learner, 1,
         "Share of trainable tokens whose loss was bounded by cClip; absent without cClip.";
     REFERENCE_KL, "referenceKl", "nats per token", Learner, 1,
-        "Estimate of KL(learner ‖ reference), in `distillation` ‖ teacher; else absent.";
+        "Estimate of KL(learner ‖ reference), or ‖ teacher, if there is one; else absent.";
     TEACHER_KL, "teacherKl", "nats per token", Learner, 3,
         "KL(teacher ‖ learner) over the teacher's tokens; only with `distillation.offPolicy`.";
     TEACHER_MASS, "teacherMass", "1", Learner, 3,
         "Mean probability of the teacher's topK tokens together; absent likewise.";
     KL_COEFFICIENT, "klCoefficient", "1", Learner, 3,
         "Coefficient of the KL divergence in the step; absent without `adaptiveKl`.";
+    GAE_LAMBDA, "gaeLambda", "1", Learner, 3,
+        "Mean over trainable tokens of the λ of their samples; absent without `adaptiveLambda`.";
     BEHAVIOR_WEIGHT, "behaviorWeight", "1", Learner, 1,
         "Mean behaviour weight of trainable tokens, 0 if masked; absent without `behaviorWeight`.";
     BEHAVIOR_BOUNDED, "behaviorBounded", "1", Learner, 1,

@@ -81,6 +81,27 @@ fn ppo_trains_the_policy_after_the_warm_up_of_its_critic() {
 }
 
 #[test]
+fn an_adaptive_lambda_is_one_function_of_the_length_in_place_of_the_constant() {
+    let with = |ppo: Value| problems_with(&json!({"algorithm": {"grpo": null, "ppo": ppo}}));
+    let length = json!({"length": {"alpha": 0.1}});
+    let valid = json!({"adaptiveLambda": length, "criticLambda": 1.0});
+    assert_eq!(with(valid), Vec::<String>::new());
+    assert_eq!(with(json!({"gaeLambda": 0.9, "criticLambda": 0.5})), Vec::<String>::new());
+    let both = json!({
+        "gaeLambda": 0.9,
+        "adaptiveLambda": {"length": {}, "relativePosition": {"retention": 0.5}},
+    });
+    assert_eq!(
+        with(both),
+        [
+            "spec.algorithm.ppo.adaptiveLambda: set exactly one of length and relativePosition, \
+                found length and relativePosition",
+            "spec.algorithm.ppo.gaeLambda: is not used with adaptiveLambda; remove it",
+        ]
+    );
+}
+
+#[test]
 fn a_limit_of_the_second_moment_needs_recomputed_log_probabilities() {
     let grpo = json!({"secondMomentLimit": 0.04, "proximalLogprobs": "Sampler"});
     let problem = "spec.algorithm.grpo.secondMomentLimit: needs proximalLogprobs Recompute: with \

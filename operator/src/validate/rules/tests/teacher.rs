@@ -1,4 +1,4 @@
-//! Rules of the teacher of `distillation`.
+//! Rules of teachers.
 
 use serde_json::{Value, json};
 
@@ -74,6 +74,35 @@ fn engines_of_a_teacher_serve_its_folder_and_hold_it_alone() {
     let unset = "must set sglang, or embedded for a small model on CPUs: inference runs SGLang, \
         and nothing is inherited";
     assert_eq!(of(none(), sglang), [format!("{field}.engines: {unset}")]);
+}
+
+#[test]
+fn a_teacher_beside_rewards_has_the_same_rules_and_replaces_the_reference_model() {
+    let with = |parts: Value| {
+        let mut spec = json!({"algorithm": {"grpo": {
+            "distillation": {"teacher": {"path": "/t"}, "coefficient": 0.1},
+        }}});
+        merge(&mut spec, &parts);
+        problems_with(&spec)
+    };
+    assert_eq!(with(json!({})), Vec::<String>::new());
+    let field = "spec.algorithm.grpo.distillation.teacher";
+    let served = json!({"path": null, "server": {"url": "http://t"}});
+    let served = json!({"algorithm": {"grpo": {"distillation": {"teacher": served}}}});
+    assert_eq!(with(served.clone()), Vec::<String>::new());
+    let mut warm = served;
+    warm["rollout"] = json!({"temperature": 0.5});
+    let expected = "needs rollout.temperature 1, at which servers compute log-probabilities of \
+        given tokens; found 0.5";
+    assert_eq!(with(warm), [format!("{field}.server: {expected}")]);
+    let excluded = "is not used with distillation: the teacher takes the place of the reference \
+        model; remove one of them";
+    let kl = json!({"algorithm": {"grpo": {"klCoefficient": 0.1}}});
+    assert_eq!(with(kl), [format!("spec.algorithm.grpo.klCoefficient: {excluded}")]);
+    let group = |role: &str| json!({"trainer": {"groups": [{"name": "frozen", "roles": [role]}]}});
+    assert_eq!(with(group("Teacher")), Vec::<String>::new());
+    let other = "algorithm.grpo has no Reference model: its learners hold Teacher; set that role";
+    assert_eq!(with(group("Reference")), [format!("spec.trainer.groups[0].roles[0]: {other}")]);
 }
 
 #[test]

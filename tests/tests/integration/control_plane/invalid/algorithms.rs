@@ -72,6 +72,16 @@ pub(super) fn cases() -> Vec<Case> {
             "adaptiveKl needs a klCoefficient above 0, with which it begins",
         ),
         (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {"adaptiveLambda": {}}}}}),
+            "set exactly one of length and relativePosition",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "ppo": {
+                "gaeLambda": 0.5, "adaptiveLambda": {"length": {}},
+            }}}}),
+            "gaeLambda is not used with adaptiveLambda",
+        ),
+        (
             json!({"spec": {"algorithm": {"grpo": null, "ppo": {
                 "valueHead": {}, "criticOptimizer": {},
             }}}}),
@@ -138,6 +148,21 @@ pub(super) fn cases() -> Vec<Case> {
                 "trainer": {"groups": [{"name": "frozen", "roles": ["Teacher"]}]},
             }}),
             "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": {
+                "distillation": {"teacher": {"path": "/t"}}, "klCoefficient": 0.1,
+            }}}}),
+            "klCoefficient is not used with distillation",
+        ),
+        (
+            json!({"spec": {
+                "algorithm": {"grpo": {"distillation": {"teacher": {"server": {
+                    "url": "http://t",
+                }}}}},
+                "rollout": {"temperature": 0.5},
+            }}),
+            "algorithm.grpo.distillation.teacher.server needs rollout.temperature 1",
         ),
         (
             distillation(json!({"teacher": {"server": {"url": "http://t"}}, "offPolicy": {}})),

@@ -43,6 +43,7 @@ fn streams() -> TokenStreams {
         advantages_N: tensor(&[1.0, 1.0, 1.0, 0.5, 0.5]),
         weights_N: tensor(&[0.2; 5]),
         turn_rewards_N: None,
+        turn_starts_M: None,
         reference_logprobs_N: Some(tensor(&[-1.5, -2.0, -0.5, -2.0, -1.5])),
         teacher: None,
         proximal_logprobs_N: None,

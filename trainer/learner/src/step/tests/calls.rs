@@ -96,6 +96,7 @@ fn objectives_have_the_signals_and_passes_of_their_algorithms() {
     let algorithms = [
         json!({"grpo": {}}),
         json!({"grpo": {"klCoefficient": 0.1, "ratioLevel": "SequenceToken"}}),
+        json!({"grpo": {"distillation": {"teacher": {"path": "/t"}}, "ratioLevel": "Sequence"}}),
         json!({"grpo": {"behaviorWeight": bounds, "ratioLevel": "Sequence"}}),
         json!({"grpo": {"proximalLogprobs": "Sampler", "ratioLevel": "Sequence"}}),
         json!({"ppo": {"epochs": 3, "klCoefficient": 0.1}}),

@@ -37,6 +37,7 @@ fn the_derivative_of_the_loss_with_its_entropy_matches_autograd() {
             sampler_logprobs_N: logprobs_N.detach(),
             advantages_N: advantages_N.shallow_clone(),
             turn_rewards_N: None,
+            turn_starts_M: None,
             weights_N: weights_N.shallow_clone(),
             reference_logprobs_N: None,
             teacher: None,

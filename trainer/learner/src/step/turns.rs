@@ -1,4 +1,4 @@
-//! Rewards of turns at the tokens of a micro-batch. Pure.
+//! Turns of the samples of a micro-batch, and their rewards at its tokens. Pure.
 //!
 //! ```text
 //!  segments   prompt │ completion 0 │ tool result │ completion 1 │ …     │ last completion
@@ -7,7 +7,7 @@
 //! That of the last turn is what the others leave of the sample's reward, after its penalties,
 //! bounds and normalization; it includes those of turns without trained tokens.
 
-use rljob_protocol::batch::{BatchHeader, Sequence};
+use rljob_protocol::batch::{BatchHeader, SegmentRow, Sequence};
 
 use crate::objective::StepAdvantages;
 
@@ -55,11 +55,34 @@ pub(super) fn turn_rewards(
     Some(rewards)
 }
 
+/// First trained token of each turn, numbered among the trained tokens, which `mask` has. A turn
+/// without trained tokens has none.
+pub(super) fn turn_starts(sequences: &[Sequence], mut mask: &[u8]) -> Vec<i64> {
+    let (mut starts, mut trained) = (Vec::new(), 0);
+    for sequence in sequences {
+        let one_turn = [SegmentRow { turn: 0, tokens: sequence.tokens, version: None }];
+        let segments =
+            if sequence.segments.is_empty() { &one_turn[..] } else { &sequence.segments };
+        let mut previous = None;
+        for segment in segments {
+            let (own, rest) = mask.split_at(segment.tokens as usize);
+            mask = rest;
+            let count = own.iter().filter(|trained| **trained != 0).count() as i64;
+            if count > 0 && previous != Some(segment.turn) {
+                starts.push(trained);
+                previous = Some(segment.turn);
+            }
+            trained += count;
+        }
+    }
+    starts
+}
+
 #[cfg(test)]
 mod tests {
     use rljob_protocol::batch::{BatchHeader, SampleRow, SegmentRow, Sequence};
 
-    use super::turn_rewards;
+    use super::{turn_rewards, turn_starts};
     use crate::objective::StepAdvantages;
     use crate::objective::advantages::SampleAdvantage;
 
@@ -116,5 +139,28 @@ mod tests {
         assert_eq!(rewards([&[1.0], &[0.5]], 1.0), None);
         assert_eq!(rewards([&[0.0, 1.0], &[0.0, 0.5]], 1.0), None);
         assert_eq!(rewards([&[], &[0.5, 1.0]], 0.0), None);
+    }
+
+    #[test]
+    fn a_turn_starts_with_its_first_trained_token_whatever_weights_sampled_it() {
+        let sequence = |segments: &[(u32, u32)]| Sequence {
+            sample: 0,
+            micro_batch: 0,
+            tokens: segments.iter().map(|(_, tokens)| tokens).sum(),
+            segments: segments
+                .iter()
+                .map(|(turn, tokens)| SegmentRow { turn: *turn, tokens: *tokens, version: None })
+                .collect(),
+        };
+        // A prompt and a turn of two weights; a tool result and a turn; a turn that is masked.
+        let first = sequence(&[(0, 2), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]);
+        let second = sequence(&[(0, 1), (0, 2)]);
+        let masks = [&[0, 0, 1, 1, 1, 0, 1, 1, 0, 0][..], &[0, 1, 1]];
+        let both = [first.clone(), second.clone()];
+        assert_eq!(turn_starts(&both, &masks.concat()), [0, 3, 5]);
+        // The first sample is excluded from the loss; a coordinator without segments has one turn.
+        assert_eq!(turn_starts(&both, &[&[0; 10][..], masks[1]].concat()), [0]);
+        let without = [Sequence { segments: Vec::new(), ..first }, second];
+        assert_eq!(turn_starts(&without, &masks.concat()), [0, 5]);
     }
 }
