@@ -84,6 +84,7 @@ setup-peft:
 
 setup-browser:
 	scripts/packages.sh chromium=chromium
+	tests/axe/setup.sh >/dev/null
 
 setup-network:
 	scripts/packages.sh ipset=ipset

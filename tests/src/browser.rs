@@ -99,8 +99,20 @@ impl Browser {
 
     /// Sets the preferred color scheme: `light` or `dark`.
     pub fn prefer(&mut self, scheme: &str) -> Result<()> {
-        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.emulate("prefers-color-scheme", scheme)
+    }
+
+    /// Sets a media feature, and no other.
+    pub fn emulate(&mut self, feature: &str, value: &str) -> Result<()> {
+        let features = json!([{"name": feature, "value": value}]);
         self.call("Emulation.setEmulatedMedia", &json!({"features": features})).map(drop)
+    }
+
+    /// Sets the size of the page in CSS pixels.
+    pub fn resize(&mut self, width: u32, height: u32) -> Result<()> {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", &size).map(drop)
     }
 
     /// Presses and releases a key, by its name and the code of its character, if it has one.

@@ -202,6 +202,15 @@ impl Cluster {
         Ok(folder)
     }
 
+    /// Mounts an empty file system in memory of this size, such as `200m`, on an existing folder of
+    /// the nodes. Returns the path at which the test reads it.
+    pub fn mount_memory(&self, folder: &Path, size: &str) -> Result<PathBuf> {
+        let options = format!("size={size},mode=0777");
+        let target = folder.display().to_string();
+        self.sandbox.run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", &target])?;
+        Ok(self.sandbox.path_inside(folder))
+    }
+
     /// Copies the data of the API server. Its store is restarted.
     pub fn back_up(&mut self) -> Result<Backup> {
         let backup = Backup(self.sandbox.state.join("backup"));

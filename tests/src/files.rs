@@ -63,6 +63,11 @@ pub fn prometheus_operator(file: &str) -> Result<PathBuf> {
     installed(&Path::new("prometheus-operator-0.85.0").join(file))
 }
 
+/// axe-core, from the cache that tests/axe/setup.sh fills.
+pub fn axe() -> Result<PathBuf> {
+    installed(Path::new("axe-4.14.0/axe.min.js"))
+}
+
 /// `mlflow`, from the cache that tests/mlflow/setup.sh fills.
 pub fn mlflow() -> Result<PathBuf> {
     installed(Path::new("mlflow-3.17.2/bin/mlflow"))

@@ -140,6 +140,11 @@ impl Sandbox {
         NetworkNamespace::of_process(self.init)?.listen(address)
     }
 
+    /// Path at which the test reads a path of the sandbox's mounts.
+    pub fn path_inside(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.init, path.display()))
+    }
+
     /// Log file of a started program.
     pub fn log(&self, name: &str) -> PathBuf {
         self.state.join("logs").join(format!("{name}.log"))

@@ -168,6 +168,30 @@ fn values_replace_durations_of_alerts_and_the_address_of_runbooks() {
 }
 
 #[test]
+fn values_replace_thresholds_of_alerts_and_nothing_else() {
+    let thresholds = [
+        ("RLJobCheckpointTooOld", json!(28_800), "> 4 * 3600", "> 28800"),
+        ("RLJobRestartLoop", json!(5), ">= 3", ">= 5"),
+        ("RLJobGroupRestartLoop", json!(10), ">= 3", ">= 10"),
+        ("RLJobGpusIdle", json!(0.5), "> 0.9", "> 0.5"),
+        ("RLJobEnginesIdle", json!(0.75), "> 0.9", "> 0.75"),
+    ];
+    let mut expected = yaml(&rules_file());
+    for group in expected["groups"].as_array_mut().unwrap() {
+        for rule in group["rules"].as_array_mut().unwrap() {
+            let of_rule = thresholds.iter().find(|(name, ..)| rule["alert"] == *name);
+            let Some((name, _, old, new)) = of_rule else { continue };
+            let expression = text(&rule["expr"]).to_owned();
+            assert_eq!(expression.matches(old).count(), 1, "{name}: {expression}");
+            rule["expr"] = json!(expression.replace(old, new));
+        }
+    }
+    let values = thresholds.into_iter().map(|(name, value, ..)| (name.to_owned(), value));
+    let values = Value::Object(values.collect());
+    assert_eq!(rendered(&json!({ "thresholds": values })), expected);
+}
+
+#[test]
 fn no_description_has_the_duration_of_its_alert_which_values_change() {
     for rule in rules(&yaml(&rules_file()), "alert") {
         let description = text(&rule["annotations"]["description"]);

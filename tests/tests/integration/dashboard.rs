@@ -1,5 +1,6 @@
 //! `rljob dashboard` and `report.html` in a real browser, with the files of a real run.
 
+mod accessibility;
 mod details;
 mod long_run;
 

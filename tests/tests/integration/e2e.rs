@@ -15,6 +15,7 @@ use rljob_tests::{Cluster, Namespace, quickstart, rootfs};
 use serde_json::{Value, json};
 
 mod agents;
+mod alerts;
 mod bucket;
 mod checkpoints;
 mod dashboard;

@@ -59,7 +59,8 @@ class Chart {
   constructor(spec) {
     this.spec = spec;
     this.lines = [];
-    this.output = h("output");
+    // The plot says its value, and values of a running run change all the time.
+    this.output = h("output", { "aria-live": "off" });
     this.svg = s("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, "aria-hidden": "true" });
     const role = { class: "plot", role: "slider", tabindex: "0", "aria-label": spec.title };
     this.plot = h("div", role);
@@ -71,7 +72,8 @@ class Chart {
     this.legend = h("p", { class: "legend" });
     this.table = h("details", { ontoggle: () => this.fillTable() });
     const ofChart = h("span", { class: "hidden" }, ` of ${spec.title}`);
-    this.table.append(h("summary", {}, "Table", ofChart));
+    this.rows = h("div");
+    this.table.append(h("summary", {}, "Table", ofChart), this.rows);
     this.element = h(
       "figure",
       { "aria-label": spec.title },
@@ -195,10 +197,7 @@ class Chart {
     const rows = shown.map((step) => [step, ...values.map((line) => reading(line.get(step)))]);
     const names = this.lines.map((line) => line.name);
     const title = `${this.spec.title} by step`;
-    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": title };
-    const content = h("div", region);
-    content.append(table(title, ["step", ...names], rows));
-    this.table.replaceChildren(this.table.firstChild, content);
+    redraw(this.rows, scrolled(title, table(title, ["step", ...names], rows)));
   }
 }
 

@@ -33,14 +33,26 @@ function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-// Replaces the content of an element; the control that had the focus keeps it (`data-key`).
+// Replaces the content of an element; the control that had the focus keeps it (`data-key`). If it
+// is gone or disabled, the element gets the focus, so that Tab continues there.
 function redraw(element, ...children) {
   const active = document.activeElement;
-  const key = element.contains(active) ? active.dataset.key : undefined;
+  const hadFocus = element !== active && element.contains(active);
+  const key = active?.dataset.key;
   element.replaceChildren();
   fill(element, {}, children);
-  if (key === undefined) return;
-  [...element.querySelectorAll("[data-key]")].find((it) => it.dataset.key === key)?.focus();
+  if (!hadFocus) return;
+  const same = [...element.querySelectorAll("[data-key]")].find((it) => it.dataset.key === key);
+  same?.focus();
+  if (same && document.activeElement === same) return;
+  if (!element.hasAttribute("tabindex")) element.tabIndex = -1;
+  element.focus();
+}
+
+// Texts that scroll get a stop of Tab, from which arrow keys scroll them.
+function focusScrolled(element) {
+  for (const text of element.querySelectorAll("pre"))
+    if (text.scrollHeight > text.clientHeight) text.tabIndex = 0;
 }
 
 const byId = (id) => document.getElementById(id);
@@ -74,6 +86,12 @@ function table(caption, headers, rows) {
     h("thead", {}, h("tr", {}, headers.map((text) => h("th", { scope: "col" }, text)))),
     h("tbody", {}, rows.map(row)),
   );
+}
+
+// A part that scrolls, with a stop of Tab, from which arrow keys scroll it.
+function scrolled(name, content) {
+  const attributes = { class: "scroll", tabindex: "0", role: "region", "aria-label": name };
+  return h("div", { ...attributes, "data-key": name }, content);
 }
 
 function badge(status) {

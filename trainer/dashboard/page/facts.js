@@ -36,12 +36,14 @@ function drawNow(run) {
   if (report.pendingEvaluations != null) {
     facts.push(["Evaluations that wait or run", String(report.pendingEvaluations)]);
   }
-  byId("now-content").replaceChildren(
+  const headers = ["Engine", "State", "Weights", "Responses", "Problem"];
+  redraw(
+    byId("now-content"),
     list(facts),
     engines.length
-      ? table("Engines", ["Engine", "State", "Weights", "Responses", "Problem"], engines)
+      ? scrolled("Engines", table("Engines", headers, engines))
       : h("p", {}, "There is no engine."),
-    table("Trainers", ["Trainer", "State", "Learners"], learners),
+    scrolled("Trainers", table("Trainers", ["Trainer", "State", "Learners"], learners)),
   );
 }
 
@@ -67,10 +69,8 @@ function drawMemory(run) {
     gib(part.bytes),
     `${((100 * part.bytes) / plan.totalBytes).toFixed(1)} %`,
   ]);
-  byId("memory-content").replaceChildren(
-    list(facts),
-    table("Memory plan", ["Part", "Planned", "Share"], parts),
-  );
+  const planned = table("Memory plan", ["Part", "Planned", "Share"], parts);
+  redraw(byId("memory-content"), list(facts), scrolled("Memory plan", planned));
 }
 
 // Time of an incident of a pod, as the status has it.

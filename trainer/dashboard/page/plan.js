@@ -144,16 +144,12 @@ function drawPlan(run) {
   redraw(
     byId("plan-content"),
     h("p", { class: "hint" }, `Means over the drawn steps, where they are recorded.${beside}`),
-    h(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "plan-title" },
-      graph(run, calls),
-    ),
+    scrolled("Graph of the calls", graph(run, calls)),
     h(
       "details",
       { open },
       h("summary", { "data-key": "calls" }, "Calls as a table"),
-      h("div", { class: "scroll" }, table("Calls", headers, calls.map((it) => callRow(run, it)))),
+      scrolled("Table of the calls", table("Calls", headers, calls.map((it) => callRow(run, it)))),
     ),
   );
 }

@@ -13,7 +13,7 @@ function turns(sample) {
     h(
       "div",
       { class: "turn" },
-      h("h5", {}, `Turn ${index + 1} `, turn.reward == null ? null : rewardBadge(turn.reward)),
+      h("h3", {}, `Turn ${index + 1} `, turn.reward == null ? null : rewardBadge(turn.reward)),
       turn.segments.map((segment) =>
         h("pre", { class: segment.sampled ? "" : "prompt" }, segment.text),
       ),
@@ -68,7 +68,7 @@ class Samples {
       move("Previous step", page.previous),
       move("Next step", page.next),
     );
-    const more = h("button", { type: "button" }, "More samples of this step");
+    const more = h("button", { type: "button", "data-key": "more" }, "More samples of this step");
     more.addEventListener("click", () => guarded(this.open(id, steps, page.step, page.rest)));
     const omitted = page.omitted > 0 ? `${page.omitted} samples are too long to be shown.` : null;
     redraw(
@@ -77,6 +77,7 @@ class Samples {
       page.rest == null ? null : more,
       omitted && h("p", {}, omitted),
     );
+    focusScrolled(byId("samples-content"));
   }
 }
 
@@ -166,6 +167,7 @@ class Answers {
       h("p", {}, `${total}${count("better")} better, ${count("worse")} worse.`),
       h("div", { class: "samples" }, shown.map(answerCard)),
     );
+    focusScrolled(byId("answers-content"));
   }
 }
 
@@ -184,7 +186,7 @@ function answerCard([before, after]) {
   const answer = after.answer == null ? "" : `answer ${after.answer}`;
   const expected = [after.suite, answer].filter(Boolean).join(" · ");
   const rewards = before
-    ? [rewardBadge(before.reward), " → ", rewardBadge(after.reward)]
+    ? [rewardBadge(before.reward), " then ", rewardBadge(after.reward)]
     : [rewardBadge(after.reward)];
   return h(
     "article",

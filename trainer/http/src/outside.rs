@@ -4,18 +4,19 @@
 //!
 //! A certificate of another authority is no outage: no later request succeeds.
 
-use std::env;
+mod authorities;
+
 use std::error::Error;
 use std::io;
 use std::sync::{Arc, LazyLock};
 
 use rustls::pki_types::CertificateDer;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig};
 
+pub use self::authorities::AuthoritiesError;
+use self::authorities::{Authorities, CurrentAuthorities};
 use crate::identity::provider;
 
-/// Variables with the certificates of further authorities.
-const VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// Error of webpki for an authority's certificate that a server presents as its own. rustls has no
 /// variant for it.
 const AUTHORITY_AS_SERVER: &str = "CaUsedAsEndEntity";
@@ -25,49 +26,8 @@ const UNKNOWN: &str = "the authority of the server's certificate is not trusted:
 const OWN: &str = "the certificate of the server is that of an authority, or is self-signed: \
     give the server a certificate that an authority has signed (docs/security.md)";
 
-/// Certificates that `SSL_CERT_FILE` or `SSL_CERT_DIR` name and that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read the certificates of {variables}: {cause}")]
-pub struct AuthoritiesError {
-    /// The variables with their values.
-    variables: String,
-    cause: String,
-}
-
-/// Authorities of this process, read once.
-struct Authorities {
-    store: Arc<RootCertStore>,
-    /// Those of the system or of the variables.
-    local: Vec<CertificateDer<'static>>,
-    checked: Result<(), AuthoritiesError>,
-}
-
-static AUTHORITIES: LazyLock<Authorities> = LazyLock::new(|| {
-    let set = VARIABLES
-        .iter()
-        .filter_map(|name| Some(format!("{name}={}", env::var_os(name)?.to_string_lossy())));
-    let variables = set.collect::<Vec<_>>().join(" and ");
-    Authorities::new(rustls_native_certs::load_native_certs(), variables)
-});
-
-impl Authorities {
-    /// `variables` are those that are set; without any, the system's certificates are optional.
-    fn new(loaded: rustls_native_certs::CertificateResult, variables: String) -> Self {
-        let mut store: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        // Files of systems contain certificates that TLS libraries do not accept.
-        let usable = |certificate: &CertificateDer<'static>| store.add(certificate.clone()).is_ok();
-        let local: Vec<_> = loaded.certs.into_iter().filter(usable).collect();
-        let cause = match loaded.errors.first() {
-            Some(error) => Some(error.to_string()),
-            None => local.is_empty().then(|| "they have no certificate of an authority".to_owned()),
-        };
-        let checked = match cause.filter(|_| !variables.is_empty()) {
-            Some(cause) => Err(AuthoritiesError { variables, cause }),
-            None => Ok(()),
-        };
-        Self { store: Arc::new(store), local, checked }
-    }
-}
+static AUTHORITIES: LazyLock<Arc<Authorities>> =
+    LazyLock::new(|| Arc::new(Authorities::of_environment()));
 
 /// Checks the certificates that the environment names. Clients of processes that did not check them
 /// trust those that can be read.
@@ -78,18 +38,20 @@ pub fn check_authorities() -> Result<(), AuthoritiesError> {
     AUTHORITIES.checked.clone()
 }
 
-/// TLS of a client of servers outside the job.
+/// TLS of a client of servers outside the job, which trusts the authorities of changed files without
+/// a restart.
 ///
 /// # Errors
 /// The TLS library supports no version of the protocol.
 pub fn outside_tls() -> Result<ClientConfig, rustls::Error> {
-    tls(Arc::clone(&AUTHORITIES.store))
+    tls(Arc::clone(&AUTHORITIES))
 }
 
-fn tls(store: Arc<RootCertStore>) -> Result<ClientConfig, rustls::Error> {
+fn tls(authorities: Arc<Authorities>) -> Result<ClientConfig, rustls::Error> {
     Ok(ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(store)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(CurrentAuthorities(authorities)))
         .with_no_client_auth())
 }
 
@@ -103,7 +65,7 @@ pub fn outside_client() -> reqwest::ClientBuilder {
     }
 }
 
-/// Certificates of the system's authorities, or of those that the environment names.
+/// Certificates of the system's authorities, or of those that the environment named at the start.
 pub fn local_authorities() -> &'static [CertificateDer<'static>] {
     &AUTHORITIES.local
 }

@@ -81,6 +81,14 @@ fn invalid_values_of_networks_and_alerts_are_rejected_with_their_place() {
             "at '/prometheusRule/for/RLJobFailed': '5' does not match pattern",
         ),
         (
+            json!({"prometheusRule": {"thresholds": {"RLJobFailed": 1}}}),
+            "at '/prometheusRule/thresholds': additional properties 'RLJobFailed' not allowed",
+        ),
+        (
+            json!({"prometheusRule": {"thresholds": {"RLJobGpusIdle": 90}}}),
+            "at '/prometheusRule/thresholds/RLJobGpusIdle': exclusiveMaximum: got 90, want 1",
+        ),
+        (
             json!({"prometheusRule": {"runbookBaseURL": "wiki"}}),
             "at '/prometheusRule/runbookBaseURL': 'wiki' does not match pattern",
         ),

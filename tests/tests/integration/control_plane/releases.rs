@@ -243,6 +243,7 @@ fn all_values(namespace: &str) -> [Value; 3] {
             "jobs": {"scrapers": {"namespaceSelector": {"a": "b"}}},
             "prometheusRule": {
                 "enabled": true, "labels": {"a": "b"}, "for": {"RLJobFailed": "1h30m"},
+                "thresholds": {"RLJobGpusIdle": 0.5},
             },
             "dashboards": {"enabled": true, "labels": {"a": "b"}},
         }),

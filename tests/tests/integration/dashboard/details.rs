@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Dashboard, append, copy_of, lines, open, run_of};
 
 /// The plan of learners on GPUs, as their coordinator reports it.
-fn plan() -> Value {
+pub(super) fn plan() -> Value {
     json!({
         "parts": [
             {"name": "weights", "bytes": 9_u64 << 30},
@@ -75,7 +75,7 @@ fn a_running_run_is_shown_with_its_memory_plan_and_its_queue() {
     for expected in ["Requests at engines\n16", "Requests in the queue\n48"] {
         assert!(facts.contains(&json!(expected)), "{facts:?}");
     }
-    let engines = rows(&mut browser, "#now table:first-of-type");
+    let engines = rows(&mut browser, "#now .scroll:first-of-type");
     let engine = |name: &str| json!([name, "Ready", "step-12.attempt-0", "responds", ""]);
     assert_eq!(engines, json!([engine("inference-0"), engine("inference-1")]));
     // After its end a run shows the plan, and no engines.
@@ -102,7 +102,7 @@ fn a_sample_of_several_turns_is_shown_turn_by_turn() {
     let dashboard = Dashboard::start(&[run.path()]);
     let mut browser = open(&dashboard.url);
     browser.wait_for("document.querySelectorAll('#samples .turn').length === 2").unwrap();
-    let headings = texts(&mut browser, "#samples .turn h5");
+    let headings = texts(&mut browser, "#samples .turn h3");
     assert_eq!(headings, json!(["Turn 1 reward 0", "Turn 2 reward 1"]));
     let segments = texts(&mut browser, "#samples .turn pre");
     assert_eq!(segments, json!(["2 + 2?", "5", "Try again.", "4"]));

@@ -1,17 +1,24 @@
 //! A group of the trainer, an engine that only evaluates and an engine of a reward model, on real
-//! nodes: lost pods of them change neither weights nor metrics nor evaluations, and the trainer
-//! continues.
+//! nodes: lost pods of them change neither weights nor metrics nor evaluations, the trainer
+//! continues, and alerts fire.
+
+use std::time::Instant;
 
 use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
 use rljob_tests::Namespace;
+use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
-use super::{NODES, Run, cluster};
+use super::monitors::{Monitored, SHARED_LIMIT};
+use super::{LIMIT, NODES, Run, cluster};
+use crate::alerts::short_rules;
 use crate::exact_recovery::{assert_same_result, untimed_lines};
 
 /// `dataset.evaluation.everySteps` and `training.steps` in groups.yaml.
 const EVALUATION_STEPS: u64 = 3;
 const STEPS: u64 = 12;
+/// Killed processes of the group.
+const KILLED: u64 = 2;
 
 /// Runs the job of a namespace to success, with the reward model of another.
 fn succeed<'a>(
@@ -30,12 +37,25 @@ fn succeed<'a>(
     run
 }
 
+/// Each fault fires its alert. The group loses a pod and two processes.
 fn lose_pods(run: &Run<'_>) {
+    let monitored = Monitored::start(cluster(), run, &short_rules(&[]), SHARED_LIMIT);
     run.wait_for_steps(2);
-    run.lose_pod("trainer-frozen");
+    monitored.a_lost_pod_fires_its_alert("trainer-frozen", "RLJobGroupLost");
+    let attempt = || monitored.job()["status"]["trainerGroups"][0]["attempt"].as_u64();
+    for killed in 0..=KILLED {
+        let restarts = Some(killed + 1);
+        wait_until("a restart of the group", LIMIT, || Ok(attempt() >= restarts)).unwrap();
+        run.wait_for_condition("TrainerReady");
+        if killed < KILLED {
+            cluster().kill_oldest("rljob-learner .*--group frozen").unwrap();
+        }
+    }
+    let patch = json!({"group": "frozen"});
+    monitored.alert_fires_in_time("RLJobGroupRestartLoop", &patch, Instant::now());
     run.wait_for_progress();
-    run.lose_pod("evaluation");
-    run.lose_pod("reward");
+    monitored.a_lost_pod_fires_its_alert("evaluation", "RLJobEvaluationEngineLost");
+    monitored.a_lost_pod_fires_its_alert("reward", "RLJobRewardEngineLost");
 }
 
 #[test]
@@ -63,8 +83,8 @@ fn lost_pods_of_a_group_and_of_engines_beside_rollouts_do_not_change_the_result(
     let status = run.status();
     let group = &status["trainerGroups"][0];
     assert_eq!(group["name"], "frozen", "{status}");
-    assert!(group["attempt"].as_u64() >= Some(1), "the group restarts with its lost pod: {status}");
+    assert!(group["attempt"].as_u64() > Some(KILLED), "a lost pod restarts the group: {status}");
     let counted = |status: &Value| [&status["restarts"], &status["attempt"]].map(Value::clone);
     assert_eq!(counted(&status), [json!(0), json!(0)], "the trainer continues: {status}");
-    assert_eq!(group["restarts"], 0, "a lost pod counts as no restart: {status}");
+    assert_eq!(group["restarts"], KILLED, "a lost pod counts as no restart: {status}");
 }
