@@ -5,7 +5,7 @@
 	setup-kubeconform setup-prometheus setup-prometheus-operator setup-gitops setup-mlflow \
 	setup-otelcol setup-openai setup-mcp setup-peft setup-browser setup-network setup-cuda \
 	build-cuda check-cuda quickstart \
-	test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat advisories fuzz asan manifests \
+	test lint build unit e2e e2e-network e2e-sglang e2e-kueue chaos bench docs compat advisories fuzz asan manifests \
 	dashboards krew math-suites objectives two-turns learning gangs thorough images check-images e2e-images
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
@@ -193,7 +193,7 @@ unit: setup build
 
 e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault injection
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --skip e2e::network:: \
-		--nocapture
+		--skip e2e::kueue:: --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
 thorough: setup build ## Test the operator under all faults and misuse, of which `make test` takes a part
@@ -201,6 +201,10 @@ thorough: setup build ## Test the operator under all faults and misuse, of which
 
 e2e-network: setup setup-network build ## Run a job on a node that enforces NetworkPolicies
 	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture
+
+e2e-kueue: setup build ## Run jobs in queues of the real Kueue: KUEUE_REPOSITORY (github.com), a clone of it
+	tests/kueue/build.sh $(KUEUE_REPOSITORY) >/dev/null
+	$(CARGO_TEST) --test integration e2e::kueue:: -- --nocapture
 
 chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE, CHAOS_FAULTS
 	$(CHAOS)

@@ -323,6 +323,8 @@ impl Cluster {
             "--endpoint-reconciler-type=none".into(),
             "--authorization-mode=Node,RBAC".into(),
             "--enable-admission-plugins=NodeRestriction".into(),
+            // Webhooks are called at their pods: no kube-proxy runs.
+            "--enable-aggregator-routing=true".into(),
         ];
         let more = self.arguments.api_server.clone();
         let arguments: Vec<String> = arguments.into_iter().chain(more).collect();

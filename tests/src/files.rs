@@ -63,6 +63,11 @@ pub fn prometheus_operator(file: &str) -> Result<PathBuf> {
     installed(&Path::new("prometheus-operator-0.85.0").join(file))
 }
 
+/// Kueue, whose Helm chart is beside it in `chart`, from the cache that tests/kueue/build.sh fills.
+pub fn kueue() -> Result<PathBuf> {
+    installed(Path::new("kueue-0.19.2/kueue"))
+}
+
 /// axe-core, from the cache that tests/axe/setup.sh fills.
 pub fn axe() -> Result<PathBuf> {
     installed(Path::new("axe-4.14.0/axe.min.js"))

@@ -54,6 +54,7 @@ pub mod hub;
 pub mod idle_node;
 pub mod image;
 pub mod kubectl;
+pub mod kueue;
 pub mod link;
 pub mod metric_types;
 pub mod mlflow;

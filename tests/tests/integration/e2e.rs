@@ -22,6 +22,7 @@ mod dashboard;
 mod documents;
 mod gpus;
 mod groups;
+mod kueue;
 mod logs;
 mod monitors;
 mod network;

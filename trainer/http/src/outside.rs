@@ -38,8 +38,8 @@ pub fn check_authorities() -> Result<(), AuthoritiesError> {
     AUTHORITIES.checked.clone()
 }
 
-/// TLS of a client of servers outside the job, which trusts the authorities of changed files without
-/// a restart.
+/// TLS of a client of servers outside the job. It trusts the authorities of changed files without a
+/// restart.
 ///
 /// # Errors
 /// The TLS library supports no version of the protocol.

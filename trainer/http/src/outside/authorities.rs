@@ -48,7 +48,7 @@ struct Current {
     store: Arc<RootCertStore>,
 }
 
-/// Time of the change in seconds and nanoseconds, size and inode of a file; `None` if there is none.
+/// Seconds and nanoseconds of the last change, size and inode; `None` for a missing file.
 type FileState = Option<(i64, i64, u64, u64)>;
 
 impl Authorities {
