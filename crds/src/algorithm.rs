@@ -23,7 +23,7 @@ use grpo::GrpoSpec;
 use ppo::PpoSpec;
 use reward_model::RewardModelSpec;
 use sft::SftSpec;
-use teacher::TeacherSpec;
+use teacher::TeacherSource;
 
 pub use crate::optimizer::{OptimizerSpec, Schedule};
 pub use crate::rollout::{RolloutSpec, Truncated};
@@ -118,21 +118,22 @@ impl AlgorithmSpec {
     }
 
     /// The teacher with its field, if the algorithm has one.
-    pub fn teacher_field(&self) -> Option<(&'static str, &TeacherSpec)> {
+    pub fn teacher_field(&self) -> Option<(&'static str, TeacherSource<'_>)> {
         let joint = self.grpo.as_ref().and_then(|grpo| grpo.distillation.as_ref());
         let alone = self.distillation.as_ref();
         alone
-            .map(|own| (TEACHER_OF_DISTILLATION, &own.teacher))
-            .or_else(|| joint.map(|own| (TEACHER_OF_GRPO, &own.teacher)))
+            .map(|own| (TEACHER_OF_DISTILLATION, own.teacher.source()))
+            .or_else(|| joint.map(|own| (TEACHER_OF_GRPO, own.teacher.source())))
     }
 
-    /// [`Self::teacher_field`], to change it.
-    pub fn teacher_field_mut(&mut self) -> Option<(&'static str, &mut TeacherSpec)> {
+    /// The folder of the teacher, to change it, with the field of the teacher.
+    pub fn teacher_path_mut(&mut self) -> Option<(&'static str, &mut String)> {
         let joint = self.grpo.as_mut().and_then(|grpo| grpo.distillation.as_mut());
         let alone = self.distillation.as_mut();
-        alone
-            .map(|own| (TEACHER_OF_DISTILLATION, &mut own.teacher))
-            .or_else(|| joint.map(|own| (TEACHER_OF_GRPO, &mut own.teacher)))
+        let alone = alone.map(|own| (TEACHER_OF_DISTILLATION, &mut own.teacher.path));
+        let (field, path) =
+            alone.or_else(|| joint.map(|own| (TEACHER_OF_GRPO, &mut own.teacher.path)))?;
+        Some((field, path.as_mut()?))
     }
 
     /// Whether learners train. Only an evaluation has none.

@@ -83,15 +83,11 @@ fn add_volume_sources(spec: &mut JSONSchemaProps) {
     });
 }
 
-/// Replaces unsigned formats, which the API server does not know; removes `double`, the only format
-/// of numbers; makes optional fields not
-/// nullable; describes quantities and resources in one line; bounds maps of resources; checks
-/// minima of integers.
+/// Removes unsigned formats, which the API server does not know, and `double`, the only format of
+/// numbers; makes optional fields not nullable; describes quantities and resources in one line;
+/// bounds maps of resources; checks minima of integers.
 fn correct(schema: &mut JSONSchemaProps) {
-    if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
-        schema.format = Some("int64".to_owned());
-    }
-    schema.format.take_if(|format| format.as_str() == "double");
+    schema.format.take_if(|format| format == "double" || format.starts_with("uint"));
     schema.nullable = None;
     check_minimum(schema);
     if schema.x_kubernetes_int_or_string == Some(true) {

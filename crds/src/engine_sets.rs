@@ -84,7 +84,7 @@ impl RLJobSpec {
             Some(FixedModel { purpose: EnginePurpose::Reward, field, path, engines })
         });
         let teacher = self.algorithm.teacher_field().and_then(|(field, teacher)| {
-            let (path, engines) = teacher.served()?;
+            let (path, engines) = teacher.on_engines()?;
             let field = field.trim_start_matches("spec.").to_owned();
             Some(FixedModel { purpose: EnginePurpose::Teacher, field, path, engines })
         });
@@ -118,8 +118,8 @@ impl RLJobSpec {
                 served.find_map(|model| model.engines.as_deref_mut())
             }
             EnginePurpose::Teacher => {
-                let (_, teacher) = self.algorithm.teacher_field_mut()?;
-                teacher.served()?;
+                let teacher = &mut self.algorithm.distillation.as_mut()?.teacher;
+                teacher.source().on_engines()?;
                 teacher.engines.as_deref_mut()
             }
         }

@@ -56,10 +56,8 @@ const ALGORITHMS: [(&str, &str); 27] = [
     ),
     (
         "!has(self.algorithm.grpo) || !has(self.algorithm.grpo.distillation) || \
-         !has(self.algorithm.grpo.distillation.teacher.server) && \
-         !has(self.algorithm.grpo.distillation.teacher.engines) || \
-         self.rollout.temperature == 1.0",
-        "algorithm.grpo.distillation.teacher.server and engines need rollout.temperature 1",
+         !has(self.algorithm.grpo.distillation.teacher.server) || self.rollout.temperature == 1.0",
+        "algorithm.grpo.distillation.teacher.server needs rollout.temperature 1",
     ),
     (
         "!has(self.dataset.train) || !has(self.dataset.train.curriculum) || \
@@ -172,13 +170,6 @@ const PARTS: [(&str, &str); 12] = [
         "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.engines) \
          || !has(self.trainer.groups) || !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
         "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups: remove one",
-    ),
-    (
-        "!has(self.algorithm.grpo) || !has(self.algorithm.grpo.distillation) || \
-         !has(self.algorithm.grpo.distillation.teacher.engines) || !has(self.trainer.groups) || \
-         !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
-        "a teacher is on algorithm.grpo.distillation.teacher.engines or in trainer.groups: remove \
-         one",
     ),
     (
         "!has(self.lora) || self.model.weights == 'Pretrained'",

@@ -33,7 +33,7 @@ impl RLJobSpec {
     /// workflow.
     pub fn service_tokens(&self) -> Vec<ServiceToken<'_>> {
         let teacher = self.algorithm.teacher_field().into_iter().filter_map(|(field, teacher)| {
-            let server = teacher.server.as_ref()?;
+            let server = teacher.server?;
             let token = server.token_secret_ref.as_ref();
             Some((format!("{field}.server"), server.url.as_str(), token))
         });

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::grpo::GrpoSpec;
-use super::teacher::TeacherSpec;
+use super::teacher::TeacherSource;
 use crate::optimizer::OptimizerSpec;
 use crate::rollout::RolloutSpec;
 
@@ -105,19 +105,19 @@ pub trait Capabilities {
     }
 
     /// The teacher, in a folder or served.
-    fn teacher_spec(&self) -> Option<&TeacherSpec> {
+    fn teacher_source(&self) -> Option<TeacherSource<'_>> {
         None
     }
 
     /// Folder of the teacher that learners hold in the place of the reference model.
     fn teacher(&self) -> Option<&str> {
-        self.teacher_spec()?.held()
+        self.teacher_source()?.held()
     }
 
     /// The teacher that a server or engines of the job serve, whose log-probabilities take the
     /// place of the reference model.
-    fn served_teacher(&self) -> Option<&TeacherSpec> {
-        self.teacher_spec().filter(|own| own.server.is_some() || own.engines.is_some())
+    fn served_teacher(&self) -> Option<TeacherSource<'_>> {
+        self.teacher_source().filter(|own| own.is_served())
     }
 
     /// Optimizer of the critic, if the algorithm trains one.

@@ -10,7 +10,7 @@ use super::grpo::{
     GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean, NormalizationScale,
     NormalizationSpec,
 };
-use super::teacher::TeacherSpec;
+use super::teacher::{TeacherSource, TeacherSpec};
 use crate::rollout::RolloutSpec;
 
 /// Settings of `distillation`.
@@ -133,8 +133,8 @@ impl Capabilities for DistillationSpec {
         Some(if is_off_policy { FrozenModel::TeacherTopTokens } else { FrozenModel::Teacher })
     }
 
-    fn teacher_spec(&self) -> Option<&TeacherSpec> {
-        Some(&self.teacher)
+    fn teacher_source(&self) -> Option<TeacherSource<'_>> {
+        Some(self.teacher.source())
     }
 
     fn temperature(&self, rollout: &RolloutSpec) -> f64 {

@@ -51,22 +51,84 @@ impl Union for TeacherSpec {
     const MEMBERS: &'static [&'static str] = &["path", "server"];
 }
 
+/// A teacher that no engines of the job serve. Exactly one of `path` and `server`. Its tokenizer
+/// must be that of the policy.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = exactly_one(Self::MEMBERS))]
+pub struct JointTeacher {
+    /// Folder of the teacher, as in `distillation`. Learners hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: Option<String>,
+    /// Server of the teacher that the job does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<TeacherServer>,
+}
+
+impl Union for JointTeacher {
+    const MEMBERS: &'static [&'static str] = TeacherSpec::MEMBERS;
+}
+
+/// Where the teacher of an algorithm is, of any kind of setting.
+#[derive(Clone, Copy, Debug)]
+pub struct TeacherSource<'a> {
+    /// Its folder.
+    pub path: Option<&'a str>,
+    /// Server that the job does not start.
+    pub server: Option<&'a TeacherServer>,
+    /// Engines of the job that serve the folder.
+    pub engines: Option<&'a InferenceSpec>,
+    /// Limits of calls of the engines.
+    calls: Option<&'a TeacherCalls>,
+}
+
 impl TeacherSpec {
+    /// Where it is.
+    pub fn source(&self) -> TeacherSource<'_> {
+        TeacherSource {
+            path: self.path.as_deref(),
+            server: self.server.as_ref(),
+            engines: self.engines.as_deref(),
+            calls: self.calls.as_ref(),
+        }
+    }
+}
+
+impl JointTeacher {
+    /// Where it is.
+    pub fn source(&self) -> TeacherSource<'_> {
+        let (path, server) = (self.path.as_deref(), self.server.as_ref());
+        TeacherSource { path, server, engines: None, calls: None }
+    }
+}
+
+impl<'a> TeacherSource<'a> {
     /// The model folder and the engines that serve it, if they are of the job.
-    pub fn served(&self) -> Option<(&str, &InferenceSpec)> {
-        Some((self.path.as_deref()?, self.engines.as_deref()?))
+    pub fn on_engines(self) -> Option<(&'a str, &'a InferenceSpec)> {
+        Some((self.path?, self.engines?))
     }
 
     /// The folder of a teacher that learners hold.
-    pub fn held(&self) -> Option<&str> {
-        self.path.as_deref().filter(|_| self.engines.is_none())
+    pub fn held(self) -> Option<&'a str> {
+        self.path.filter(|_| self.engines.is_none())
+    }
+
+    /// Whether a server or engines of the job serve it.
+    pub fn is_served(self) -> bool {
+        self.server.is_some() || self.engines.is_some()
+    }
+
+    /// Whether it has limits of calls of engines.
+    pub fn has_calls(self) -> bool {
+        self.calls.is_some()
     }
 
     /// Limits of calls of a served teacher.
-    pub fn calls(&self) -> TeacherCalls {
-        match &self.server {
+    pub fn calls(self) -> TeacherCalls {
+        match self.server {
             Some(server) => server.calls(),
-            None => self.calls.clone().unwrap_or_default(),
+            None => self.calls.cloned().unwrap_or_default(),
         }
     }
 }

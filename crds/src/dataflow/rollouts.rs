@@ -23,7 +23,7 @@ pub fn batch(spec: &RLJobSpec, algorithm: Algorithm<'_>, calls: &[Call]) -> Vec<
         .with(inputs, [Data::Samples]);
     let teacher = algorithm.served_teacher().map(|teacher| {
         let server = || Workers::Server("teacher".to_owned());
-        let workers = teacher.served().map_or_else(server, |_| Workers::TeacherEngines);
+        let workers = teacher.on_engines().map_or_else(server, |_| Workers::TeacherEngines);
         Call::new("infer teacher", Kind::Inference, workers, Phase::Rollouts)
             .of(Model::Teacher)
             .with([Data::Samples], [Data::TeacherLogprobs])

@@ -164,7 +164,7 @@ impl Servers {
             });
             ports.extend(verifiers.map(|url| port_of(url)));
             let teacher = spec.algorithm.capabilities().and_then(Capabilities::served_teacher);
-            let server = teacher.and_then(|teacher| teacher.server.as_ref());
+            let server = teacher.and_then(|teacher| teacher.server);
             ports.extend(server.map(|server| port_of(&server.url)));
             let workflow = spec.rollout.workflow.iter();
             ports.extend(workflow.flat_map(WorkflowSpec::urls).map(port_of));

@@ -8,11 +8,8 @@ pub fn paths_mut(spec: &mut RLJobSpec) -> Vec<(String, &mut String)> {
     let named = |field: &str| field.to_owned();
     let mut paths = Vec::new();
     paths.extend(spec.model.path.iter_mut().map(|path| (named("spec.model.path"), path)));
-    let teacher = spec.algorithm.teacher_field_mut().into_iter();
-    paths
-        .extend(teacher.filter_map(|(field, teacher)| {
-            Some((format!("{field}.path"), teacher.path.as_mut()?))
-        }));
+    let teacher = spec.algorithm.teacher_path_mut();
+    paths.extend(teacher.map(|(field, path)| (format!("{field}.path"), path)));
     paths.extend(spec.dataset.paths_mut());
     let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
     paths.extend(checkpoint.map(|path| (named("spec.restoreFrom.path"), path)));

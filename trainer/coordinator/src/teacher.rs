@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::EnginePurpose;
-use rljob_crds::algorithm::teacher::{TeacherCalls, TeacherSpec};
+use rljob_crds::algorithm::teacher::{TeacherCalls, TeacherSource};
 use rljob_protocol::classifier::check_language_model;
 use rljob_protocol::status::RewardOutage;
 use serde::Deserialize;
@@ -102,13 +102,13 @@ impl Teacher {
     /// The teacher of a policy with `vocab_size` tokens, whose tokenizer `probes` have; `None` if
     /// learners hold it. `fleet` has the engines of the job that serve a teacher.
     pub fn new(
-        spec: &TeacherSpec,
+        source: TeacherSource<'_>,
         fleet: Option<&Arc<Fleet>>,
         vocab_size: i64,
         probes: Probes,
     ) -> Result<Option<Self>, TeacherError> {
-        let calls = spec.calls();
-        let backend = match (&spec.server, spec.served()) {
+        let calls = source.calls();
+        let backend = match (source.server, source.on_engines()) {
             (Some(server), _) => Backend::Server {
                 server: Server::new(calls.timeout_seconds, calls.concurrency)
                     .map_err(TeacherError::Client)?

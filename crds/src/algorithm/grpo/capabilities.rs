@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{BehaviorLevel, GrpoSpec, ProximalLogprobs, RatioLevel};
 use crate::algorithm::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
-use crate::algorithm::teacher::TeacherSpec;
+use crate::algorithm::teacher::TeacherSource;
 use crate::rollout::RolloutSpec;
 
 impl Capabilities for GrpoSpec {
@@ -61,7 +61,7 @@ impl Capabilities for GrpoSpec {
         has_teacher.or_else(|| (self.kl_coefficient > 0.0).then_some(FrozenModel::Reference))
     }
 
-    fn teacher_spec(&self) -> Option<&TeacherSpec> {
-        self.distillation.as_ref().map(|joint| &joint.teacher)
+    fn teacher_source(&self) -> Option<TeacherSource<'_>> {
+        self.distillation.as_ref().map(|joint| joint.teacher.source())
     }
 }

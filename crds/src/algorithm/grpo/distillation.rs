@@ -3,7 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::teacher::TeacherSpec;
+use crate::algorithm::teacher::JointTeacher;
 
 /// Adds coefficient · KL(policy ‖ teacher) to the loss of rewards (KDRL, arXiv 2506.02208). The
 /// divergence of a token is estimated by its log-probabilities.
@@ -11,7 +11,7 @@ use crate::algorithm::teacher::TeacherSpec;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JointDistillation {
     /// Model whose distribution the policy learns.
-    pub teacher: TeacherSpec,
+    pub teacher: JointTeacher,
     /// Factor of the divergence in nats. Default 0.005, as in AReaL.
     #[serde(default = "coefficient")]
     #[schemars(range(min = 0.000_001, max = 1000.0))]

@@ -4,7 +4,7 @@
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::distillation::DistillationSpec;
 use rljob_crds::algorithm::grpo::{GrpoSpec, LossAggregation};
-use rljob_crds::algorithm::teacher::TeacherSpec;
+use rljob_crds::algorithm::teacher::TeacherSource;
 
 use super::common::check_union;
 use super::roles::check_further_engines;
@@ -20,24 +20,31 @@ pub(super) fn check(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         check_joint(grpo, problems);
     }
     if let Some(distillation) = &spec.algorithm.distillation {
+        check_union("spec.algorithm.distillation.teacher", &distillation.teacher, problems);
         check_off_policy(distillation, problems);
     }
 }
 
 fn check_joint(grpo: &GrpoSpec, problems: &mut Vec<Problem>) {
-    if grpo.distillation.is_some() && grpo.kl_coefficient > 0.0 {
+    let Some(joint) = &grpo.distillation else { return };
+    check_union("spec.algorithm.grpo.distillation.teacher", &joint.teacher, problems);
+    if grpo.kl_coefficient > 0.0 {
         let message = "is not used with distillation: the teacher takes the place of the \
             reference model; remove one of them";
         problems.push(Problem::new("spec.algorithm.grpo.klCoefficient", message));
     }
 }
 
-fn check_teacher(path: &str, teacher: &TeacherSpec, spec: &RLJobSpec, problems: &mut Vec<Problem>) {
-    check_union(path, teacher, problems);
-    if let Some(folder) = &teacher.path {
+fn check_teacher(
+    path: &str,
+    teacher: TeacherSource<'_>,
+    spec: &RLJobSpec,
+    problems: &mut Vec<Problem>,
+) {
+    if let Some(folder) = teacher.path {
         check_run_path(&format!("{path}.path"), folder, problems);
     }
-    if let Some(engines) = &teacher.engines {
+    if let Some(engines) = teacher.engines {
         let field = format!("{}.engines", path.trim_start_matches("spec."));
         check_further_engines(&field, engines, spec, problems);
     }
@@ -47,7 +54,7 @@ fn check_teacher(path: &str, teacher: &TeacherSpec, spec: &RLJobSpec, problems: 
     if teacher.engines.is_some() && teacher.path.is_none() {
         problem("path", "is missing: the folder of the model of engines".to_owned());
     }
-    if teacher.calls.is_some() && teacher.engines.is_none() {
+    if teacher.has_calls() && teacher.engines.is_none() {
         problem("calls", "are those of engines: set engines, or remove it".to_owned());
     }
     let sources = [("server", teacher.server.is_some()), ("engines", teacher.engines.is_some())];
@@ -67,7 +74,7 @@ fn check_off_policy(distillation: &DistillationSpec, problems: &mut Vec<Problem>
         return;
     }
     let path = "spec.algorithm.distillation";
-    if distillation.teacher.held().is_none() {
+    if distillation.teacher.source().held().is_none() {
         let message = "needs teacher.path without teacher.engines: learners compute the teacher's \
                        most likely tokens";
         problems.push(Problem::new(format!("{path}.offPolicy"), message));

@@ -2,7 +2,7 @@
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Algorithm;
-use rljob_crds::algorithm::teacher::TeacherSpec;
+use rljob_crds::algorithm::teacher::TeacherSource;
 use rljob_crds::data::EvaluationDataset;
 use rljob_crds::trainer_groups::{GroupRole, MAX_GROUPS, TrainerGroupSpec};
 
@@ -115,7 +115,7 @@ fn missing(role: GroupRole, algorithm: Algorithm<'_>) -> String {
     let instead = match has {
         Some(other) => format!("its learners hold {other:?}; set that role"),
         None if role == GroupRole::Teacher && algorithm.served_teacher().is_some() => {
-            let source = algorithm.served_teacher().and_then(TeacherSpec::served);
+            let source = algorithm.served_teacher().and_then(TeacherSource::on_engines);
             let source = source.map_or("is a server", |_| "is on engines of the job");
             format!("its teacher {source}, which needs no group; remove it")
         }

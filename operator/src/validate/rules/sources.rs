@@ -56,8 +56,8 @@ pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut 
 pub fn paths(spec: &RLJobSpec) -> Vec<(String, &str)> {
     let model = spec.model.path.as_deref().map(|path| ("spec.model.path".to_owned(), path));
     let teacher = spec.algorithm.teacher_field();
-    let teacher = teacher
-        .and_then(|(field, teacher)| Some((format!("{field}.path"), teacher.path.as_deref()?)));
+    let teacher =
+        teacher.and_then(|(field, teacher)| Some((format!("{field}.path"), teacher.path?)));
     let restored = spec.restore_from.as_ref().and_then(|own| own.path.as_deref());
     let restored = restored.map(|path| ("spec.restoreFrom.path".to_owned(), path));
     let fixed = [model, teacher, restored].into_iter().flatten();

@@ -85,7 +85,7 @@ async fn added_by(
     probes: Probes,
 ) -> Result<Vec<Vec<f32>>, String> {
     let spec: TeacherSpec = serde_json::from_value(spec.clone()).unwrap();
-    let teacher = Teacher::new(&spec, fleet, 10, probes).unwrap().unwrap();
+    let teacher = Teacher::new(spec.source(), fleet, 10, probes).unwrap().unwrap();
     let mut sample = sample();
     let result = teacher.add_logprobs(&mut sample).await;
     result.map_err(|error| crate::error_line(&error))?;
