@@ -1,5 +1,5 @@
-//! Settings of Generalized Advantage Estimation: its time steps, and λ as a function of their number
-//! in a sample.
+//! Settings of Generalized Advantage Estimation: its time steps, and λ as a function of their
+//! number in a sample.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum GaeTimestep {
     Token,
     /// Each turn of a workflow: its reward is the sum of those of its tokens, its value that of its
     /// first token; all its tokens get its advantage and return. With klTerm Reward, the divergence
-    /// of a token is a part of its own advantage only.
+    /// of a token is a part of the advantage of that token only.
     Turn,
 }
 

@@ -32,8 +32,7 @@ fn a_served_teacher_gives_the_losses_of_one_that_the_learners_hold() {
 fn a_served_teacher_beside_rewards_gives_the_losses_of_one_that_the_learners_hold() {
     let rewards = r#"  rewards: [{name: digits, regex: {pattern: "^[0-9]{3}"}}]"#;
     let jobs = JOBS
-        .replace("distillation: {", "grpo: {distillation: {coefficient: 1, ")
-        .replace("coefficient: 1, groupSize: 4, ", "coefficient: 1, ")
+        .replace("distillation: {groupSize: 4, ", "grpo: {distillation: {coefficient: 10, ")
         .replace("export}}", "export}}, groupSize: 4}")
         .replace(r#"PORT"}}}"#, r#"PORT"}}}, groupSize: 4}"#)
         .replace("  rollout: {", &format!("{rewards}\n  rollout: {{"));

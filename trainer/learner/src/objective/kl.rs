@@ -38,8 +38,8 @@ pub fn estimate(
     (value_N.clamp(-LIMIT, LIMIT), slope_N)
 }
 
-/// Returns (estimate of KL(policy ‖ teacher) of each token `[N]`, derivative of its expectation with
-/// respect to the log-probability `[N]`).
+/// Returns (estimate of KL(policy ‖ teacher) of each token `[N]`, derivative of its expectation
+/// with respect to the log-probability `[N]`).
 pub fn from_teacher(logprobs_N: &Tensor, teacher_N: &Tensor) -> (Tensor, Tensor) {
     let x_N = (logprobs_N - teacher_N).clamp(-LIMIT, LIMIT);
     (x_N.shallow_clone(), x_N)
