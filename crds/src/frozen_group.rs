@@ -2,7 +2,22 @@
 //! job.
 
 use crate::RLJobSpec;
+use crate::algorithm::{Algorithm, ModelRole};
 use crate::trainer_groups::{GroupRole, TrainerGroupSpec};
+
+impl GroupRole {
+    /// The frozen model of an algorithm's learners, if it has one.
+    pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
+        let has_reference = algorithm.model_roles().contains(&ModelRole::Reference);
+        let role = match algorithm {
+            // Groups return one log-probability for each token.
+            Algorithm::Distillation(own) if own.off_policy.is_some() => return None,
+            Algorithm::Distillation(_) => Self::Teacher,
+            _ => Self::Reference,
+        };
+        has_reference.then_some(role)
+    }
+}
 
 impl RLJobSpec {
     /// The group that holds the frozen model of the algorithm; `None` if the learners of the

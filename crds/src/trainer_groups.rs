@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, ModelRole};
 use crate::template::PodTemplate;
 
 /// Most groups of a job.
@@ -56,20 +55,6 @@ pub enum GroupRole {
     Policy,
     /// The value model of `ppo`. Rejected: the trainer trains it.
     Critic,
-}
-
-impl GroupRole {
-    /// The frozen model of an algorithm's learners, if it has one.
-    pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
-        let has_reference = algorithm.model_roles().contains(&ModelRole::Reference);
-        let role = match algorithm {
-            // Groups return one log-probability for each token.
-            Algorithm::Distillation(own) if own.off_policy.is_some() => return None,
-            Algorithm::Distillation(_) => Self::Teacher,
-            _ => Self::Reference,
-        };
-        has_reference.then_some(role)
-    }
 }
 
 fn one() -> i32 {
