@@ -2,7 +2,21 @@
 //! job.
 
 use crate::RLJobSpec;
+use crate::algorithm::{Algorithm, FrozenModel, ModelRole};
 use crate::trainer_groups::{GroupRole, TrainerGroupSpec};
+
+impl GroupRole {
+    /// The frozen model of an algorithm's learners, if it has one.
+    pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
+        let role = match algorithm.frozen_model()? {
+            FrozenModel::Reference => Self::Reference,
+            FrozenModel::Teacher => Self::Teacher,
+            // Groups return one log-probability for each token.
+            FrozenModel::TeacherTopTokens => return None,
+        };
+        algorithm.model_roles().contains(&ModelRole::Reference).then_some(role)
+    }
+}
 
 impl RLJobSpec {
     /// The group that holds the frozen model of the algorithm; `None` if the learners of the

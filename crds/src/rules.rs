@@ -168,7 +168,7 @@ const PARTS: [(&str, &str); 12] = [
     ),
     (
         "!has(self.algorithm.distillation) || !has(self.algorithm.distillation.teacher.engines) \
-         || !has(self.trainer.groups) || !self.trainer.groups.exists(g, 'Teacher' in g.roles)",
+         || !has(self.trainer.groups) || size(self.trainer.groups) == 0",
         "a teacher is on algorithm.distillation.teacher.engines or in trainer.groups: remove one",
     ),
     (

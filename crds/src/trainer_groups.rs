@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, FrozenModel, ModelRole};
 use crate::template::PodTemplate;
 
 /// Most groups of a job.
@@ -56,19 +55,6 @@ pub enum GroupRole {
     Policy,
     /// The value model of `ppo`. Rejected: the trainer trains it.
     Critic,
-}
-
-impl GroupRole {
-    /// The frozen model of an algorithm's learners, if it has one.
-    pub fn frozen(algorithm: Algorithm<'_>) -> Option<Self> {
-        let role = match algorithm.frozen_model()? {
-            FrozenModel::Reference => Self::Reference,
-            FrozenModel::Teacher => Self::Teacher,
-            // Groups return one log-probability for each token.
-            FrozenModel::TeacherTopTokens => return None,
-        };
-        algorithm.model_roles().contains(&ModelRole::Reference).then_some(role)
-    }
 }
 
 fn one() -> i32 {

@@ -181,8 +181,10 @@ fn a_teacher_is_a_model_of_the_learners_of_engines_or_of_a_server() {
 
 #[test]
 fn a_teacher_beside_rewards_is_an_input_of_the_loss_and_not_of_the_advantages() {
-    let job =
-        |teacher: Value| json!({"algorithm": {"grpo": {"distillation": {"teacher": teacher}}}});
+    let job = |teacher: Value| {
+        let algorithm = json!({"grpo": {"distillation": {"teacher": teacher}}});
+        json!({"algorithm": algorithm, "training": {"steps": 9}})
+    };
     let held = [
         "5a pack (coordinator): samples -> batch",
         "6a infer teacher (learners): batch -> teacherLogprobs",

@@ -207,8 +207,7 @@ fn further_engines_and_groups_fire_their_alerts_until_they_are_back() {
 fn an_engine_of_a_teacher_that_is_lost_fires_its_alert_until_it_is_back() {
     let mut patch = watched_job();
     let teacher = json!({"path": "/data/teacher", "engines": {"replicas": 1}});
-    let algorithm = json!({"grpo": null, "distillation": {"teacher": teacher}});
-    super::merge(&mut patch, &json!({"spec": {"algorithm": algorithm}}));
+    patch["spec"]["algorithm"] = json!({"grpo": null, "distillation": {"teacher": teacher}});
     let mut fixture = Fixture::new("alerts-teacher", &patch);
     fixture.start_operator();
     Watched::of(fixture).lose("sample-teacher-0", "RLJobTeacherEngineLost");
