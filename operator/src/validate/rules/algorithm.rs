@@ -5,7 +5,6 @@ use rljob_crds::algorithm::grpo::{
     BehaviorAction, BehaviorMetric, GrpoSpec, NormalizationLevel, NormalizationMean,
     NormalizationScale, NormalizationSpec, ProximalLogprobs,
 };
-use rljob_crds::algorithm::ppo::PpoSpec;
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind, RolloutSpec, TrainingSpec};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset, TrainDataset};
 use rljob_crds::model::InitialWeights;
