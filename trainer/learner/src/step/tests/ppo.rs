@@ -17,7 +17,8 @@ use crate::trainer::Trainer;
 /// Settings that cover every option of the critic.
 fn ppo() -> Value {
     json!({"ppo": {
-        "discount": 0.99, "gaeLambda": 0.95, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
+        "discount": 0.99, "adaptiveLambda": {"relativePosition": {"retention": 0.5}},
+        "criticLambda": 0.9, "epochs": 2, "valueClip": 0.05, "klCoefficient": 0.1,
         "adaptiveKl": {"target": 0.01, "horizon": 100}, "valueNormalization": {"decay": 0.5},
         "criticOptimizer": {"learningRate": 2e-3, "warmupSteps": 2},
     }})
