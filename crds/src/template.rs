@@ -147,9 +147,11 @@ fn container() -> Value {
 
 /// Schema of a described free-form object of the core API.
 pub(crate) fn object() -> Value {
-    let mut schema = free_form();
-    schema["description"] = CORE_FIELD.into();
-    schema
+    json!({
+        "type": "object",
+        "description": CORE_FIELD,
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
 }
 
 fn free_form() -> Value {
