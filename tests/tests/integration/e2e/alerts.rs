@@ -158,11 +158,8 @@ impl Faults<'_> {
     /// Learners wait for the replacement of the lost pod.
     fn a_lost_trainer(&self) {
         let restarting = json!({"reason": "Restarting"});
-        self.run.lose_pod("trainer");
-        self.monitored.wait_for_alert("RLJobInterrupted", &restarting, true);
-        self.run.log("RLJobInterrupted");
+        self.monitored.a_lost_pod_fires_its_alert("trainer", "RLJobInterrupted", &restarting);
         self.run.wait_for_progress();
-        self.wait_for_end("RLJobInterrupted", &restarting);
     }
 
     /// A killed learner fails the job by a rule.

@@ -41,7 +41,7 @@ fn succeed<'a>(
 fn lose_pods(run: &Run<'_>) {
     let monitored = Monitored::start(cluster(), run, &short_rules(&[]), SHARED_LIMIT);
     run.wait_for_steps(2);
-    monitored.a_lost_pod_fires_its_alert("trainer-frozen", "RLJobGroupLost");
+    monitored.a_lost_pod_fires_its_alert("trainer-frozen", "RLJobGroupLost", &json!({}));
     let attempt = || monitored.job()["status"]["trainerGroups"][0]["attempt"].as_u64();
     for killed in 0..=KILLED {
         let restarts = Some(killed + 1);
@@ -54,8 +54,8 @@ fn lose_pods(run: &Run<'_>) {
     let patch = json!({"group": "frozen"});
     monitored.alert_fires_in_time("RLJobGroupRestartLoop", &patch, Instant::now());
     run.wait_for_progress();
-    monitored.a_lost_pod_fires_its_alert("evaluation", "RLJobEvaluationEngineLost");
-    monitored.a_lost_pod_fires_its_alert("reward", "RLJobRewardEngineLost");
+    monitored.a_lost_pod_fires_its_alert("evaluation", "RLJobEvaluationEngineLost", &json!({}));
+    monitored.a_lost_pod_fires_its_alert("reward", "RLJobRewardEngineLost", &json!({}));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn prometheus_finds_the_pods_and_fires_alerts(cluster: &Cluster, run:
     monitored.each_pod_is_a_target_that_is_up();
     monitored.each_role_has_series_with_its_labels();
     wait_for_data(&monitored.prometheus, "job", (&run.namespace.name, run.job));
-    monitored.a_lost_engine_fires_its_alert();
+    monitored.a_lost_pod_fires_its_alert("inference", "RLJobEngineLost", &json!({}));
     monitored.an_unreachable_coordinator_fires_its_alert();
     monitored.operators_that_may_not_list_pods_fire_their_alerts();
 }
@@ -204,24 +204,21 @@ impl<'a> Monitored<'a> {
         self.alert_fires_in_time(alert, patch, Instant::now());
     }
 
-    /// Without a node for its replacement, the engine stays lost.
-    fn a_lost_engine_fires_its_alert(&self) {
-        let nodes = |verb: &str| {
-            self.cluster.kubectl().run(&[verb, "node-1", "node-2"]).unwrap();
-        };
-        nodes("cordon");
-        self.a_lost_pod_fires_its_alert("inference", "RLJobEngineLost");
-        nodes("uncordon");
-        self.wait_for_alert("RLJobEngineLost", &json!({}), false);
-    }
-
-    /// Deletes the first pod of a role by force.
-    pub(super) fn a_lost_pod_fires_its_alert(&self, role: &str, alert: &str) {
+    /// Deletes the first pod of a role by force. Without quota for its replacement, it stays lost
+    /// until the alert fires.
+    pub(super) fn a_lost_pod_fires_its_alert(&self, role: &str, alert: &str, patch: &Value) {
         let (namespace, job) = (&self.run.namespace.name, self.run.job);
+        let quota = json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+            "spec": {"hard": {"pods": "0"}},
+        });
+        self.run.namespace.kubectl.apply(&quota.to_string()).unwrap();
         let pod = format!("/api/v1/namespaces/{namespace}/pods/{job}-{role}-0");
         let start = Instant::now();
         self.api.delete(&pod, &json!({"gracePeriodSeconds": 0})).unwrap();
-        self.alert_fires_in_time(alert, &json!({}), start);
+        self.alert_fires_in_time(alert, patch, start);
+        self.run.namespace.kubectl.run(&["delete", "resourcequota/none"]).unwrap();
+        self.wait_for_alert(alert, patch, false);
     }
 
     /// A partition of both operators from the coordinator. A stopped coordinator is no such fault:
