@@ -92,8 +92,7 @@ impl Objects {
         let waiting = self.waiting(warnings);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
         let obstacle = obstacle(invalid, &self, rejection, waiting.first());
-        let unexplained = self.unexplained(job);
-        let recheck = unexplained.iter().map(|object| warnings::recheck(object, old, now)).min();
+        let recheck = self.recheck(job, old, now);
         let facts = Facts {
             suspend: job.spec.suspend,
             queue: queue.facts.clone(),
@@ -135,6 +134,11 @@ impl Objects {
             unreadable: unreadable.into_iter().map(|(name, _)| name).collect(),
             last_write,
         }
+    }
+
+    /// Time at which the warning events of an object that waits are read, again.
+    fn recheck(&self, job: &Job, old: &RLJobStatus, now: Timestamp) -> Option<Timestamp> {
+        self.unexplained(job).iter().map(|object| warnings::recheck(object, old, now)).min()
     }
 
     fn roles(&self, was_suspended: bool, pods_per_engine: impl Fn(Role) -> Option<u32>) -> Roles {

@@ -73,9 +73,7 @@ pub(crate) async fn open(
     }
     let agents = Agents::open(&config.spec, &reward_runner)
         .context("failed to listen for agents on a loopback port")?;
-    let evaluation = config.spec.engines(EnginePurpose::Evaluation);
-    let evaluation = evaluation.map(|engines| Fleet::new(engines, client.separate(), clock));
-    let fixed_fleets = FixedFleets::new(&config.spec, &client, clock);
+    let (evaluation_fleet, fixed_fleets) = other_fleets(&config.spec, &client, clock);
     let fleet = Fleet::new(&config.spec.inference, client, clock);
     let recorder = Recorder::new(journal.clone(), files, metrics(&config.spec)?, clock, newest);
     let rejections = RejectionLimit::new(config.spec.rollout.max_rejected_share);
@@ -89,7 +87,7 @@ pub(crate) async fn open(
         run: RunHandle::new(run, journal.clone(), clock),
         journal,
         fleet: Arc::new(fleet),
-        evaluation_fleet: evaluation.map(Arc::new),
+        evaluation_fleet,
         fixed_fleets,
         recorder,
         batches: Batches::default(),
@@ -116,6 +114,17 @@ fn too_few_steps(settings: &Settings, done: u32) -> Option<LearnerFailure> {
 fn metrics(spec: &RLJobSpec) -> anyhow::Result<Metrics> {
     let pods = u32::try_from(spec.trainers()).unwrap_or_default();
     Ok(Metrics::new(spec.trainer.gpus().saturating_mul(pods))?)
+}
+
+/// The fleets of the engines that only evaluate, and of those whose models no step changes.
+fn other_fleets(
+    spec: &RLJobSpec,
+    client: &EngineClient,
+    clock: Clock,
+) -> (Option<Arc<Fleet>>, FixedFleets) {
+    let evaluation = spec.engines(EnginePurpose::Evaluation);
+    let evaluation = evaluation.map(|engines| Fleet::new(engines, client.separate(), clock));
+    (evaluation.map(Arc::new), FixedFleets::new(spec, client, clock))
 }
 
 /// Place in the training data after the checkpoint that the run starts from.

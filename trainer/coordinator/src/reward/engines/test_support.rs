@@ -11,13 +11,13 @@ use crate::engines::{EngineClient, Fleet};
 use crate::tokens::Token;
 
 /// URL at which nothing listens.
-pub async fn refused() -> String {
+pub(crate) async fn refused() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
 /// Engines with these URLs, all of which have answered.
-pub fn fleet(urls: &[String]) -> Arc<Fleet> {
+pub(crate) fn fleet(urls: &[String]) -> Arc<Fleet> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("key"), "key").unwrap();
     let token = Token::open(folder.path(), "key").unwrap();
