@@ -122,7 +122,11 @@ fn missing(role: GroupRole, algorithm: Algorithm<'_>) -> String {
         None if role == GroupRole::Teacher && algorithm.teacher().is_some() => {
             "with offPolicy its learners hold the teacher; remove the group".to_owned()
         }
-        None if algorithm.policy().is_some() && role == GroupRole::Reference => {
+        // A teacher excludes klCoefficient.
+        None if role == GroupRole::Reference
+            && algorithm.policy().is_some()
+            && algorithm.teacher_source().is_none() =>
+        {
             format!("set algorithm.{name}.klCoefficient above 0, or remove the group")
         }
         None => "remove it".to_owned(),
