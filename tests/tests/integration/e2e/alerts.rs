@@ -73,6 +73,11 @@ fn fill(disk: &Path) -> PathBuf {
     path
 }
 
+/// Sets a label of all nodes, or removes it (`NAME-`).
+fn label_nodes(label: &str) {
+    cluster().kubectl().run(&["label", "nodes", "--all", "--overwrite", label]).unwrap();
+}
+
 /// The job and what its test breaks.
 struct Faults<'a> {
     monitored: Monitored<'a>,
@@ -98,8 +103,7 @@ impl Faults<'_> {
     fn storage_that_takes_no_writes(&self) {
         let none = json!({});
         let filler = fill(self.disk);
-        let label = ["label", "nodes", "--all", "--overwrite", "example.com/trains=yes"];
-        cluster().kubectl().run(&label).unwrap();
+        label_nodes("example.com/trains=yes");
         let (reason, alert) = ("StorageUnavailable", "RLJobStorageUnavailable");
         self.monitored.reason_fires_its_alert(reason, alert, &none);
         fs::remove_file(filler).unwrap();
@@ -155,11 +159,16 @@ impl Faults<'_> {
         self.wait_for_end("RLJobCheckpointTooOld", &none);
     }
 
-    /// Learners wait for the replacement of the lost pod.
+    /// The replacement of the lost pod finds no node until the nodes have their label again.
     fn a_lost_trainer(&self) {
         let restarting = json!({"reason": "Restarting"});
-        self.monitored.a_lost_pod_fires_its_alert("trainer", "RLJobInterrupted", &restarting);
+        label_nodes("example.com/trains-");
+        self.run.lose_pod("trainer");
+        self.monitored.wait_for_alert("RLJobInterrupted", &restarting, true);
+        self.run.log("RLJobInterrupted");
+        label_nodes("example.com/trains=yes");
         self.run.wait_for_progress();
+        self.wait_for_end("RLJobInterrupted", &restarting);
     }
 
     /// A killed learner fails the job by a rule.
