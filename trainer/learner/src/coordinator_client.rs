@@ -79,7 +79,7 @@ impl CoordinatorClient {
     }
 
     /// The next instruction after `steps_done` steps. Long poll: the coordinator holds the request
-    /// for up to 20 s.
+    /// for up to 4 s.
     pub fn instruction(&self, steps_done: u32) -> Result<Instruction, ClientError> {
         let path = format!("/v1/instructions?attempt={}&step={steps_done}", self.attempt);
         let bytes = self.connection.call(&Method::GET, &path, None)?;

@@ -7,8 +7,9 @@ use tokio::sync::watch;
 use crate::coordinator::Coordinator;
 use crate::core::Now;
 
-/// Time for which a request is held.
-const HOLD: Duration = Duration::from_secs(20);
+/// Time for which a request is held. An instruction is progress of a waiting learner, which is
+/// killed after `hangTimeoutSeconds` without any.
+const HOLD: Duration = Duration::from_secs(4);
 /// Interval at which an instruction is computed again, since it may depend on time alone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -49,5 +50,19 @@ impl HeldRequest {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HOLD;
+
+    #[test]
+    fn a_request_is_held_for_less_than_half_of_the_smallest_hang_timeout() {
+        let crd = serde_json::to_value(rljob_crds::crd()).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let policy = &schema["properties"]["failurePolicy"]["properties"];
+        let smallest = policy["hangTimeoutSeconds"]["minimum"].as_f64().unwrap();
+        assert!(HOLD.as_secs_f64() < smallest / 2.0, "{HOLD:?} beside {smallest} s");
     }
 }

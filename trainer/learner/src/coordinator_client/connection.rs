@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Timeout of connecting; short because the address of a deleted pod does not respond.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout of a request, response included: an instruction is held for up to 20 s, and a batch may
+/// Timeout of a request, response included: an instruction is held for up to 4 s, and a batch may
 /// be large.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
