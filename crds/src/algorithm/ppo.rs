@@ -1,5 +1,4 @@
-//! Settings and capabilities of `ppo`. Settings are in the order in which the learner's objective
-//! uses them.
+//! Settings of `ppo`, in the order in which the learner's objective uses them.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization
@@ -14,10 +13,9 @@
 //! ```
 
 mod advantages;
+mod capabilities;
 mod critic;
 mod gae;
-
-use std::borrow::Cow;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -26,13 +24,11 @@ pub use advantages::AdvantageNormalization;
 pub use critic::{ValueHead, ValueNormalization};
 pub use gae::{AdaptiveLambda, GaeTimestep, LengthLambda, PositionLambda};
 
-use super::capabilities::{Capabilities, DataKind, FrozenModel, Signal};
 use super::grpo::{
     BehaviorWeight, GrpoSpec, KlEstimator, KlTerm, LossAggregation, NormalizationMean,
     NormalizationScale, NormalizationSpec, OverlongPenalty, ProximalLogprobs, RewardShaping,
 };
 use crate::optimizer::OptimizerSpec;
-use crate::rollout::RolloutSpec;
 
 /// Settings of `ppo`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -253,67 +249,6 @@ impl PpoSpec {
             behavior_weight: self.behavior_weight.clone(),
             ..GrpoSpec::default()
         }
-    }
-}
-
-impl Capabilities for PpoSpec {
-    fn name(&self) -> &'static str {
-        "ppo"
-    }
-
-    fn data(&self) -> DataKind {
-        DataKind::Prompts
-    }
-
-    fn batch_size(&self, rollout: &RolloutSpec) -> u32 {
-        rollout.batch_size
-    }
-
-    fn group_size(&self) -> u32 {
-        self.group_size
-    }
-
-    fn epochs(&self) -> u32 {
-        self.epochs
-    }
-
-    fn signals(&self, rollout: &RolloutSpec, updates: u32) -> Vec<Signal> {
-        let mut signals = self.grpo().signals(rollout, updates);
-        if self.value_head.is_none() || !signals.contains(&Signal::Proximal) {
-            signals.push(Signal::Values);
-        }
-        signals
-    }
-
-    fn needs_reward(&self) -> bool {
-        true
-    }
-
-    fn policy(&self) -> Option<Cow<'_, GrpoSpec>> {
-        Some(Cow::Owned(self.grpo()))
-    }
-
-    fn frozen_model(&self) -> Option<FrozenModel> {
-        (self.kl_coefficient > 0.0).then_some(FrozenModel::Reference)
-    }
-
-    fn critic_optimizer(&self, policy: &OptimizerSpec) -> Option<OptimizerSpec> {
-        let own = self.critic_optimizer.as_ref().unwrap_or(policy);
-        let of_head = self.value_head.as_ref().and_then(|head| head.learning_rate);
-        let learning_rate = of_head.unwrap_or(own.learning_rate);
-        Some(OptimizerSpec { learning_rate, ..own.clone() })
-    }
-
-    fn critic_warmup_steps(&self) -> u32 {
-        self.critic_warmup_steps
-    }
-
-    fn has_value_head(&self) -> bool {
-        self.value_head.is_some()
-    }
-
-    fn normalizes_values(&self) -> bool {
-        self.value_normalization.is_some()
     }
 }
 
