@@ -225,7 +225,7 @@ fn a_pod_monitor_of_jobs_selects_coordinators_and_engines() {
                 "namespaceSelector": {"matchNames": ["a"]},
                 "selector": {"matchExpressions": [{
                     "key": "rljob.dev/role", "operator": "In",
-                    "values": ["coordinator", "inference", "evaluation", "reward"],
+                    "values": ["coordinator", "inference", "evaluation", "reward", "teacher"],
                 }]},
                 "podTargetLabels": ["rljob.dev/job", "rljob.dev/role"],
                 "podMetricsEndpoints": [{
