@@ -191,7 +191,9 @@ fn record_start(
     }
     reject_fewer_steps(job, directory)?;
     let mut state = directory.state()?;
-    state.changes.extend(opened.accepted(directory)?);
+    if let Some(accepted) = opened.accepted(directory)? {
+        accepted.add(&mut state.changes);
+    }
     let previous = opened.previous.as_ref().map(|config| &config.spec.training);
     if state.succeeded && !is_longer(&job.spec.training, previous) {
         let field = if job.spec.training.epochs.is_some() { "epochs" } else { "steps" };

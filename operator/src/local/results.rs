@@ -56,7 +56,9 @@ pub fn summary(
 ) -> String {
     let done = steps.last().map_or(0, |last| last.step);
     let mut line = match (done, evaluations) {
-        (0, [only]) => format!("{name}: evaluated {} prompts", only.prompts),
+        (0, [only]) if !spec.algorithm.has_learners() => {
+            format!("{name}: evaluated {} prompts", only.prompts)
+        }
         _ => format!("{name}: {done} steps"),
     };
     if let Some((first, last)) = ends(steps, metrics::REWARD) {
@@ -141,6 +143,8 @@ fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::algorithm::AlgorithmSpec;
+    use rljob_crds::algorithm::evaluation::EvaluationSpec;
     use serde_json::{Value, json};
 
     use super::*;
@@ -277,7 +281,12 @@ mod tests {
             "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
         );
         assert_eq!(summary("sums", &[], &[], 0.0, &spec()), "sums: 0 steps, 0 s");
-        let expected = "sums: evaluated 0 prompts, accuracy 0.375 (greedy 0.500), 2 s";
-        assert_eq!(summary("sums", &[], &evaluations[..1], 2.0, &spec()), expected);
+        let result = "accuracy 0.375 (greedy 0.500), 2 s";
+        let line = |spec: &RLJobSpec| summary("sums", &[], &evaluations[..1], 2.0, spec);
+        assert_eq!(line(&spec()), format!("sums: 0 steps, {result}"));
+        let mut evaluation = spec();
+        evaluation.algorithm =
+            AlgorithmSpec { evaluation: Some(EvaluationSpec {}), ..AlgorithmSpec::default() };
+        assert_eq!(line(&evaluation), format!("sums: evaluated 0 prompts, {result}"));
     }
 }

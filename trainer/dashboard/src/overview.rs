@@ -19,6 +19,20 @@ pub struct AcceptedChanges {
     pub fields: Vec<String>,
 }
 
+impl AcceptedChanges {
+    /// Adds changes to those of a run, oldest first. Changes at the same step are one entry.
+    pub fn add(self, to: &mut Vec<Self>) {
+        match to.last_mut().filter(|last| last.step >= self.step) {
+            Some(last) => {
+                last.step = self.step;
+                let new = self.fields.into_iter().filter(|field| !last.fields.contains(field));
+                last.fields.extend(new.collect::<Vec<_>>());
+            }
+            None => to.push(self),
+        }
+    }
+}
+
 /// Facts about a run that its records do not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -112,6 +126,19 @@ fn six_digits(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accepted_changes_at_the_same_step_are_one_entry() {
+        let of = |step, fields: &[&str]| AcceptedChanges {
+            step,
+            fields: fields.iter().map(|&field| field.to_owned()).collect(),
+        };
+        let mut all = Vec::new();
+        for changes in [of(2, &["a"]), of(2, &["b", "a"]), of(4, &["c"])] {
+            changes.add(&mut all);
+        }
+        assert_eq!(all, [of(2, &["a", "b"]), of(4, &["c"])]);
+    }
 
     #[test]
     fn columns_have_a_value_or_null_for_each_step() {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use rljob_crds::RunConfig;
+use rljob_dashboard::AcceptedChanges;
 
 use super::job_restore;
 use crate::cli::connection::{PlaceArgs, Subject};
@@ -83,7 +84,9 @@ fn restore_local(dir: &Path, step: u32, discard: bool) -> anyhow::Result<String>
     // that it is finished.
     let mut state = State { succeeded: false, failure: None, ..directory.state()? };
     // The spec of the run is that of the newest changes, from this step on.
-    state.changes.iter_mut().for_each(|changes| changes.step = changes.step.min(step));
+    for changes in std::mem::take(&mut state.changes) {
+        AcceptedChanges { step: changes.step.min(step), ..changes }.add(&mut state.changes);
+    }
     directory.record(&state)?;
     let discarded = roll_back(&config, step, &[])?;
     Ok(format!("discarded:\n{discarded}{end}"))

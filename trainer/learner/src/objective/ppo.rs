@@ -47,6 +47,9 @@ use super::streams::TokenStreams;
 use super::value_normalizer::{StepMoments, ValueNormalizer};
 use crate::model::TokenLogprobs;
 
+/// Variance of returns below which they count as constant: rewards have a unit of about 1.
+const CONSTANT: f64 = 1e-12;
+
 /// The objective with its settings.
 #[derive(Clone, Debug)]
 pub struct Ppo {
@@ -244,7 +247,8 @@ fn statistics(
     };
     let mut squares = sums(pairs.iter().map(deviations));
     sum(&mut squares)?;
-    let explained = if squares[0] > 0.0 { 1.0 - squares[1] / squares[0] } else { 0.0 };
+    let varies = squares[0] > CONSTANT * totals[0];
+    let explained = if varies { 1.0 - squares[1] / squares[0] } else { 0.0 };
     let statistics = Statistics::new([
         (Statistic::Mean(RETURN_MEAN), own_returns),
         (Statistic::Mean(VALUE_MEAN), own_values),

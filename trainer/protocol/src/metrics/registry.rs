@@ -89,7 +89,8 @@ registry! {
     RETURN_RUNNING_STD, "returnRunningStd", "1", Learner, 3,
         "Standard deviation of returns by which values are normalized; absent likewise.";
     EXPLAINED_VARIANCE, "explainedVariance", "1", Learner, 3,
-        "1 − variance of (return − value) ÷ variance of returns; 1 for a perfect critic.";
+        "1 − variance of (return − value) ÷ variance of returns; 1 for a perfect critic, 0 for \
+         constant returns.";
     CRITIC_GRADIENT_NORM, "criticGradientNorm", "1", Learner, 3,
         "L2 norm of the critic's gradient in the last minibatch before clipping.";
     CRITIC_LEARNING_RATE, "criticLearningRate", "1", Learner, 3,
