@@ -10,6 +10,7 @@ use rljob_protocol::metrics::{LOSS, REFERENCE_KL, StepMetrics};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::data::validate;
 use super::served_model::ServedModel;
@@ -25,35 +26,48 @@ const AS_OF_A_RUN: [&str; 3] = ["--deterministic", "--dtype", "float32"];
 
 #[test]
 fn a_served_teacher_gives_the_losses_of_one_that_the_learners_hold() {
-    assert_equal_losses(JOBS);
+    let folder = finished(JOBS);
+    let [engines, served] = ["engines", "served"].map(|job| run_of(&folder, job));
+    let [by_engines, by_server] =
+        [&engines, &served].map(|run| untimed_lines(&run.join(METRICS_FILE)));
+    assert_eq!(by_engines, by_server);
+    assert_same_result(&engines, &served);
+    assert_equal_losses(&folder);
 }
 
 #[test]
 fn a_served_teacher_beside_rewards_gives_the_losses_of_one_that_the_learners_hold() {
     let rewards = r#"  rewards: [{name: digits, regex: {pattern: "^[0-9]{3}"}}]"#;
-    let jobs = JOBS
+    let jobs = JOBS.split("---\n").filter(|job| !job.contains("name: engines"));
+    let jobs = jobs.collect::<Vec<_>>().join("---\n");
+    let jobs = jobs
         .replace("distillation: {groupSize: 4, ", "grpo: {distillation: {coefficient: 10, ")
         .replace("export}}", "export}}, groupSize: 4}")
         .replace(r#"PORT"}}}"#, r#"PORT"}}}, groupSize: 4}"#)
         .replace("  rollout: {", &format!("{rewards}\n  rollout: {{"));
-    assert_equal_losses(&jobs);
+    assert_equal_losses(&finished(&jobs));
 }
 
-/// Runs the jobs, and compares the losses of those with both teachers.
-fn assert_equal_losses(jobs: &str) {
+fn run_of(folder: &TempDir, job: &str) -> PathBuf {
+    folder.path().join("runs/default").join(job)
+}
+
+/// Runs the jobs to their end, beside a server with the teacher.
+fn finished(jobs: &str) -> TempDir {
     let port = ServedModel::free_port();
     let folder = folder_with(&jobs.replace("PORT", &port.to_string()));
     let local = LocalRun::start(folder.path(), "runs");
-    let runs = folder.path().join("runs/default");
     // The engine waits for the export.
-    let _teacher = ServedModel::start(port, &runs.join("teach").join(EXPORT_DIR), &AS_OF_A_RUN);
+    let export = run_of(&folder, "teach").join(EXPORT_DIR);
+    let _teacher = ServedModel::start(port, &export, &AS_OF_A_RUN);
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
-    let [held, engines, served] = ["held", "engines", "served"].map(|job| runs.join(job));
-    let [by_engines, by_server] =
-        [&engines, &served].map(|run| untimed_lines(&run.join(METRICS_FILE)));
-    assert_eq!(by_engines, by_server);
-    assert_same_result(&engines, &served);
+    folder
+}
+
+/// Compares the losses of the jobs with a teacher in the learners and behind a server.
+fn assert_equal_losses(folder: &TempDir) {
+    let [held, served] = ["held", "served"].map(|job| run_of(folder, job));
     let steps = |run: &Path| {
         let lines = fs::read_to_string(run.join(METRICS_FILE)).unwrap();
         let steps = lines.lines().map(|line| serde_json::from_str::<StepMetrics>(line).unwrap());
