@@ -92,8 +92,8 @@ fn a_teacher_beside_rewards_has_the_same_rules_and_replaces_the_reference_model(
     assert_eq!(with(served.clone()), Vec::<String>::new());
     let mut warm = served;
     warm["rollout"] = json!({"temperature": 0.5});
-    let expected = "needs rollout.temperature 1, at which servers compute log-probabilities of \
-        given tokens; found 0.5";
+    let expected = "needs rollout.temperature 1, at which a served teacher computes \
+        log-probabilities of given tokens; found 0.5";
     assert_eq!(with(warm), [format!("{field}.server: {expected}")]);
     let excluded = "is not used with distillation: the teacher takes the place of the reference \
         model; remove one of them";
