@@ -195,7 +195,11 @@ def figures_of_job(settings, name, environment):
     command = [settings.rljob, "run", "-f", str(FOLDER / "loop.yaml"), "--dir", str(folder)]
     command += ["--engine-command", settings.engine]
     command += ["--set", f"spec.inference.sglang.extraArgs={json.dumps(flags)}"]
-    command += ["--set", f"spec.inference.maxRunningRequests={SAMPLES // case.engines}"]
+    if case.lengths == "fixed":
+        # One batch after another. With a long tail, its last samples would keep places from the
+        # next batch.
+        limit = SAMPLES // case.engines
+        command += ["--set", f"spec.inference.maxRunningRequests={limit}"]
     command += ["--set", f"spec.inference.replicas={case.engines}"]
     staleness = case.staleness if case.mode == "async" else 0
     command += ["--set", f"spec.rollout.maxStaleness={staleness}"]
