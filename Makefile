@@ -19,9 +19,9 @@ CARGO_TEST = $(INTERPRETER_FIRST) OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --
 INTERPRETER_FIRST = $(shell python3 -c 'import os, sys; \
 	found, folder = map(os.path.dirname, [sys.argv[1], sys.executable]); \
 	print("" if found == folder else f"PATH={folder}:$$PATH")' "$$(command -v python3)")
-# Integration tests wait for controllers, probes and timeouts half of the time: twice as many as
-# there are cores run at once.
-TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
+# Integration tests wait for controllers, probes and timeouts for a part of the time: three for each
+# core run at once.
+TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 
 # Packages and programs that the quick start runs.
 QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--package rljob-$(package)) \
@@ -196,8 +196,9 @@ e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault
 		--skip e2e::kueue:: --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
-thorough: setup build ## Test the operator under all faults and misuse, of which `make test` takes a part
+thorough: setup build ## Test all faults and misuse of which `make test` takes a part, and long tests (half an hour)
 	RLJOB_THOROUGH=1 $(CARGO_TEST) --test integration control_plane::faults
+	$(CARGO_TEST) --test integration -- --ignored --test-threads $(TEST_THREADS)
 
 e2e-network: setup setup-network build ## Run a job on a node that enforces NetworkPolicies
 	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture

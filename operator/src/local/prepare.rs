@@ -173,6 +173,8 @@ pub struct Start {
     /// Configuration of the existing run, with the current paths of inputs whose contents are the
     /// same.
     pub previous: Option<RunConfig>,
+    /// Whether the existing run has trained a step or evaluated: its results are of its spec.
+    has_results: bool,
 }
 
 impl Start {
@@ -191,14 +193,15 @@ impl Start {
         let mut inputs = Located::new(&recorded, previous.as_ref(), &config, folder);
         let is_evaluated = !job.spec.algorithm.has_learners() && directory.state()?.succeeded;
         let is_finished = is_evaluated || jobs::has_finished(runs, job);
-        if is_finished || !jobs::has_results(directory.path()) {
+        let has_results = jobs::has_results(directory.path());
+        if is_finished || !has_results {
             inputs.edited.clear();
         }
         let Some(previous) = previous else {
             if config.uid.is_empty() {
                 config.uid = directory.generate_uid()?;
             }
-            return Ok(Self { config, inputs, previous: None });
+            return Ok(Self { config, inputs, previous: None, has_results });
         };
         let previous = inputs.at_current_paths(&recorded, previous);
         if let Some(what) = mismatch(&previous, &config, &inputs) {
@@ -211,12 +214,15 @@ impl Start {
         } else {
             previous.uid.clone()
         };
-        Ok(Self { config, inputs, previous: Some(previous) })
+        Ok(Self { config, inputs, previous: Some(previous), has_results })
     }
 
-    /// Fields that change the samples of the existing run and differ from its spec.
+    /// Fields that change the samples of the existing run and differ from its spec. A run without
+    /// results has none: its fields can be corrected.
     fn changed_fields(&self) -> anyhow::Result<Vec<String>> {
-        let Some(previous) = &self.previous else { return Ok(Vec::new()) };
+        let Some(previous) = self.previous.as_ref().filter(|_| self.has_results) else {
+            return Ok(Vec::new());
+        };
         let [before, now] =
             [previous, &self.config].map(|config| serde_json::to_value(&config.spec));
         Ok(frozen_changes(&before?, &now?))
@@ -306,6 +312,43 @@ mod tests {
     use super::super::inspect::test_support::run_directory;
     use super::*;
     use crate::validate::test_support::with_spec;
+
+    /// Why the run that `run_directory` makes cannot continue with another rate.
+    fn problems_of_another_rate(runs: &Path) -> Vec<String> {
+        let args = RunArgs {
+            file: "jobs.yaml".into(),
+            set: Vec::new(),
+            dir: runs.to_owned(),
+            use_bucket: false,
+            accept_changes: false,
+            compare: false,
+            engine_command: None,
+            share_gpus: None,
+            evaluation: None,
+        };
+        let job = with_spec(&serde_json::json!({"optimizer": {"learningRate": 0.25}}));
+        let problems = check_directory(&args, runs, &job).unwrap();
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_changed_field_is_rejected_once_the_run_has_results() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        let path = directory.path().to_owned();
+        let begun = with_spec(&serde_json::json!({}));
+        let config = first_config(&begun, runs.path(), false, &directory);
+        directory.write_run_config(&config).unwrap();
+        drop(directory);
+        let problem = format!(
+            "{} has a run of another spec: spec.optimizer.learningRate differ; restore them, pass \
+             --accept-changes to continue with the new ones, or choose another --dir",
+            path.display()
+        );
+        assert_eq!(problems_of_another_rate(runs.path()), [problem]);
+        std::fs::write(path.join(METRICS_FILE), "").unwrap();
+        assert_eq!(problems_of_another_rate(runs.path()), [""; 0]);
+    }
 
     #[test]
     fn fewer_steps_than_are_done_are_rejected() {

@@ -108,6 +108,7 @@ fn check_episodes(directory: &Path) {
 }
 
 #[test]
+#[ignore = "long: make thorough"]
 fn kills_in_a_turn_do_not_change_the_result() {
     check_kills("turns", &TURNS, check_samples);
 }

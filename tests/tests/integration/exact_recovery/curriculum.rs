@@ -35,6 +35,7 @@ fn skipped_rows(name: &str, curriculum: &str, kills: &[(usize, Victim)]) -> Vec<
 }
 
 #[test]
+#[ignore = "long: make thorough"]
 fn kills_do_not_change_which_rows_a_curriculum_skips() {
     let kills = [
         (2, Victim::Coordinator),

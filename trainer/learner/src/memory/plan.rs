@@ -10,8 +10,8 @@
 //!  optimizer     8 · S, unless it is in memory of the host
 //!  buffers       (e + 4) · the buffers of whole blocks (`fsdp`), if N > 1
 //!  critic        weights, gradients, optimizer and buffers of the critic, or of the value head
-//!  frozen        e · S of each frozen model, a teacher of another shape too, and e · its buffers
-//!                of whole blocks
+//!  reference     e · S of the frozen model, and e · its buffers of whole blocks
+//!  teacher       the same of the teacher, whose shape may be another
 //!  base          the same of the frozen base of adapters, and (e + 4) · the largest block: its
 //!                merged weights and their gradient
 //!  publication   e · P, the copy that engines or an export read while training continues
@@ -23,8 +23,8 @@
 //! base. With dropout of their inputs, `work` has the masks of the largest input: the numbers of
 //! which it is made, twice 4 bytes, the factors and the product.
 //!
-//! A learner of a group of `trainer.groups` has the lines `frozen` and `work` only, with the
-//! temporaries of a layer's forward pass.
+//! A learner of a group of `trainer.groups` has the line `reference` or `teacher`, and `work` with
+//! the temporaries of a layer's forward pass.
 //!
 //! Symbols as in `model`. Context of CUDA, libraries and fragmentation are not part of it
 //! ([`super::fit`]).
@@ -58,7 +58,7 @@ pub struct Settings<'a> {
     pub frozen: u64,
     /// Layout of the teacher, which is frozen; its shape may differ from the policy's.
     pub teacher: Option<&'a ModelLayout>,
-    /// Whether the algorithm has no loss without its reference model.
+    /// Whether the loss has no term that `klCoefficient: 0` leaves out with the reference model.
     pub needs_reference: bool,
     /// Tokens of a micro-batch.
     pub tokens: u64,
@@ -103,7 +103,8 @@ pub struct MemoryPlan {
     pub optimizer: u64,
     pub buffers: u64,
     pub critic: u64,
-    pub frozen: u64,
+    pub reference: u64,
+    pub teacher: u64,
     pub base: u64,
     pub publication: u64,
     pub activations: u64,
@@ -118,9 +119,9 @@ impl MemoryPlan {
         let Settings { layout, element, frozen, .. } = *settings;
         let count = settings.shards();
         let held = |layout| element * held(layout, count);
-        let frozen = frozen * held(layout) + settings.teacher.map_or(0, held);
+        let (reference, teacher) = (frozen * held(layout), settings.teacher.map_or(0, held));
         if !settings.trains {
-            return Self { frozen, work: forward_pass(settings), ..Self::default() };
+            return Self { reference, teacher, work: forward_pass(settings), ..Self::default() };
         }
         let Trained { weights, gradients, optimizer, buffers } =
             Trained::new(settings, settings.adapters.unwrap_or(layout), settings.offload);
@@ -135,7 +136,8 @@ impl MemoryPlan {
             critic: settings
                 .critic
                 .map_or(0, |critic| Trained::new(settings, critic.layout, critic.offload).total()),
-            frozen,
+            reference,
+            teacher,
             base: settings.adapters.map_or(0, merged),
             publication: layout.numel().unsigned_abs() * element,
             activations,
@@ -151,7 +153,8 @@ impl MemoryPlan {
             + self.optimizer
             + self.buffers
             + self.critic
-            + self.frozen
+            + self.reference
+            + self.teacher
             + self.base
             + self.publication
     }
@@ -162,14 +165,15 @@ impl MemoryPlan {
     }
 
     /// The parts that do not depend on the batch, with their names.
-    pub fn fixed_parts(&self) -> [(&'static str, u64); 8] {
+    pub fn fixed_parts(&self) -> [(&'static str, u64); 9] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("optimizer states", self.optimizer),
             ("buffers of whole blocks", self.buffers),
             ("the critic", self.critic),
-            ("the reference model", self.frozen),
+            ("the reference model", self.reference),
+            ("the teacher", self.teacher),
             ("the base of the adapters", self.base),
             ("the copy for engines and exports", self.publication),
         ]

@@ -138,11 +138,16 @@ fn group_settings<'a>(
         critic: None,
         adapters: None,
         dropout: false,
-        frozen: 1,
-        teacher: None,
-        needs_reference: is_teacher || spec.algorithm.dpo.is_some(),
+        frozen: u64::from(!is_teacher),
+        teacher: is_teacher.then(|| model.layout()),
+        needs_reference: needs_reference(spec),
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     }
+}
+
+/// Whether the reference model is more than a penalty of the divergence of samples from it.
+fn needs_reference(spec: &RLJobSpec) -> bool {
+    spec.algorithm.capabilities().is_some_and(|algorithm| algorithm.policy().is_none())
 }
 
 /// How many learners have a plan.
@@ -200,7 +205,7 @@ pub(super) fn with_settings<T>(
         dropout: spec.lora.as_ref().is_some_and(|lora| lora.dropout > 0.0),
         frozen: u64::from(holds_reference && teacher.is_none() && spec.lora.is_none()),
         teacher,
-        needs_reference: spec.algorithm.dpo.is_some(),
+        needs_reference: needs_reference(spec),
         tokens: u64::from(spec.training.max_tokens_per_micro_batch),
     })
 }

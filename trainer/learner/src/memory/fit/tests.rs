@@ -81,7 +81,7 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         let layer = settings.layout.blocks()[1].numel().unsigned_abs();
         let last = table + 3584;
         assert_eq!(
-            (plan.weights, plan.gradients, plan.optimizer, plan.frozen, plan.publication),
+            (plan.weights, plan.gradients, plan.optimizer, plan.reference, plan.publication),
             (4 * half, 4 * half, 8 * half, 0, 2 * 2 * half)
         );
         assert_eq!(plan.buffers, 6 * (table + last + 2 * layer) + 4 * last / 2);
@@ -89,7 +89,7 @@ fn the_parts_of_a_model_of_7_billion_parameters_on_two_gpus_are_known() {
         let held = Settings { sharding: Sharding::Gradients, frozen: 1, ..settings };
         let plan = MemoryPlan::new(&held, ALL);
         assert_eq!(plan.buffers, 6 * 2 * half + 4 * last / 2);
-        assert_eq!(plan.frozen, 2 * (half + table + last + 2 * layer));
+        assert_eq!(plan.reference, 2 * (half + table + last + 2 * layer));
     });
 }
 
@@ -122,7 +122,10 @@ fn a_teacher_of_the_shape_of_the_policy_needs_the_memory_of_a_reference() {
     with(true, 2, |settings| {
         let reference = MemoryPlan::new(&Settings { frozen: 1, ..settings }, ALL);
         let teacher = Settings { teacher: Some(settings.layout), ..settings };
-        assert_eq!(MemoryPlan::new(&teacher, ALL), reference);
+        let plan = MemoryPlan::new(&teacher, ALL);
+        let (reference, teacher) = (0, reference.reference);
+        assert_eq!(plan, MemoryPlan { reference, teacher, ..plan });
+        assert!(plan.to_string().contains(" + the teacher "), "{plan}");
     });
 }
 
@@ -131,12 +134,12 @@ fn a_learner_of_a_group_needs_the_frozen_model_and_a_layer_of_a_forward_pass() {
     with(true, 2, |settings| {
         let group = Settings { trains: false, frozen: 1, ..settings };
         let plan = MemoryPlan::new(&group, Recomputed::default());
-        let frozen =
-            MemoryPlan::new(&Settings { frozen: 1, ..settings }, Recomputed::default()).frozen;
+        let reference =
+            MemoryPlan::new(&Settings { frozen: 1, ..settings }, Recomputed::default()).reference;
         // Per token in BF16: kept by a layer, and the output of SwiGLU and of the layer.
         let kept = 2 * (4 * 3584 + 36 * 128 + 28 * 128 + 2 * 18_944) + 4 * 30;
         let work = 16_384 * (kept + 2 * (18_944 + 3584));
-        assert_eq!(plan, MemoryPlan { frozen, work, ..MemoryPlan::default() });
+        assert_eq!(plan, MemoryPlan { reference, work, ..MemoryPlan::default() });
         assert_eq!(
             plan.to_string(),
             "12.5 GiB = the reference model 10.0 GiB + temporaries 2.5 GiB"
@@ -197,7 +200,7 @@ fn adapters_need_their_states_and_a_base_in_bf16_instead_of_those_of_all_weights
         );
         let table = 152_064 * 3584 + 3584;
         assert_eq!(plan.base, 2 * settings.layout.numel().unsigned_abs() + 6 * table);
-        assert_eq!(plan.frozen, 0);
+        assert_eq!(plan.reference, 0);
         let dropout = Settings { adapters: Some(adapters), dropout: true, ..settings };
         // The masks of 18,944 inputs of the last product, for each token: two numbers of 4 bytes,
         // factors and product in BF16.
