@@ -21,7 +21,7 @@ use super::table::{table, table_without};
 use crate::local::comparison::{self, Difference};
 use crate::local::inspect::{self, Run};
 use crate::local::lines::with_error;
-use crate::local::report_file;
+use crate::local::{report_file, results};
 
 /// Most runs of a comparison; the pairs grow with their square.
 const MAX_RUNS: usize = 16;
@@ -178,10 +178,20 @@ fn text(comparison: &Comparison) -> String {
     let mut tables = vec![runs_table(&comparison.runs)];
     let names: Vec<&str> = comparison.runs.iter().map(|run| run.name.as_str()).collect();
     tables.extend(settings_table(&comparison.settings, &names, NONE));
+    tables.extend(changes(&comparison.runs));
     tables.extend(categories_table(&comparison.runs));
     tables.extend(differences_table(comparison));
     tables.extend(warnings(&comparison.differences));
     tables.join("\n\n")
+}
+
+/// Lines about changes that starts of the runs accepted: earlier steps had other settings.
+fn changes(runs: &[EvaluatedRun]) -> Option<String> {
+    let of_run = |run: &EvaluatedRun| -> Vec<String> {
+        run.changes.iter().map(|own| results::changes(&run.name, own)).collect()
+    };
+    let lines: Vec<String> = runs.iter().flat_map(of_run).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// One row for each evaluation that is shown.

@@ -9,6 +9,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::data::Suite;
 use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE};
 use rljob_crds::reward::RewardSpec;
+use rljob_dashboard::AcceptedChanges;
 use rljob_dashboard::records::Tail;
 use rljob_protocol::evaluation::PromptResult;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
@@ -39,6 +40,9 @@ pub(super) struct EvaluatedRun {
     /// Last evaluation, of each suite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<EvaluationMetrics>,
+    /// Changes of the spec and of programs that later starts accepted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) changes: Vec<AcceptedChanges>,
     #[serde(skip)]
     pub(super) spec: Value,
     /// SHA-256 of programs, functions and other inputs, by their fields.
@@ -99,6 +103,7 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<EvaluatedRun> {
         tokens_per_second: (seconds > 0.0).then(|| tokens / seconds),
         first,
         last,
+        changes: run.state.changes.clone(),
         spec: serde_json::to_value(&run.config.spec).with_context(failed)?,
         scoring: scoring(&run.config.spec, &contents),
         contents,

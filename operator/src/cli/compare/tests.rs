@@ -4,9 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use rljob_crds::names::{EVALUATION_PROMPTS_FILE, EVALUATIONS_FILE, METRICS_FILE, RUN_CONFIG_FILE};
+use rljob_dashboard::AcceptedChanges;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::local::directory::{RunDirectory, State};
 use crate::local::inspect::test_support::run_directory;
 
 /// A run of 4 prompts with one evaluation, in which the greedy completions of `correct` prompts
@@ -86,6 +88,22 @@ B - A       pass@2   4        +0.000  +0.000 to +0.000";
         "resamples": 10_000,
     });
     assert_eq!(greedy, &expected);
+}
+
+#[test]
+fn changes_that_a_start_accepted_have_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), 1);
+    let fields = vec!["spec.rewards[0].python.path".to_owned()];
+    let state = State { changes: vec![AcceptedChanges { step: 2, fields }], ..State::default() };
+    RunDirectory::open(&folder.path().join("lab/sums")).unwrap().record(&state).unwrap();
+    let of = |output| compare(&arguments(vec![folder.path().join("lab/sums")], output)).unwrap();
+    let line = "lab/sums: since step 2 with accepted changes of spec.rewards[0].python.path";
+    let text = of(Output::Text);
+    assert!(text.lines().any(|own| own == line), "{text}");
+    let value: Value = serde_json::from_str(&of(Output::Json)).unwrap();
+    let expected = json!([{"step": 2, "fields": ["spec.rewards[0].python.path"]}]);
+    assert_eq!(value["runs"][0]["changes"], expected);
 }
 
 /// Sets rewards and the evaluation in the run configuration of a run.
