@@ -22,6 +22,8 @@ INTERPRETER_FIRST = $(shell python3 -c 'import os, sys; \
 # Integration tests wait for controllers, probes and timeouts for a part of the time: three for each
 # core run at once.
 TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
+# Jobs on nodes wait less.
+E2E_THREADS ?= $(shell expr 3 \* $$(nproc) / 2)
 
 # Packages and programs that the quick start runs.
 QUICKSTART := $(foreach package,operator coordinator sandbox learner engine,--package rljob-$(package)) \
@@ -193,7 +195,7 @@ unit: setup build
 
 e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault injection
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --skip e2e::network:: \
-		--skip e2e::kueue:: --nocapture
+		--skip e2e::kueue:: --test-threads $(E2E_THREADS) --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
 thorough: setup build ## Test all faults and misuse of which `make test` takes a part, and long tests (half an hour)
