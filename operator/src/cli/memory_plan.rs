@@ -7,16 +7,22 @@ use anyhow::{Context, bail};
 use rljob_crds::RLJobSpec;
 
 use super::job_check;
-use crate::local::jobs;
 use crate::local::set::Set;
+use crate::local::{gpus, jobs};
 use crate::validate::ValidatedJob;
 
 /// Plans the memory of the learners of all jobs of a file on GPUs of `gib` GiB; returns the lines
-/// to print. Jobs without learners on GPUs have no plan.
+/// to print. Jobs without learners on GPUs have no plan. Engines of a job use `engine_percent` of
+/// the GPUs if they share them with learners.
 ///
 /// # Errors
 /// A model does not fit, or its folder cannot be read.
-pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> {
+pub fn plan(
+    file: &Path,
+    sets: &[Set],
+    gib: u32,
+    engine_percent: Option<u8>,
+) -> anyhow::Result<Vec<String>> {
     if file == Path::new("-") {
         bail!("--gpu-memory needs a file: relative paths of models start at its folder");
     }
@@ -24,7 +30,9 @@ pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> 
     let jobs = jobs::read(file, sets, None)?;
     for job in &jobs {
         let at = format!("{}: rljob {}", file.display(), job.name);
-        match plan_job(job, &jobs, gib).with_context(|| at.clone()) {
+        let percent = gpus::learner_percent(&job.spec, engine_percent);
+        let bytes = (u64::from(gib) << 30) / 100 * u64::from(percent);
+        match plan_job(job, &jobs, bytes).with_context(|| at.clone()) {
             Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),
             Err(error) => problems.push(format!("{error:#}")),
         }
@@ -32,7 +40,7 @@ pub fn plan(file: &Path, sets: &[Set], gib: u32) -> anyhow::Result<Vec<String>> 
     if problems.is_empty() { Ok(lines) } else { bail!("{}", problems.join("\n")) }
 }
 
-fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], gib: u32) -> anyhow::Result<String> {
+fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], bytes: u64) -> anyhow::Result<String> {
     if !job.spec.algorithm.has_learners() {
         return Ok("it has no learners, and no memory plan".to_owned());
     }
@@ -47,8 +55,8 @@ fn plan_job(job: &ValidatedJob, jobs: &[ValidatedJob], gib: u32) -> anyhow::Resu
              'spec.model={{path: FOLDER}}'"
         );
     };
-    let bytes = (u64::from(gib) << 30).to_string();
-    let planned = job_check::check(job, model, "rljob-learner", &["--plan-memory", &bytes])?;
+    let arguments = ["--plan-memory", &bytes.to_string()];
+    let planned = job_check::check(job, model, "rljob-learner", &arguments)?;
     Ok(planned + &without.concat())
 }
 

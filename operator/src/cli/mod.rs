@@ -63,6 +63,7 @@ pub use with_parent::{WithParentArgs, with_parent};
 
 /// Checks job files and reports all problems.
 #[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("machine").args(["local", "gpu_memory"]).multiple(true)))]
 pub struct ValidateArgs {
     /// Job file, or `-` for standard input. Repeatable.
     #[arg(short, long = "file", value_name = "FILE", required = true)]
@@ -72,7 +73,8 @@ pub struct ValidateArgs {
     #[arg(long)]
     pub data: bool,
     /// Plan the memory of learners on GPUs of this many GiB, from `config.json` in model.path:
-    /// print its parts, warn if micro-batches may not fit, and fail if the model does not.
+    /// print its parts, warn if micro-batches may not fit, and fail if the model does not. With
+    /// `--share-gpus`, of the part that engines leave.
     #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub gpu_memory: Option<u32>,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command, the run
@@ -90,7 +92,7 @@ pub struct ValidateArgs {
     /// With `--local`: as for `rljob run`.
     #[arg(long, requires = "local")]
     pub use_bucket: bool,
-    /// With `--local`: as for `rljob run`.
+    /// With `--local` or `--gpu-memory`: as for `rljob run`.
     #[arg(
         long,
         value_name = "PERCENT",
@@ -98,7 +100,7 @@ pub struct ValidateArgs {
         require_equals = true,
         default_missing_value = "50",
         value_parser = clap::value_parser!(u8).range(10..=90),
-        requires = "local"
+        requires = "machine"
     )]
     pub share_gpus: Option<u8>,
     /// With `--local`: as for `rljob run`.
@@ -131,7 +133,7 @@ impl ValidateArgs {
             self.local.then(|| model_check::check(file, sets, &self.dir).map(nothing)),
             self.local.then(|| reward_check::check(file, sets, &self.dir)),
             self.data.then(|| data::check(file, sets, self.local.then_some(self.dir.as_path()))),
-            self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib)),
+            self.gpu_memory.map(|gib| memory_plan::plan(file, sets, gib, self.share_gpus)),
         ];
         let mut lines = Vec::new();
         for found in checks.into_iter().flatten() {

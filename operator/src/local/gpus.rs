@@ -123,6 +123,21 @@ fn wanted(demands: &[Demand], is_shared: bool) -> usize {
     if is_shared { engines.max(learners) } else { engines.saturating_add(learners) }
 }
 
+/// Percent of a GPU's memory for an engine if engines and learners of this job share GPUs.
+fn shared_percent(spec: &RLJobSpec, engine_percent: Option<u8>) -> Option<u8> {
+    let demands = Demand::of(spec);
+    let use_gpus = |of_engines| {
+        demands.iter().any(|demand| demand.is_of_engines() == of_engines && demand.total() > 0)
+    };
+    engine_percent.filter(|_| use_gpus(true) && use_gpus(false))
+}
+
+/// Percent of a GPU's memory for the learners of a job, whose engines use `engine_percent` if they
+/// share GPUs.
+pub fn learner_percent(spec: &RLJobSpec, engine_percent: Option<u8>) -> u8 {
+    100_u8.saturating_sub(shared_percent(spec, engine_percent).unwrap_or(0))
+}
+
 impl Gpus {
     /// The GPUs that this process may use. `engine_percent` is that of [`Gpus`].
     pub fn available(engine_percent: Option<u8>) -> Self {
@@ -130,13 +145,8 @@ impl Gpus {
         Self { names: available(), engine_percent, allocator }
     }
 
-    /// Percent of a GPU's memory for an engine if engines and learners of this job share GPUs.
     fn shared_percent(&self, spec: &RLJobSpec) -> Option<u8> {
-        let demands = Demand::of(spec);
-        let use_gpus = |of_engines| {
-            demands.iter().any(|demand| demand.is_of_engines() == of_engines && demand.total() > 0)
-        };
-        self.engine_percent.filter(|_| use_gpus(true) && use_gpus(false))
+        shared_percent(spec, self.engine_percent)
     }
 
     /// `CUDA_VISIBLE_DEVICES` of process `index` of a role; empty if the role runs on CPUs.
@@ -166,7 +176,8 @@ impl Gpus {
 
     /// Settings of libtorch's allocator that limit the memory of a learner that shares its GPU.
     pub fn learner_memory(&self, spec: &RLJobSpec) -> Option<String> {
-        let percent = 100_u8.saturating_sub(self.shared_percent(spec)?);
+        self.shared_percent(spec)?;
+        let percent = learner_percent(spec, self.engine_percent);
         let limit = format!("per_process_memory_fraction:0.{percent:02}");
         let kept = self.allocator.as_deref().map(|settings| format!("{settings},"));
         Some(format!("{}{limit}", kept.unwrap_or_default()))

@@ -82,6 +82,7 @@ fn engines_and_learners_can_share_gpus() {
     assert!(gpus(2, None).shortage(&job).unwrap().contains(advice));
     let problem = gpus(1, Some(40)).shortage(&job).unwrap();
     assert!(problem.contains("the job needs 2 GPUs") && !problem.contains("--share-gpus"));
+    assert_eq!([Some(40), None].map(|percent| learner_percent(&job, percent)), [60, 100]);
     // Learners on CPUs share nothing.
     assert_eq!(gpus(2, Some(40)).learner_memory(&spec(1, 1, 0)), None);
 }
