@@ -63,6 +63,7 @@ fn changes() -> Vec<(Mutability, Value)> {
             WhileSuspended,
             json!({"tracking": {"openTelemetry": {"endpoint": "http://collector:4318"}}}),
         ),
+        (WhileSuspended, json!({"rewards": [{"name": "loops", "repetition": {"ngramSize": 4}}]})),
         (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"scheduling": {"gang": {"native": {}}}})),
         (
