@@ -10,6 +10,7 @@ pub mod distillation;
 pub mod dpo;
 pub mod evaluation;
 pub mod grpo;
+pub mod orpo;
 pub mod ppo;
 pub mod reward_model;
 pub mod sft;
@@ -20,6 +21,7 @@ use distillation::DistillationSpec;
 use dpo::DpoSpec;
 use evaluation::EvaluationSpec;
 use grpo::GrpoSpec;
+use orpo::OrpoSpec;
 use ppo::PpoSpec;
 use reward_model::RewardModelSpec;
 use sft::SftSpec;
@@ -30,7 +32,7 @@ pub use crate::rollout::{RolloutSpec, Truncated};
 pub use crate::training::{Activations, Precision, Sharding, TrainingSpec};
 use crate::union::{Union, exactly_one};
 
-/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `rewardModel`, `distillation` and
+/// Algorithm. Exactly one of `grpo`, `ppo`, `sft`, `dpo`, `orpo`, `rewardModel`, `distillation` and
 /// `evaluation`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -51,6 +53,10 @@ pub struct AlgorithmSpec {
     /// of a chosen and a rejected completion, without rewards and engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dpo: Option<DpoSpec>,
+    /// Odds Ratio Preference Optimization (Hong et al. 2024, arXiv 2403.07691): learns the chosen
+    /// completions of pairs and prefers them to the rejected ones, without a reference model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orpo: Option<OrpoSpec>,
     /// Reward model (Ouyang et al. 2022, arXiv 2203.02155): a model with a scalar head instead of
     /// that over the vocabulary learns from pairs to score completions, by the Bradley-Terry loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +75,7 @@ pub struct AlgorithmSpec {
 
 impl Union for AlgorithmSpec {
     const MEMBERS: &'static [&'static str] =
-        &["grpo", "ppo", "sft", "dpo", "rewardModel", "distillation", "evaluation"];
+        &["grpo", "ppo", "sft", "dpo", "orpo", "rewardModel", "distillation", "evaluation"];
 }
 
 /// Fields of teachers.
@@ -88,6 +94,8 @@ pub enum Algorithm<'a> {
     Sft(&'a SftSpec),
     /// Direct Preference Optimization.
     Dpo(&'a DpoSpec),
+    /// Odds Ratio Preference Optimization.
+    Orpo(&'a OrpoSpec),
     /// Reward model.
     RewardModel(&'a RewardModelSpec),
     /// Distillation, on-policy or off-policy.
@@ -104,6 +112,7 @@ impl AlgorithmSpec {
             self.ppo.as_ref().map(Algorithm::Ppo),
             self.sft.as_ref().map(Algorithm::Sft),
             self.dpo.as_ref().map(Algorithm::Dpo),
+            self.orpo.as_ref().map(Algorithm::Orpo),
             self.reward_model.as_ref().map(Algorithm::RewardModel),
             self.distillation.as_ref().map(Algorithm::Distillation),
             self.evaluation.as_ref().map(Algorithm::Evaluation),
@@ -155,6 +164,7 @@ impl<'a> Algorithm<'a> {
             Self::Ppo(own) => own,
             Self::Sft(own) => own,
             Self::Dpo(own) => own,
+            Self::Orpo(own) => own,
             Self::RewardModel(own) => own,
             Self::Distillation(own) => own,
             Self::Evaluation(own) => own,

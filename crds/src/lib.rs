@@ -51,6 +51,7 @@ pub mod model_reward;
 pub mod optimizer;
 
 pub mod program_reward;
+pub mod repetition_reward;
 
 pub mod reward;
 

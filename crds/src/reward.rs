@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::model_reward::ModelReward;
 use crate::program_reward::{CodeReward, PythonReward, TestVerdict};
+use crate::repetition_reward::RepetitionReward;
 use crate::storage::SecretKeyReference;
 use crate::union::{Union, exactly_one};
 use crate::verifier::{concurrency, max_outage_seconds, retries, timeout_seconds};
 
-/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `code`, `python`, `model`,
-/// `http` and `command`. A verifier that fails is retried; then its sample is rejected, never
-/// scored 0.
+/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `repetition`, `code`, `python`,
+/// `model`, `http` and `command`. A verifier that fails is retried; then its sample is rejected,
+/// never scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = exactly_one(Self::MEMBERS))]
@@ -34,6 +35,10 @@ pub struct RewardSpec {
     /// 1 if the completion matches a regular expression, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<RegexReward>,
+    /// Penalty on repeated n-grams of words in the completion (Yeo et al. 2025, arXiv 2502.03373),
+    /// from 0 down to `maxPenalty`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition: Option<RepetitionReward>,
     /// Whether the program in the completion passes the tests of the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeReward>,
@@ -52,8 +57,17 @@ pub struct RewardSpec {
 }
 
 impl Union for RewardSpec {
-    const MEMBERS: &'static [&'static str] =
-        &["math", "exactMatch", "regex", "code", "python", "model", "http", "command"];
+    const MEMBERS: &'static [&'static str] = &[
+        "math",
+        "exactMatch",
+        "regex",
+        "repetition",
+        "code",
+        "python",
+        "model",
+        "http",
+        "command",
+    ];
 }
 
 fn weight() -> f64 {
@@ -115,6 +129,7 @@ impl RewardSpec {
             math,
             exact_match,
             regex,
+            repetition,
             code,
             python,
             model,
@@ -133,6 +148,10 @@ impl RewardSpec {
             math.as_ref().map(|_| matches("math", true)),
             exact_match.as_ref().map(|_| matches("exactMatch", true)),
             regex.as_ref().map(|_| matches("regex", false)),
+            repetition.as_ref().map(|_| RewardKind {
+                scores_alone: true,
+                ..RewardKind::new("repetition", Coordinator)
+            }),
             code.as_ref().map(|code| RewardKind {
                 compares: true,
                 is_verdict: code.verdict == TestVerdict::All,
@@ -187,6 +206,7 @@ impl Default for RewardSpec {
             math: None,
             exact_match: None,
             regex: None,
+            repetition: None,
             code: None,
             python: None,
             model: None,

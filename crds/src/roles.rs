@@ -45,7 +45,7 @@ pub struct InferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Number of engines; 0 in jobs that sample nothing: `sft` and `dpo` without
+    /// Number of engines; 0 in jobs that sample nothing: `sft`, `dpo` and `orpo` without
     /// `dataset.evaluation.answer` or with `evaluation.engines`, `rewardModel` (required). That of
     /// `inference` may change in a run. Default 1.
     #[serde(default = "one")]

@@ -73,20 +73,21 @@ const ALGORITHMS: [(&str, &str); 27] = [
     ),
     (
         "!has(self.dataset.train) || has(self.dataset.train.chosen) == (has(self.algorithm.dpo) \
-         || has(self.algorithm.rewardModel))",
-        "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which need \
-         them",
+         || has(self.algorithm.orpo) || has(self.algorithm.rewardModel))",
+        "dataset.train.chosen and rejected belong to algorithm.dpo, orpo and rewardModel, which \
+         need them",
     ),
     (
-        "has(self.algorithm.dpo) || has(self.algorithm.rewardModel) || \
+        "has(self.algorithm.dpo) || has(self.algorithm.orpo) || has(self.algorithm.rewardModel) || \
          !has(self.dataset.evaluation) || !has(self.dataset.evaluation.chosen)",
-        "dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel",
+        "dataset.evaluation.chosen and rejected belong to algorithm.dpo, orpo and rewardModel",
     ),
     (
-        "!has(self.algorithm.dpo) && !has(self.algorithm.rewardModel) || \
+        "!has(self.algorithm.dpo) && !has(self.algorithm.orpo) && \
+         !has(self.algorithm.rewardModel) || \
          (!has(self.dataset.train) || !has(self.dataset.train.completion)) && \
          (!has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion))",
-        "completion is not used by algorithm.dpo and rewardModel; set chosen and rejected",
+        "completion is not used by algorithm.dpo, orpo and rewardModel; set chosen and rejected",
     ),
     (
         "has(self.algorithm.sft) || has(self.algorithm.distillation) && \

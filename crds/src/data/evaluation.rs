@@ -32,7 +32,8 @@ const SUITES_OF_ACCURACY: &str = "!has(self.suites) || !has(self.completion) && 
 #[x_kube(
     validation = Rule::new(MEASURED)
         .message("set answer, which the reward compares with, completion, whose loss sft \
-                 measures, or chosen and rejected, whose loss dpo and rewardModel measure")
+                 measures, or chosen and rejected, whose loss dpo, orpo and rewardModel \
+                 measure")
 )]
 #[x_kube(validation = exactly_one(Self::MEMBERS))]
 #[x_kube(

@@ -126,12 +126,12 @@ pub struct TrainDataset {
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
     /// Jinja template of the preferred completion of a pair, for example `{{chosen}}`. Required by
-    /// `dpo` and `rewardModel`.
+    /// `dpo`, `orpo` and `rewardModel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub chosen: Option<String>,
     /// Jinja template of the other completion of a pair, for example `{{rejected}}`. Required by
-    /// `dpo` and `rewardModel`.
+    /// `dpo`, `orpo` and `rewardModel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub rejected: Option<String>,

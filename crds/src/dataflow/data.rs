@@ -9,7 +9,7 @@ pub enum Data {
     Prompts,
     /// Rows of `sft`.
     Demonstrations,
-    /// Rows of `dpo` and `rewardModel`.
+    /// Rows of `dpo`, `orpo` and `rewardModel`.
     Pairs,
     /// The trained model before the step.
     PolicyWeights,

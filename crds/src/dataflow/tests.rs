@@ -123,6 +123,12 @@ fn pairs_need_no_engines() {
     let expected = [
         "1a pack (coordinator): pairs -> batch",
         "2a weights (learners): batch -> lossWeights",
+        "3a train policy (learners): batch policyWeights lossWeights -> newPolicyWeights",
+    ];
+    assert_eq!(lines(json!({"algorithm": {"orpo": {}}, "rewards": []})), expected);
+    let expected = [
+        "1a pack (coordinator): pairs -> batch",
+        "2a weights (learners): batch -> lossWeights",
         "3a train reward (learners): batch policyWeights lossWeights -> newPolicyWeights",
     ];
     assert_eq!(lines(json!({"algorithm": {"rewardModel": {}}, "rewards": []})), expected);

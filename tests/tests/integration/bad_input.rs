@@ -79,8 +79,8 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         (
             "grpo: {}",
             "grpo: {}, sft: {}",
-            "line 10: spec.algorithm: set exactly one of grpo, ppo, sft, dpo, rewardModel, \
-                distillation and evaluation, found grpo and sft",
+            "line 10: spec.algorithm: set exactly one of grpo, ppo, sft, dpo, orpo, \
+                rewardModel, distillation and evaluation, found grpo and sft",
         ),
         (
             "format",

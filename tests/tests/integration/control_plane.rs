@@ -171,6 +171,32 @@ fn a_minimal_job_gets_the_documented_defaults() {
     assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
 }
 
+#[test]
+fn members_of_unions_get_their_documented_defaults() {
+    let namespace = Namespace::create(cluster(), "member-defaults").unwrap();
+    let pairs = json!({"chosen": "{{good}}", "rejected": "{{bad}}"});
+    for (name, patch, member, expected) in [
+        (
+            "orpo",
+            json!({"algorithm": {"grpo": null, "orpo": {}}, "dataset": {"train": pairs}}),
+            "/spec/algorithm/orpo",
+            json!({"batchSize": 64, "lambda": 0.1}),
+        ),
+        (
+            "repetition",
+            json!({"rewards": [{"name": "loops", "repetition": {}}]}),
+            "/spec/rewards/0/repetition",
+            json!({"ngramSize": 3, "maxPenalty": -1.0}),
+        ),
+    ] {
+        let job = job_with(&json!({"metadata": {"name": name}, "spec": patch}));
+        namespace.kubectl.apply(&job).unwrap();
+        let seen = namespace.kubectl.get(&[&format!("rljob/{name}")]).unwrap();
+        let found = seen.pointer(member).cloned().unwrap();
+        assert_eq!(as_floats(found), as_floats(expected), "{name}");
+    }
+}
+
 /// The API server serializes 1.0 as 1.
 fn as_floats(value: Value) -> Value {
     match value {

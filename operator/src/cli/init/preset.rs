@@ -87,6 +87,8 @@ pub enum Preset {
     Dpo,
     /// IPO: the same up to a margin, on the data of `make quickstart`.
     Ipo,
+    /// ORPO: pairs of completions without a reference model, on the data of `make quickstart`.
+    Orpo,
     /// A reward model from pairs of completions, on the data of `make quickstart`.
     RewardModel,
     /// GRPO with the score of a reward model on engines of the job, on the data of `make
@@ -235,6 +237,7 @@ samples! {
     Epochs: "algorithms/epochs", "epochs";
     Dpo: "algorithms/dpo", "dpo";
     Ipo: "algorithms/ipo", "ipo";
+    Orpo: "algorithms/orpo", "orpo";
     RewardModel: "algorithms/reward-model", "reward-model";
     ModelReward: "model-reward", "model-reward";
     ServedRewardModel: "served-reward-model", "served-reward-model";

@@ -155,8 +155,8 @@ fn an_evaluation_measures_accuracy_or_the_loss_of_sft() {
         )
     };
     let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares \
-        with, completion, whose loss sft measures, or chosen and rejected, whose loss dpo \
-        and rewardModel measure";
+        with, completion, whose loss sft measures, or chosen and rejected, whose loss dpo, \
+        orpo and rewardModel measure";
     assert_eq!(problems(&grpo("")), [neither]);
     let unused =
         "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";

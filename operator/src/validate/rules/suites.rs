@@ -21,7 +21,8 @@ pub(super) fn check(
             problems.push(Problem::new(
                 FIELD,
                 "set answer, which the reward compares with, completion, whose loss sft \
-                    measures, or chosen and rejected, whose loss dpo and rewardModel measure",
+                    measures, or chosen and rejected, whose loss dpo, orpo and rewardModel \
+                    measure",
             ));
         }
     } else {

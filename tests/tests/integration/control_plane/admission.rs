@@ -47,6 +47,13 @@ fn changes() -> Vec<(Mutability, Value)> {
                 "dataset": {"train": {"completion": "{{answer}}"}},
             }),
         ),
+        (
+            Never,
+            json!({
+                "algorithm": {"grpo": null, "orpo": {}},
+                "dataset": {"train": {"chosen": "{{good}}", "rejected": "{{bad}}"}},
+            }),
+        ),
         (WhileSuspended, json!({"algorithm": {"grpo": {"groupSize": 4}}})),
         (
             WhileSuspended,
@@ -56,6 +63,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         ),
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
+        (WhileSuspended, json!({"rewards": [{"name": "loops", "repetition": {"ngramSize": 4}}]})),
         (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
         (WhileSuspended, json!({"rollbackTo": {"step": 2}})),
         (WhileSuspended, json!({"tracking": {"mlflow": {"uri": "http://mlflow:5000"}}})),

@@ -26,7 +26,8 @@ fn cases() -> Vec<Case> {
         ),
         (
             json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
-            "set exactly one of math, exactMatch, regex, code, python, model, http and command",
+            "set exactly one of math, exactMatch, regex, repetition, code, python, model, http and \
+                command",
         ),
         (
             json!({"spec": {"rollout": {"workflow": {}}}}),

@@ -28,6 +28,7 @@ mod model;
 mod pool;
 mod python;
 mod regex_match;
+mod repetition;
 mod server;
 mod service;
 pub mod session;
@@ -70,6 +71,7 @@ use math::MathVerifier;
 use model::ModelVerifier;
 use python::PythonVerifier;
 use regex_match::RegexVerifier;
+use repetition::RepetitionVerifier;
 use verifier::{Score, Verifier};
 
 /// The reward of a completion.
@@ -108,6 +110,9 @@ fn verifier(
     Ok(match spec {
         RewardSpec { math: Some(math), .. } => Box::new(MathVerifier::new(math)),
         RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
+        RewardSpec { repetition: Some(repetition), .. } => {
+            Box::new(RepetitionVerifier::new(repetition))
+        }
         RewardSpec { model: Some(model), .. } => Box::new(ModelVerifier::new(model, engines)?),
         RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
         RewardSpec { command: Some(command), .. } => {

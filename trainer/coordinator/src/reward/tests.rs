@@ -114,6 +114,29 @@ async fn regex_scores_a_match_anywhere_in_the_completion() {
     assert!(message.starts_with(expected), "{message}");
 }
 
+#[tokio::test]
+async fn repetition_is_the_share_of_repeated_ngrams_times_the_largest_penalty() {
+    // Values of Open-R1's get_repetition_penalty_reward.
+    let default = json!({});
+    let pairs = json!({"ngramSize": 2, "maxPenalty": -0.5});
+    let words = json!({"ngramSize": 1, "maxPenalty": -2.0});
+    for (settings, completion, value) in [
+        (&default, "", 0.0),
+        (&default, "no no", 0.0),
+        (&default, "one two three four", 0.0),
+        (&default, "a b c a b c", -0.25),
+        (&default, " So\n\nit  IS so\u{2003}it is so", -0.4),
+        (&default, "wait, wait, wait, wait, wait, wait,", -0.75),
+        (&pairs, "a b a b a", -0.25),
+        (&words, "no no no no", -1.5),
+    ] {
+        let rewards = rewards(&[("loops", 1.0, json!({"repetition": settings}))]);
+        let expected = reward(value, &[("loops", value)]);
+        assert_eq!(score(&rewards, completion, "").await, expected, "{completion}");
+        assert!(!rewards.needs_answers());
+    }
+}
+
 #[test]
 fn answer_classes_come_from_the_first_verifier_that_extracts_answers() {
     let completions = ["#### 1/2", "so \\boxed{0.5}", "nothing", "#### 3", "#### 1/2"];

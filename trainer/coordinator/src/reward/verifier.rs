@@ -24,7 +24,7 @@ pub struct Question<'a> {
 /// Output of a verifier.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
-    /// Any finite number; 0 or 1 for built-in verifiers.
+    /// Any finite number; 0 or 1 for verifiers that compare or match.
     pub value: f64,
     /// Parts of the value by name, reported by external verifiers.
     pub components: BTreeMap<String, f64>,

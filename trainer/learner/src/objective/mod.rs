@@ -27,6 +27,7 @@ pub mod kl;
 mod kl_controller;
 pub mod normalization;
 pub mod off_policy_distillation;
+pub mod orpo;
 pub mod pairs;
 pub mod ppo;
 pub mod reward_model;
@@ -54,6 +55,7 @@ pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective
         // An evaluation has no learners.
         Algorithm::Sft(_) | Algorithm::Evaluation(_) => Box::new(sft::Sft),
         Algorithm::Dpo(spec) => Box::new(dpo::Dpo::new(spec)),
+        Algorithm::Orpo(spec) => Box::new(orpo::Orpo::new(spec)),
         Algorithm::Distillation(spec) => match &spec.off_policy {
             Some(own) => Box::new(off_policy_distillation::OffPolicyDistillation::new(own)),
             None => Box::new(distillation::Distillation::new(spec, rollout)),

@@ -7,6 +7,7 @@ use rljob_kernels::head::{Distribution, TokenGradient};
 use rljob_learner::model::{TokenLogprobs, TopTokens};
 use rljob_learner::objective::dpo::Dpo;
 use rljob_learner::objective::off_policy_distillation::OffPolicyDistillation;
+use rljob_learner::objective::orpo::Orpo;
 use rljob_learner::objective::reward_model::RewardModel;
 use rljob_learner::objective::{Objective, StepAdvantages, TokenStreams};
 use serde_json::{Value, json};
@@ -38,6 +39,13 @@ fn dpo_with_label_smoothing_is_trls() {
 #[test]
 fn ipo_is_areals() {
     assert_dpo("ipo", json!({"beta": 0.3, "loss": "Ipo"}));
+}
+
+#[test]
+fn the_odds_ratio_loss_of_orpo_is_trls() {
+    let golden = Golden::read();
+    let orpo = Orpo::new(&serde_json::from_value(json!({"lambda": 0.3})).unwrap());
+    golden.assert_loss("orpo", &orpo.loss(&golden.policy(), &of_pairs(&golden)));
 }
 
 #[test]

@@ -274,6 +274,11 @@ for smoothing in [0.0, 0.1]:
 means = lambda policy: sides(policy - given["reference"]) / tensor(LENGTHS).view(3, 2)
 differentiated("ipo", "AReaL, dpo_preference_loss", lambda policy: dpo_preference_loss(
     means(policy)[:, 0] - means(policy)[:, 1], beta=0.3, loss_type="ipo").mean())
+(odds_ratio_loss,) = load(TRL_0_24 / "trl/trainer/orpo_trainer.py", "ORPOTrainer.odds_ratio_loss")
+this = config(accelerator=config(device="cpu"), beta=0.3)
+logps = lambda policy: sides(policy) / tensor(LENGTHS).view(3, 2)
+differentiated("orpo", "TRL 0.24, ORPOTrainer.odds_ratio_loss, without the prompt", lambda policy: (
+    -logps(policy)[:, 0] - odds_ratio_loss(this, *logps(policy).T)[0]).mean())
 (reward_loss,) = load(TRL / "trl/trainer/reward_trainer.py", "RewardTrainer.compute_loss")
 this = config(
     model=config(training=False), args=config(center_rewards_coefficient=None),

@@ -273,7 +273,7 @@ fn compare_passes<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     });
 }
 
-/// Compares loss and gradients of DPO and of a reward model, where the first two sequences are a
+/// Compares loss and gradients of DPO, ORPO and a reward model, where the first two sequences are a
 /// pair, and the last two.
 fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     let before = comparison
@@ -295,8 +295,8 @@ fn compare_pairs<P: Compared>(comparison: &mut Comparison<P>, case: &Case) {
     }
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO, PPO and DPO for the
-/// model in `folder`, with prompts computed for each sequence and once. Returns the largest
+/// Compares logits, log-probabilities, and loss and gradients of SFT, GRPO, PPO, DPO and ORPO for
+/// the model in `folder`, with prompts computed for each sequence and once. Returns the largest
 /// difference of a logit, and the largest difference of a loss or gradient, relative in norm and
 /// absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {

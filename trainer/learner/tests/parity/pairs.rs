@@ -5,21 +5,26 @@
 use std::path::Path;
 
 use rljob_crds::algorithm::dpo::{DpoLoss, DpoSpec};
+use rljob_crds::algorithm::orpo::OrpoSpec;
 use rljob_learner::model::{Head, Model, PackedTokens, WholeParameters, hugging_face};
 use rljob_learner::objective::dpo::Dpo;
+use rljob_learner::objective::orpo::Orpo;
 use rljob_learner::objective::reward_model::RewardModel;
 use rljob_learner::objective::{Objective, TokenStreams};
 use tch::{Device, Kind, Tensor};
 use tempfile::TempDir;
 
-/// DPO with label smoothing and IPO, by the names of the reference values.
-pub fn preferences() -> [(&'static str, Dpo); 2] {
-    [("dpo", DpoLoss::Sigmoid, 0.2), ("ipo", DpoLoss::Ipo, 0.0)].map(
-        |(name, loss, label_smoothing)| {
-            let spec = DpoSpec { loss, label_smoothing, beta: 0.7, batch_size: 2 };
-            (name, Dpo::new(&spec))
-        },
-    )
+/// DPO with label smoothing, IPO and ORPO, by the names of the reference values.
+pub fn preferences() -> [(&'static str, Box<dyn Objective>); 3] {
+    let dpo = |loss, label_smoothing| {
+        Dpo::new(&DpoSpec { loss, label_smoothing, beta: 0.7, batch_size: 2 })
+    };
+    let orpo = Orpo::new(&OrpoSpec { lambda: 0.7, batch_size: 2 });
+    [
+        ("dpo", Box::new(dpo(DpoLoss::Sigmoid, 0.2))),
+        ("ipo", Box::new(dpo(DpoLoss::Ipo, 0.0))),
+        ("orpo", Box::new(orpo)),
+    ]
 }
 
 /// Streams of two pairs in a minibatch, the chosen sample first.

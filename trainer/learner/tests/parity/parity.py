@@ -117,6 +117,12 @@ sums, lengths = pairs()
 means = sums / lengths
 record("ipo", (means[0::2] - means[1::2] - 1 / (2 * 0.7)).square().mean())
 
+# TRL's ORPOTrainer, with the likelihood of completions alone.
+_, logprobs, _ = forward()
+means = torch.stack([part.double().mean() for part in logprobs.split(lengths.tolist())])
+odds = means - torch.log1p(-means.exp())
+record("orpo", (-means[0::2] - 0.7 * logsigmoid(odds[0::2] - odds[1::2])).mean())
+
 classifier, loading = AutoModelForSequenceClassification.from_pretrained(
     case["reward_model"], dtype=torch.float32, attn_implementation="eager",
     output_loading_info=True,

@@ -102,9 +102,14 @@ registry! {
     PAIR_MARGIN, "pairMargin", "1", Learner, 3,
         "Mean reward of chosen completions minus that of rejected ones; only with pairs.";
     CHOSEN_REWARD, "chosenReward", "1", Learner, 3,
-        "Mean score of chosen completions, of `dpo` β · (log-probability − the reference's).";
+        "Mean score of chosen completions, of `dpo` β · (log-probability − the reference's), of \
+         `orpo` λ · mean log-probability of a token.";
     REJECTED_REWARD, "rejectedReward", "1", Learner, 3,
         "Mean score of rejected completions, as `chosenReward`.";
+    NEGATIVE_LOG_LIKELIHOOD, "negativeLogLikelihood", "nats per token", Learner, 3,
+        "Mean of that of chosen completions, the first term of the loss; only of `orpo`.";
+    LOG_ODDS_RATIO, "logOddsRatio", "nats", Learner, 3,
+        "Mean log-odds of chosen completions minus those of rejected ones; only of `orpo`.";
     GRADIENT_NORM, "gradientNorm", "1", Learner, 1,
         "L2 norm of the last minibatch's gradient before clipping; 0 while only the critic trains.";
     LEARNING_RATE, "learningRate", "1", Learner, 1,

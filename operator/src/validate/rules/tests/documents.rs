@@ -18,7 +18,7 @@ fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effe
     for block in blocks {
         let mut spec: Value = serde_yaml::from_str(block).unwrap();
         let has = |spec: &Value, name: &str| !spec["algorithm"][name].is_null();
-        if has(&spec, "dpo") || has(&spec, "rewardModel") {
+        if ["dpo", "orpo", "rewardModel"].iter().any(|name| has(&spec, name)) {
             let mut pairs = json!({
                 "dataset": {"train": {"chosen": "{{good}}", "rejected": "{{bad}}"}},
                 "rewards": [],
@@ -33,7 +33,8 @@ fn every_block_of_the_pages_of_algorithms_and_workflows_is_valid_and_has_an_effe
             merge(&mut given, &spec);
             spec = given;
         }
-        if ["ppo", "dpo", "rewardModel", "distillation"].iter().any(|name| has(&spec, name)) {
+        if ["ppo", "dpo", "orpo", "rewardModel", "distillation"].iter().any(|name| has(&spec, name))
+        {
             // The minimal job sets `grpo`.
             spec["algorithm"]["grpo"] = Value::Null;
         }

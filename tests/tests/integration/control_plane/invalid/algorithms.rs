@@ -26,7 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             json!({"spec": {"algorithm": {"sft": {}}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, orpo, rewardModel, distillation and \
+                evaluation",
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null, "evaluation": {}}}}),
@@ -39,7 +40,8 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null}}}),
-            "set exactly one of grpo, ppo, sft, dpo, rewardModel, distillation and evaluation",
+            "set exactly one of grpo, ppo, sft, dpo, orpo, rewardModel, distillation and \
+                evaluation",
         ),
         (
             json!({"spec": {"lora": {}, "model": {"weights": "Random"}}}),
@@ -196,18 +198,24 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             json!({"spec": {"algorithm": {"grpo": null, "dpo": {}}}}),
-            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
-                need them",
+            "dataset.train.chosen and rejected belong to algorithm.dpo, orpo and rewardModel, \
+                which need them",
+        ),
+        (
+            json!({"spec": {"algorithm": {"grpo": null, "orpo": {}}}}),
+            "dataset.train.chosen and rejected belong to algorithm.dpo, orpo and rewardModel, \
+                which need them",
         ),
         (
             json!({"spec": {"dataset": {"train": {"chosen": "a", "rejected": "b"}}}}),
-            "dataset.train.chosen and rejected belong to algorithm.dpo and rewardModel, which \
-                need them",
+            "dataset.train.chosen and rejected belong to algorithm.dpo, orpo and rewardModel, \
+                which need them",
         ),
         (dpo(json!({}), json!({"chosen": "a"})), "set chosen and rejected together"),
         (
             dpo(json!({}), json!({"chosen": "a", "rejected": "b", "completion": "c"})),
-            "completion is not used by algorithm.dpo and rewardModel; set chosen and rejected",
+            "completion is not used by algorithm.dpo, orpo and rewardModel; set chosen and \
+                rejected",
         ),
         (
             dpo(

@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             evaluation(json!({})),
             "set answer, which the reward compares with, completion, whose loss sft measures, or \
-                chosen and rejected, whose loss dpo and rewardModel measure",
+                chosen and rejected, whose loss dpo, orpo and rewardModel measure",
         ),
         (
             evaluation(json!({"answer": "answer", "suites": [{"name": "a", "path": "/a"}]})),
@@ -126,7 +126,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             evaluation(json!({"chosen": "a", "rejected": "b"})),
-            "dataset.evaluation.chosen and rejected belong to algorithm.dpo and rewardModel",
+            "dataset.evaluation.chosen and rejected belong to algorithm.dpo, orpo and rewardModel",
         ),
     ]
 }

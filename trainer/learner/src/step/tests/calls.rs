@@ -1,6 +1,7 @@
 //! The calls of a step are those of its plan, in its order.
 
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::DataKind;
 use rljob_crds::dataflow::{Call, Kind, LearnerCall, Phase, plan};
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ fn planned(spec: &RLJobSpec) -> Vec<&'static str> {
 /// Those of a step that a trainer made, and its updates of each model.
 fn recorded(spec: RLJobSpec, minibatches: u32) -> Vec<&'static str> {
     let folder = small_model();
-    let has_pairs = spec.algorithm.dpo.is_some() || spec.algorithm.reward_model.is_some();
+    let has_pairs = spec.algorithm.capabilities().unwrap().data() == DataKind::Pairs;
     let mut trainer = trainer(spec, folder.path(), Ranks::alone());
     let batch =
         if has_pairs { pairs::batch(1, minibatches, (0, 1)) } else { batch(1, minibatches, 0, 1) };
@@ -60,6 +61,7 @@ fn a_step_makes_the_calls_of_its_plan_in_its_order() {
     assert_planned(&head, 2, &proximal);
     assert_planned(&json!({"sft": {}}), 2, &update);
     assert_planned(&json!({"dpo": {}}), 2, &["reference", "advantage", "policy"]);
+    assert_planned(&json!({"orpo": {}}), 2, &update);
     assert_planned(&json!({"rewardModel": {}}), 1, &update);
 }
 
@@ -102,6 +104,7 @@ fn objectives_have_the_signals_and_passes_of_their_algorithms() {
         json!({"ppo": {"epochs": 3, "klCoefficient": 0.1}}),
         json!({"sft": {}}),
         json!({"dpo": {}}),
+        json!({"orpo": {}}),
         json!({"rewardModel": {}}),
         json!({"distillation": {"teacher": {"path": "/t"}}}),
         json!({"distillation": {"teacher": {"path": "/t"}, "offPolicy": {"topK": 3}}}),

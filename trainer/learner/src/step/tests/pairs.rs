@@ -1,5 +1,5 @@
-//! Training on pairs with `dpo` and `rewardModel`: the first step, learning, ranks, checkpoints,
-//! validation.
+//! Training on pairs with `dpo`, `orpo` and `rewardModel`: the first step, learning, ranks,
+//! checkpoints, validation.
 
 use std::rc::Rc;
 
@@ -104,6 +104,7 @@ fn specs(minibatches: u32) -> Vec<RLJobSpec> {
     let algorithms = [
         json!({"dpo": {"labelSmoothing": 0.1}}),
         json!({"dpo": {"loss": "Ipo", "beta": 0.5}}),
+        json!({"orpo": {"lambda": 0.5}}),
         json!({"rewardModel": {}}),
     ];
     let specs = algorithms.iter().map(|algorithm| spec_of(algorithm, minibatches));
@@ -128,6 +129,23 @@ fn the_first_loss_is_that_of_equal_models_and_training_separates_the_pairs() {
         assert_eq!(steps[19].get(metrics::PAIR_ACCURACY), Some(1.0), "{:?}", steps[19]);
         let margin = of(19, metrics::CHOSEN_REWARD) - of(19, metrics::REJECTED_REWARD);
         assert!((margin - of(19, metrics::PAIR_MARGIN)).abs() < 1e-9, "{:?}", steps[19]);
+    }
+}
+
+#[test]
+fn orpo_raises_the_odds_of_chosen_completions_and_learns_them() {
+    let folder = small_model();
+    let spec = spec_of(&json!({"orpo": {"lambda": 0.5}}), 1);
+    let steps = train(&mut trainer(spec, folder.path(), Ranks::alone()), 1..=20, 1);
+    let of = |step: usize, name| steps[step].get(name).unwrap();
+    let (first, last) = (0, 19);
+    let names = [metrics::LOSS, metrics::NEGATIVE_LOG_LIKELIHOOD];
+    assert!(names.iter().all(|name| of(last, name) < of(first, name)), "{steps:?}");
+    assert!(of(last, metrics::LOG_ODDS_RATIO) > of(first, metrics::LOG_ODDS_RATIO), "{steps:?}");
+    for step in [first, last] {
+        // The reward is λ times the mean log-probability.
+        let sum = 2.0 * of(step, metrics::CHOSEN_REWARD) + of(step, names[1]);
+        assert!(sum.abs() < 1e-9, "{:?}", steps[step]);
     }
 }
 
