@@ -12,7 +12,7 @@ use rljob_crds::algorithm::grpo::GrpoSpec;
 use rljob_learner::model::{
     Model, ModelConfig, PackedTokens, Parameters, SharedPrefix, WholeParameters, hugging_face,
 };
-use rljob_learner::objective::{Objective, grpo, sft};
+use rljob_learner::objective::{grpo, sft};
 use serde_json::json;
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
