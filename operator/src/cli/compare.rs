@@ -281,7 +281,8 @@ fn differences_table(comparison: &Comparison) -> Option<String> {
     let rows: Vec<_> = comparison.differences.iter().flat_map(pair_rows).collect();
     let head = ["DIFFERENCE", "SUITE", "METRIC", "PROMPTS", "MEAN", "95% INTERVAL"];
     Some(if rows.is_empty() {
-        "no differences: no two runs have results of two or more common prompts".to_owned()
+        "no differences: no two runs have sampled or greedy results of two or more common prompts"
+            .to_owned()
     } else {
         table_without(head, &rows, NONE)
     })

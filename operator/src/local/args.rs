@@ -32,8 +32,8 @@ pub struct RunArgs {
     /// (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
-    /// Run engines and learners of a job on the same GPUs. The engines use PERCENT of their memory,
-    /// learners the rest. Needs `spec.weightSync.method: Disk`.
+    /// Run engines and learners of a job on the same GPUs. The engines use PERCENT of their memory
+    /// (50 without a value), learners the rest. Needs `spec.weightSync.method: Disk`.
     #[arg(
         long,
         value_name = "PERCENT",

@@ -58,8 +58,9 @@ fn reject_structures(
         _ => return reject_null(out, state, value),
     };
     let message = format!(
-        "a printed field is a {kind}: use `conversation` in place of `prompt` for lists of \
-         messages, or the filter `tojson` for JSON text"
+        "a printed field is a {kind}: print a part of it, as `{{{{chosen[-1].content}}}}`, use \
+         `conversation` in place of `prompt` for lists of messages, or the filter `tojson` for \
+         JSON text"
     );
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }

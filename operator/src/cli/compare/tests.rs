@@ -188,8 +188,8 @@ fn a_run_without_common_prompts_is_shown_without_differences() {
     let text = compare(&arguments(vec![a.clone(), b, a], Output::Text)).unwrap();
     assert!(
         text.ends_with(
-            "no differences: no two runs have results of two or more common \
-        prompts"
+            "no differences: no two runs have sampled or greedy results of two or more common \
+             prompts"
         ),
         "{text}"
     );

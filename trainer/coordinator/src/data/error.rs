@@ -198,8 +198,12 @@ pub enum DataError {
     },
     #[error(
         "{location} has {prompt} prompt and {completion} completion tokens; the model's context \
-         (max_position_embeddings) is {context}: set maxPromptTokens of the dataset or shorten \
-         the row"
+         (max_position_embeddings) is {context}: {}",
+        if *completion > 1 {
+            "shorten or remove the row; maxPromptTokens counts the prompt only"
+        } else {
+            "set maxPromptTokens of the dataset or shorten the row"
+        }
     )]
     TooLong {
         location: RowLocation,

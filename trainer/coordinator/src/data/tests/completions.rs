@@ -54,7 +54,8 @@ fn a_pair_becomes_two_completions_with_eos_and_must_have_both_sides() {
     assert_eq!((prompt.len_with_completion(), prompt.completion_tokens), (longest, None));
     assert!(dataset.check_lengths(longest as u32).is_ok());
     let error = dataset.check_lengths(longest as u32 - 1).unwrap_err();
-    assert!(matches!(error, DataError::TooLong { .. }), "{error}");
+    let advice = ": shorten or remove the row; maxPromptTokens counts the prompt only";
+    assert!(error.to_string().ends_with(advice), "{error}");
 
     let Err(missing) = open("{\"q\": \"What\", \"good\": \"yes\"}\n") else { panic!("accepted") };
     assert!(missing.starts_with("FILE line 1") && missing.contains("bad"), "{missing}");

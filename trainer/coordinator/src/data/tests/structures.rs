@@ -21,8 +21,9 @@ fn lists_and_maps_are_printed_as_json_only_by_tojson() {
     let message = |template: &str, kind: &str| {
         format!(
             "failed to render dataset.{template} for FILE line 1: invalid operation: a printed \
-             field is a {kind}: use `conversation` in place of `prompt` for lists of messages, or \
-             the filter `tojson` for JSON text (in {template}:1)"
+             field is a {kind}: print a part of it, as `{{{{chosen[-1].content}}}}`, use \
+             `conversation` in place of `prompt` for lists of messages, or the filter `tojson` for \
+             JSON text (in {template}:1)"
         )
     };
     assert_eq!(cause(&file.train("{{q}}")), message("prompt", "list"));
