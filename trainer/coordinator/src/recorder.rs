@@ -135,6 +135,8 @@ impl Recorder {
             scalars.set(LearnerCall::Reference.seconds(), inferred.seconds);
         }
         scalars.set_option(metrics::REWARD, mean(&samples, |sample| sample.reward));
+        let rewards = samples.iter().map(|sample| (sample.position, sample.reward));
+        scalars.set_option(metrics::EQUAL_REWARD_GROUPS, equal_reward_groups(rewards));
         scalars.set_option(
             metrics::COMPLETION_TOKENS,
             mean(&samples, |sample| sample.trained_tokens() as f64),
@@ -226,6 +228,21 @@ fn mean(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().map(value).sum::<f64>() / samples.len() as f64)
 }
 
+/// Share of the groups of several samples whose samples have one reward, from the position and the
+/// reward of each sample. `None` without such groups.
+fn equal_reward_groups(samples: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
+    let mut groups = BTreeMap::<u64, Vec<f64>>::new();
+    for (position, reward) in samples {
+        groups.entry(position).or_default().push(reward);
+    }
+    groups.retain(|_, rewards| rewards.len() > 1);
+    let is_equal = |rewards: &&Vec<f64>| {
+        rewards.iter().zip(rewards.iter().skip(1)).all(|(one, next)| one.total_cmp(next).is_eq())
+    };
+    let equal = groups.values().filter(is_equal).count();
+    (!groups.is_empty()).then(|| equal as f64 / groups.len() as f64)
+}
+
 /// Mean of each reward component by name, over the samples that have it.
 fn reward_component_means(samples: &[Sample]) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::<String, (f64, u32)>::new();
@@ -260,4 +277,19 @@ fn staleness_histogram(step: u32, samples: &[Sample]) -> BTreeMap<u32, u32> {
         *count = count.saturating_add(1);
     }
     histogram
+}
+
+#[cfg(test)]
+mod tests {
+    use super::equal_reward_groups;
+
+    #[test]
+    fn groups_of_several_samples_with_one_reward_are_counted() {
+        let of = |samples: &[(u64, f64)]| equal_reward_groups(samples.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(0, 1.0), (1, 1.0)]), None, "one sample per prompt");
+        let two = [(3, 0.0), (4, 0.0), (3, 0.0), (4, 1.0), (4, 0.0), (9, 1.0)];
+        assert_eq!(of(&two), Some(0.5));
+        assert_eq!(of(&[(3, 0.5), (3, 0.5)]), Some(1.0));
+    }
 }

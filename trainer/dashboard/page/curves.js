@@ -107,6 +107,11 @@ const CHARTS = [
         )(run),
       ),
   },
+  {
+    title: "Groups with equal rewards",
+    unit: "share of the prompt groups of a step",
+    lines: one("equalRewardGroups"),
+  },
   { title: "GPU use", unit: "share of the bf16 operations (MFU)", lines: one("mfu") },
   {
     title: "Peak memory",

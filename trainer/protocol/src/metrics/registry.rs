@@ -151,6 +151,9 @@ registry! {
     DROPPED_GROUPS, "droppedGroups", "prompt groups", Coordinator, 1,
         "Prompt groups that dynamic sampling left out of the batch, and those with too few samples \
          after rejections.";
+    EQUAL_REWARD_GROUPS, "equalRewardGroups", "1", Coordinator, 3,
+        "Share of the prompt groups of the batch whose samples all have one reward, so that they \
+         have no advantage over the mean of their group; absent with one sample per prompt.";
     SKIPPED_ROWS, "skippedRows", "rows", Coordinator, 3,
         "Rows that `curriculum` skipped before the batch was complete.";
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
