@@ -94,6 +94,10 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
+    /// Longest prompt and given completion together; of pairs, with the longer completion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: Option<u32>,
     /// Jinja template of the prompt over the fields of a row. Required unless every suite has one,
     /// or there is `conversation`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -240,6 +244,7 @@ impl EvaluationDataset {
             subset: own.subset.clone(),
             suites: Vec::new(),
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
+            max_tokens: self.max_tokens,
             prompt,
             system: system.filter(|_| conversation.is_none()).cloned(),
             tools: tools.filter(|_| conversation.is_none()).cloned(),

@@ -53,6 +53,10 @@ pub struct MixturePart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
+    /// Longest prompt and given completion together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: Option<u32>,
     /// Rows by a measured pass rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_rate: Option<PassRateFilter>,

@@ -72,6 +72,11 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
+    /// Longest prompt and given completion together in tokens; of pairs, with the longer completion.
+    /// Longer rows are dropped, as by `maxPromptTokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: Option<u32>,
     /// Drops rows that are too easy or too hard, by a pass rate that was measured before training.
     /// Default all rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,6 +207,7 @@ impl TrainDataset {
             subset: own.subset.clone(),
             min_prompt_tokens: own.min_prompt_tokens.or(self.min_prompt_tokens),
             max_prompt_tokens: own.max_prompt_tokens.or(self.max_prompt_tokens),
+            max_tokens: own.max_tokens.or(self.max_tokens),
             pass_rate: own.pass_rate.as_ref().or(self.pass_rate.as_ref()).cloned(),
             curriculum: own.curriculum.as_ref().or(self.curriculum.as_ref()).cloned(),
             prompt,

@@ -49,6 +49,10 @@ fn describe(text: &mut String, part: &Part) {
     for (count, reason) in [
         (dropped(|kind| matches!(kind, FilterReason::Long { .. })), "longer than maxPromptTokens"),
         (
+            dropped(|kind| matches!(kind, FilterReason::LongTogether { .. })),
+            "longer than maxTokens",
+        ),
+        (
             dropped(|kind| matches!(kind, FilterReason::Short { .. })),
             "shorter than minPromptTokens",
         ),

@@ -5,7 +5,7 @@ use rljob_crds::data::TrainDataset;
 use rljob_crds::reward::RewardSpec;
 
 use super::common::check_union;
-use super::prompts;
+use super::prompts::{self, NO_COMPLETION};
 use super::rewards::check_rewards_of_data;
 use crate::validate::Problem;
 
@@ -41,6 +41,11 @@ pub(super) fn check(train: &TrainDataset, rewards: &[RewardSpec], problems: &mut
         let (field, data) = (part.field, part.data);
         prompts::check_train(&field, &data, problems);
         check_rewards_of_data(&field, (&data.rewards, &data.reward_fields), rewards, problems);
+        let has_completion =
+            data.completion.is_some() || data.chosen.is_some() || data.conversation.is_some();
+        if data.max_tokens.is_some() && !has_completion {
+            problems.push(Problem::new(format!("{field}.maxTokens"), NO_COMPLETION));
+        }
         let (min, max) = (data.min_prompt_tokens, data.max_prompt_tokens);
         if let Some((min, max)) = min.zip(max).filter(|(min, max)| min > max) {
             let message = format!("must be at most maxPromptTokens = {max}, found {min}");

@@ -10,6 +10,10 @@ use crate::validate::Problem;
 /// Instructions that a template may execute during validation.
 const TEMPLATE_FUEL: u64 = 100_000;
 
+/// Problem of `maxTokens` of rows whose completions are sampled.
+pub(super) const NO_COMPLETION: &str =
+    "has no effect, as rows have no completions: set maxPromptTokens";
+
 /// Variables of a chat template that arguments cannot replace.
 const STANDARD: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 

@@ -4,7 +4,7 @@ use rljob_crds::data::{EvaluationDataset, Suite};
 use rljob_crds::reward::RewardSpec;
 
 use super::common::check_union;
-use super::prompts;
+use super::prompts::{self, NO_COMPLETION};
 use super::rewards::check_rewards_of_data;
 use crate::validate::Problem;
 
@@ -16,6 +16,9 @@ pub(super) fn check(
     problems: &mut Vec<Problem>,
 ) {
     check_union(FIELD, evaluation, problems);
+    if evaluation.max_tokens.is_some() && !evaluation.measures_loss() {
+        problems.push(Problem::new(format!("{FIELD}.maxTokens"), NO_COMPLETION));
+    }
     if evaluation.suites.is_empty() {
         if !evaluation.measures_loss() && evaluation.answer.is_none() {
             problems.push(Problem::new(

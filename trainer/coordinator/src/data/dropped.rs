@@ -27,6 +27,8 @@ pub struct FilteredRow {
 pub enum FilterReason {
     #[error("the prompt has {tokens} tokens, more than maxPromptTokens = {limit}")]
     Long { tokens: usize, limit: u32 },
+    #[error("prompt and completion have {tokens} tokens, more than maxTokens = {limit}")]
+    LongTogether { tokens: usize, limit: u32 },
     #[error("the prompt has {tokens} tokens, fewer than minPromptTokens = {limit}")]
     Short { tokens: usize, limit: u32 },
     #[error("the pass rate {rate} is outside passRate, {min} to {max}")]

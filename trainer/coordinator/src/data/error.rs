@@ -200,7 +200,7 @@ pub enum DataError {
         "{location} has {prompt} prompt and {completion} completion tokens; the model's context \
          (max_position_embeddings) is {context}: {}",
         if *completion > 1 {
-            "shorten or remove the row; maxPromptTokens counts the prompt only"
+            "set maxTokens of the dataset or shorten the row"
         } else {
             "set maxPromptTokens of the dataset or shorten the row"
         }

@@ -10,6 +10,8 @@ use crate::data::rows::Row;
 pub struct Limits<'a> {
     pub min_prompt_tokens: Option<u32>,
     pub max_prompt_tokens: Option<u32>,
+    /// Prompt and given completion together.
+    pub max_tokens: Option<u32>,
     pub pass_rate: Option<&'a PassRateFilter>,
 }
 
@@ -19,6 +21,10 @@ impl Limits<'_> {
         let tokens = row.filtered_tokens();
         if let Some(limit) = self.max_prompt_tokens.filter(|limit| tokens > *limit as usize) {
             return Some(FilterReason::Long { tokens, limit });
+        }
+        let all = row.prompt_tokens.saturating_add(row.completion_tokens);
+        if let Some(limit) = self.max_tokens.filter(|limit| all > *limit as usize) {
+            return Some(FilterReason::LongTogether { tokens: all, limit });
         }
         if let Some(limit) = self.min_prompt_tokens.filter(|limit| tokens < *limit as usize) {
             return Some(FilterReason::Short { tokens, limit });

@@ -109,7 +109,11 @@ impl Dataset {
                 format: spec.format,
                 arguments: spec.chat_template_arguments.clone(),
             },
-            limits: Limits { max_prompt_tokens: spec.max_prompt_tokens, ..Limits::default() },
+            limits: Limits {
+                max_prompt_tokens: spec.max_prompt_tokens,
+                max_tokens: spec.max_tokens,
+                ..Limits::default()
+            },
             rewards: &spec.rewards,
             sample: spec.limit.map(|limit| (limit as usize, spec.sample_seed.into())),
         };
@@ -161,6 +165,7 @@ fn train_part(
         limits: Limits {
             min_prompt_tokens: spec.min_prompt_tokens,
             max_prompt_tokens: spec.max_prompt_tokens,
+            max_tokens: spec.max_tokens,
             pass_rate: spec.pass_rate.as_ref(),
         },
         rewards: &spec.rewards,

@@ -43,6 +43,28 @@ fn pairs_have_both_sides_and_belong_to_algorithms_that_learn_from_them() {
 }
 
 #[test]
+fn tokens_of_prompt_and_completion_are_limited_where_rows_have_completions() {
+    let limited = |data: Value| {
+        let mut data = data;
+        data["maxTokens"] = json!(100);
+        data
+    };
+    let pair = limited(json!({"chosen": "{{a}}", "rejected": "{{b}}"}));
+    let held_out =
+        limited(json!({"path": "/e", "prompt": "p", "chosen": "{{a}}", "rejected": "{{b}}"}));
+    assert_eq!(problems(&dpo(&json!({})), &pair, Some(&held_out)), Vec::<String>::new());
+    let sampled = limited(json!({"path": "/e", "prompt": "p", "answer": "a"}));
+    let unused = ["train", "evaluation"].map(|data| {
+        format!(
+            "spec.dataset.{data}.maxTokens: has no effect, as rows have no completions: set \
+             maxPromptTokens"
+        )
+    });
+    let spec = json!({"dataset": {"train": limited(json!({})), "evaluation": sampled}});
+    assert_eq!(problems_with(&spec), unused);
+}
+
+#[test]
 fn reward_models_are_neither_sampled_from_nor_evaluated_by_answers() {
     let held_out = json!({
         "path": "/e", "prompt": "p", "answer": "a", "chosen": "{{a}}", "rejected": "{{b}}",

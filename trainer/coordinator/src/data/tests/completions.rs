@@ -54,7 +54,7 @@ fn a_pair_becomes_two_completions_with_eos_and_must_have_both_sides() {
     assert_eq!((prompt.len_with_completion(), prompt.completion_tokens), (longest, None));
     assert!(dataset.check_lengths(longest as u32).is_ok());
     let error = dataset.check_lengths(longest as u32 - 1).unwrap_err();
-    let advice = ": shorten or remove the row; maxPromptTokens counts the prompt only";
+    let advice = ": set maxTokens of the dataset or shorten the row";
     assert!(error.to_string().ends_with(advice), "{error}");
 
     let Err(missing) = open("{\"q\": \"What\", \"good\": \"yes\"}\n") else { panic!("accepted") };

@@ -98,6 +98,33 @@ fn rows_with_too_long_prompts_are_dropped_and_counted() {
 }
 
 #[test]
+fn max_tokens_drops_rows_whose_prompt_and_completion_are_longer() {
+    let file = File::new(
+        "{\"q\": \"What\", \"a\": \"yes\", \"b\": \"no\"}\n\
+         {\"q\": \"What\", \"a\": \"yes\", \"b\": \"no no no no no\"}\n",
+    );
+    let pairs = TrainDataset {
+        answer: None,
+        chosen: Some("{{a}}".to_owned()),
+        rejected: Some("{{b}}".to_owned()),
+        ..file.train("{{q}}")
+    };
+    let open = |max_tokens| {
+        let spec = TrainDataset { max_tokens, ..pairs.clone() };
+        Dataset::open_train(&spec, &tokenizer(), 1, &KeptFields::None).unwrap()
+    };
+    let longest = open(None).prompt(1).unwrap().len_with_completion() as u32;
+    assert_eq!(open(Some(longest)).len(), 2);
+    let dataset = open(Some(longest - 1));
+    let reasons: Vec<String> =
+        dataset.parts()[0].filtered().iter().map(|row| row.reason.to_string()).collect();
+    let limit = longest - 1;
+    let expected =
+        format!("prompt and completion have {longest} tokens, more than maxTokens = {limit}");
+    assert_eq!((dataset.len(), reasons), (1, vec![expected]));
+}
+
+#[test]
 fn check_lengths_names_the_first_row_that_exceeds_the_context() {
     let file = File::new("{\"q\": \"x\", \"a\": 1}\n\n{\"q\": \"What What What\", \"a\": 1}\n");
     let tokens = tokenizer().encode("What What What").unwrap().len();
