@@ -51,13 +51,13 @@ pub struct InferenceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// Fewest engines with which Kueue may admit the job, which runs with those that it admits.
-    /// No effect without a queue, or above `replicas`. Default `replicas`.
+    /// Fewest engines with which Kueue may admit the job. No effect without a queue, or above
+    /// `replicas`. Default `replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: Option<i32>,
-    /// Pods of each engine. SGLang is tensor parallel over all of them; the first one serves, and
-    /// when one is lost or restarts, all are replaced. Only on clusters. Default 1.
+    /// Pods of each engine. SGLang is tensor parallel over them; the first serves, and when one is
+    /// lost or restarts, all are replaced. Only on clusters. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16))]
     pub pods_per_replica: i32,

@@ -107,9 +107,9 @@ fn pod_spec() -> Value {
     properties.insert("terminationGracePeriodSeconds".to_owned(), scalar("integer"));
     json!({
         "type": "object",
-        "description": "Partial core v1 PodSpec, whose fields are those of `kubectl explain \
-            pod.spec`, without restartPolicy, and without command, ports, probes, image and \
-            resources of the main container.",
+        "description": "Partial core v1 PodSpec (`kubectl explain pod.spec`), without \
+            restartPolicy, and without command, ports, probes, image and resources of the main \
+            container.",
         "properties": properties,
         "x-kubernetes-preserve-unknown-fields": true,
     })

@@ -94,7 +94,7 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
-    /// Longest prompt and given completion together; of pairs, with the longer completion.
+    /// Longest prompt and given completion together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: Option<u32>,

@@ -3,7 +3,7 @@
 use rljob_crds::data::TrainDataset;
 
 use super::{File, tokenizer};
-use crate::data::{DataError, Dataset, KeptFields, Prompt};
+use crate::data::{Dataset, KeptFields, Prompt};
 
 #[test]
 fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
