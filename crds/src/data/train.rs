@@ -72,8 +72,8 @@ pub struct TrainDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
-    /// Longest prompt and given completion together in tokens; of pairs, with the longer completion.
-    /// Longer rows are dropped, as by `maxPromptTokens`.
+    /// Longest prompt and given completion together in tokens; of pairs, with the longer
+    /// completion. Longer rows are dropped, as by `maxPromptTokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: Option<u32>,
