@@ -31,7 +31,7 @@ pub fn plan(
     for job in &jobs {
         let at = format!("{}: rljob {}", file.display(), job.name);
         let percent = gpus::learner_percent(&job.spec, engine_percent);
-        let bytes = (u64::from(gib) << 30) / 100 * u64::from(percent);
+        let bytes = ((u64::from(gib) << 30) / 100).saturating_mul(u64::from(percent));
         match plan_job(job, &jobs, bytes).with_context(|| at.clone()) {
             Ok(found) => lines.extend(found.lines().map(|line| format!("{at}: {line}"))),
             Err(error) => problems.push(format!("{error:#}")),
